@@ -1,0 +1,62 @@
+#include "buffers.h"
+
+#include "nccl_status.h"
+
+#include <tutti/tutti.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace tutti::bench {
+
+Result<Buffer> Buffer::make(std::size_t bytes, Kind kind, ncclComm_t registered_with) {
+  Buffer buffer;
+  buffer.kind_ = kind;
+  const std::size_t total = (bytes + 2 * kGuardBytes + 4095) / 4096 * 4096;
+  void* memory = nullptr;
+  if (kind == Kind::kShared) {
+    TUTTI_TRY(nccl(tuttiMemAlloc(&memory, total, nullptr), fmt::format("tuttiMemAlloc of {} bytes", total)));
+  } else {
+    memory = std::aligned_alloc(4096, total);
+    if (!memory)
+      return error(Code::kSystem, fmt::format("no memory for a buffer of {} bytes; choose a smaller -e", total));
+  }
+  buffer.base_ = static_cast<std::byte*>(memory);
+  std::memset(buffer.base_, 0, total);  // pages are there before anything is timed
+  if (registered_with) {
+    TUTTI_TRY(nccl(ncclCommRegister(registered_with, memory, total, &buffer.registration_), "ncclCommRegister"));
+    buffer.comm_ = registered_with;
+  }
+  return buffer;
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : base_(std::exchange(other.base_, nullptr)),
+      kind_(other.kind_),
+      comm_(std::exchange(other.comm_, nullptr)),
+      registration_(other.registration_) {}
+
+Buffer::~Buffer() {
+  if (comm_) (void)ncclCommDeregister(comm_, registration_);
+  if (kind_ == Kind::kShared) {
+    if (base_) (void)tuttiMemFree(base_);
+  } else {
+    std::free(base_);
+  }
+}
+
+void Buffer::set_guards(std::size_t bytes) {
+  std::fill_n(base_, kGuardBytes, kGuard);
+  std::fill_n(data() + bytes, kGuardBytes, kGuard);
+}
+
+std::size_t Buffer::damaged_guards(std::size_t bytes) const {
+  const auto changed = [](const std::byte* from) {
+    return kGuardBytes - static_cast<std::size_t>(std::count(from, from + kGuardBytes, kGuard));
+  };
+  return changed(base_) + changed(data() + bytes);
+}
+
+}  // namespace tutti::bench

@@ -1,0 +1,49 @@
+// -T: aborts the communicator when one size takes too long.
+#pragma once
+
+#include <nccl.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace tutti::bench {
+
+/// Lives for one size. Without a limit it does nothing. Aborting is what the library allows another thread to do.
+class Deadline {
+ public:
+  Deadline(ncclComm_t comm, int limit_s) : comm_(comm) {
+    if (limit_s > 0) thread_ = std::thread([this, limit_s] { watch(std::chrono::seconds(limit_s)); });
+  }
+  ~Deadline() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    wake_.notify_one();
+    if (thread_.joinable()) thread_.join();
+  }
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+
+  bool passed() const { return passed_; }
+
+ private:
+  void watch(std::chrono::seconds limit) {
+    std::unique_lock lock(mutex_);
+    if (wake_.wait_for(lock, limit, [this] { return done_; })) return;
+    passed_ = true;
+    (void)ncclCommAbort(comm_);
+  }
+
+  ncclComm_t comm_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool done_ = false;
+  std::atomic<bool> passed_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tutti::bench

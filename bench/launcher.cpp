@@ -1,0 +1,82 @@
+#include "launcher.h"
+
+#include "nccl_status.h"
+#include "rank.h"
+
+#include <tutti/launch.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace tutti::bench {
+namespace {
+
+int fail(int exit_code, const std::string& text) {
+  std::fprintf(stderr, "tutti-perf: %s\n", text.c_str());
+  return exit_code;
+}
+
+int process_body(const tuttiLaunchInfo_t* info, const ncclUniqueId* id, void* context) {
+  return run_rank(*static_cast<const Options*>(context), Place{info->rank, info->size, *id, "processes"});
+}
+
+int run_processes(const Options& options, int ranks) {
+  tuttiLaunchOutcome_t outcome{};
+  const Status status =
+      nccl(tuttiLaunchLocal(ranks, process_body, const_cast<Options*>(&options), &outcome), "starting the ranks");
+  if (!status.ok()) return fail(1, status.error().message);
+  if (outcome.signal != 0)
+    return fail(1, fmt::format("rank {} was ended by signal {} ({})", outcome.failed_rank, outcome.signal,
+                               strsignal(outcome.signal)));
+  return outcome.exit_code;
+}
+
+int run_threads(const Options& options, int ranks) {
+  ncclUniqueId id;
+  const Status status = nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  if (!status.ok()) return fail(1, status.error().message);
+  std::vector<int> codes(static_cast<std::size_t>(ranks), 0);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      codes[static_cast<std::size_t>(rank)] = run_rank(options, Place{rank, ranks, id, "threads"});
+    });
+  for (std::thread& thread : threads) thread.join();
+  return *std::max_element(codes.begin(), codes.end());
+}
+
+int run_launched(const Options& options, const tuttiLaunchInfo_t& info) {
+  Place place{info.rank, info.size, {}, info.launcher};
+  const Status status =
+      nccl(tuttiLaunchUniqueId(&info, &place.id), fmt::format("meeting the other ranks of {}", info.launcher));
+  if (!status.ok()) return fail(1, fmt::format("rank {}: {}", info.rank, status.error().message));
+  return run_rank(options, place);
+}
+
+}  // namespace
+
+int launch(const Options& options) {
+  tuttiLaunchInfo_t info;
+  const Status status = nccl(tuttiLaunchDetect(&info), "finding the rank");
+  if (!status.ok()) return fail(2, status.error().message);
+  // A job of one process may start ranks of its own.
+  const bool launched = info.size > 1;
+  const bool alone = std::strcmp(info.launcher, TUTTI_LAUNCHER_NONE) == 0;
+  const int cores = std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
+  const int ranks = launched ? info.size : options.ranks.value_or(alone ? cores : 1);
+  const auto usage = [&](const std::string& text) { return info.rank == 0 ? fail(2, text) : 2; };
+  if (launched && options.ranks.value_or(ranks) != ranks)
+    return usage(
+        fmt::format("{} started {} ranks, --ranks says {}; leave it out", info.launcher, ranks, *options.ranks));
+  if (launched && options.threads)
+    return usage(fmt::format("{} started the ranks as processes; leave --threads out", info.launcher));
+  if (options.root >= ranks)
+    return usage(fmt::format("-r {}: there are {} ranks, roots go from 0 to {}", options.root, ranks, ranks - 1));
+  if (launched) return run_launched(options, info);
+  return options.threads ? run_threads(options, ranks) : run_processes(options, ranks);
+}
+
+}  // namespace tutti::bench

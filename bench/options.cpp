@@ -1,0 +1,275 @@
+#include "options.h"
+
+#include "tune.h"
+
+#include <tutti/tutti.h>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <limits>
+
+namespace tutti::bench {
+namespace {
+
+constexpr const char* kFooter = R"(
+Examples
+  tutti-perf all_reduce                                 as many ranks as cores, 8 bytes to 32 MiB
+  tutti-perf all_reduce --ranks 4 -b 8 -e 256M -f 4     four processes
+  tutti-perf all_gather --ranks 4 --threads -d half     four threads of one process
+  tutti-perf reduce --ranks 3 -o all -d all -r -1 -e 64K
+  tutti-perf all_reduce --ranks 4 --json out.json --plot out.svg
+  tutti-perf all_reduce --ranks 4 -b 1M -e 1M --explain
+  tutti-perf all_reduce --ranks 4 -b 1M -e 1M --explain > plan.txt; tutti-perf --plan plan.txt
+  tutti-perf --tune tuning.txt --ranks 2                then TUTTI_TUNING_FILE=tuning.txt for programs of 2 ranks
+  tutti-perf --tune tuning.txt --ranks 4 all_reduce all_gather -e 4M --tune-minutes 1
+  mpirun -np 4 tutti-perf all_reduce                    also srun, torchrun --no-python
+
+A schedule given by --plan is in the text form of docs/schedule.md; what precedes its first line is skipped, so that what
+--explain prints for one size can be edited and run. The library proves it right before anything runs, or says which line,
+or which rank and step, is wrong. A file for two ranks that exchange their inputs:
+
+  schedule exchange all_reduce ranks 2 units 1 lanes 1 input 1 output 1 scratch 0
+  rank 0 lane 0
+    in[0.0] -> send 1
+    in[0.0] + recv 1 -> out[0.0] finish
+  rank 1 lane 0
+    in[0.0] -> send 0
+    recv 0 + in[0.0] -> out[0.0] finish
+
+--tune times every way in which the library could run each call, in and out of place, on private and on shared buffers, and
+writes a file with those that are at least 5% faster than what it would choose by itself (docs/tuning.md). Run it on a
+machine that does nothing else, with the ranks started as the program will start them.
+
+Started by mpirun, srun or torchrun, a process is one rank of their job. Rank 0 hands the communicator's id to the
+others at a Unix socket named after the user and the job (Open MPI's or Slurm's job id; torchrun's run id, MASTER_PORT
+and restart count). MASTER_PORT itself is not used: torchrun's agent may own it. TUTTI_RENDEZVOUS=file:/path names
+another meeting place, TUTTI_RENDEZVOUS_TIMEOUT_S (120) limits the wait.
+
+Size is that of the larger of a rank's two buffers, at least one element per rank. Time is that of all iterations over
+their number; algbw = size/time; busbw = algbw times a factor that makes collectives and rank counts comparable.
+all_to_all and sendrecv have no in-place form.
+Exit code: 0 fine, 1 wrong values or a failed run, 2 a bad command line.)";
+
+const std::string kNames =
+    "all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter, sendrecv";
+
+/// Names as typed, before they are looked up.
+struct Words {
+  std::vector<std::string> collectives;
+  std::string type = "float", reduction = "sum", memory = "private";
+  std::string min_bytes, max_bytes, step_bytes;
+  std::string plan;
+  std::optional<int> registered, root;
+  int average = 1;
+  bool version = false;
+};
+
+void declare(CLI::App& app, Words& words, Options& options) {
+  app.add_option("collective", words.collectives, "one or several of: " + kNames + "; or all");
+  app.add_option("--ranks", options.ranks, "ranks to start (default: one per core, at least 2)")
+      ->check(CLI::Range(1, 1024));
+  app.add_flag("--threads", options.threads, "ranks are threads of one process (default: processes)");
+  app.add_option("-b,--minbytes", words.min_bytes, "smallest size: 8, 4K, 256M, 1G (default 8)");
+  app.add_option("-e,--maxbytes", words.max_bytes, "largest size (default 32M)");
+  app.add_option("-i,--stepbytes", words.step_bytes, "add this to get the next size (default: multiply by -f)");
+  app.add_option("-f,--stepfactor", options.step_factor, "multiply by this to get the next size (default 4)")
+      ->check(CLI::Range(std::size_t{2}, std::size_t{1} << 30));
+  app.add_option("-n,--iters", options.iterations, "timed iterations per size (default 20)")
+      ->check(CLI::Range(1, 1 << 30));
+  app.add_option("-w,--warmup_iters", options.warmup, "iterations before them (default 1)")
+      ->check(CLI::Range(0, 1 << 30));
+  app.add_option("-c,--check", options.check, "iterations whose result is checked; 0: none (default 1)")
+      ->check(CLI::Range(0, 1 << 30));
+  app.add_option("-o,--op", words.reduction, "sum, prod, max, min, avg, mulsum or all (default sum)");
+  app.add_option("-d,--datatype", words.type,
+                 "int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, f8e4m3, f8e5m2 or all "
+                 "(default float)");
+  app.add_option("-r,--root", words.root, "root of rooted collectives; -1: every rank in turn (default 0)")
+      ->check(CLI::Range(-1, 1023));
+  app.add_option("-a,--average", words.average, "time shown: 0 rank 0's, 1 mean, 2 min, 3 max over ranks (default 1)")
+      ->check(CLI::Range(0, 3));
+  app.add_option("-z,--blocking", options.blocking, "1: wait for the stream after every call (default 0)");
+  app.add_option("-C,--report_cputime", options.cpu_time,
+                 "1: time in the calls alone, without waiting for the stream (default 0)");
+  app.add_option("-m,--agg_iters", options.aggregate, "calls per group, times are per call (default 1)")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("-T,--timeout", options.timeout_s, "abort after so many seconds at one size (default 0: never)")
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("-R,--local_register", words.registered, "1: register buffers (default: shared ones only)")
+      ->check(CLI::Range(0, 1));
+  app.add_option("--memory", words.memory, "private (malloc) or shared (tuttiMemAlloc) buffers (default private)");
+  app.add_flag("--stream", options.stream, "calls go to a host stream (default: the caller's thread)");
+  app.add_flag("--percentiles", options.percentiles, "time every iteration too: columns p50 and p99");
+  app.add_option("--json", options.json_file, "write the rows to this file");
+  app.add_option("--plot", options.plot_file, "draw bus bandwidth and time over size: an SVG file");
+  app.add_flag("--explain", options.explain, "print the plan of every size, in words and as a schedule, and end");
+  app.add_option(
+      "--plan", words.plan,
+      "run the schedule in this file (-: standard input) instead of the planner's choice; collective, --ranks "
+      "and -r then default to the schedule's");
+  CLI::Option* tune = app.add_option("--tune", options.tune_file,
+                                     "measure what is fastest at each size and write it to this file, for "
+                                     "TUTTI_TUNING_FILE; sizes then go from 1K to 64M, and no collective means all");
+  app.add_option("--tune-minutes", options.tune_minutes, "time for that (default 5)")
+      ->needs(tune)
+      ->check(CLI::Range(0.001, 10000.0));
+  for (const char* other : {"-n", "-w", "-c", "-r", "-a", "-z", "-C", "-m", "-T", "-R", "--memory", "--stream",
+                            "--percentiles", "--json", "--plot", "--explain", "--plan"})
+    tune->excludes(app.get_option(other));
+  app.add_flag("--version", words.version, "print the library's version and end");
+  app.footer(kFooter);
+}
+
+/// Looks a name up, or takes them all.
+template <class Row, class Find>
+std::string choose(const std::string& name, std::span<const Row> all, Find find, const char* what,
+                   std::vector<const Row*>& chosen) {
+  if (name == "all") {
+    for (const Row& row : all) chosen.push_back(&row);
+    return {};
+  }
+  if (const Row* row = find(name)) {
+    chosen.push_back(row);
+    return {};
+  }
+  return fmt::format("no {} is called \"{}\"; --help lists them", what, name);
+}
+
+std::string resolve_sizes(const Words& words, Options& options) {
+  const auto read = [](const std::string& text, const char* flag, std::size_t& size) -> std::string {
+    if (text.empty()) return {};
+    const std::optional<std::size_t> value = parse_size(text);
+    if (!value) return fmt::format("{} \"{}\" is not a size: write 8, 4K, 256M or 1G", flag, text);
+    size = *value;
+    return {};
+  };
+  for (std::string problem :
+       {read(words.min_bytes, "-b", options.min_bytes), read(words.max_bytes, "-e", options.max_bytes),
+        read(words.step_bytes, "-i", options.step_bytes)})
+    if (!problem.empty()) return problem;
+  if (!words.step_bytes.empty() && options.step_bytes == 0) return "-i 0 would never reach -e";
+  if (words.max_bytes.empty()) options.max_bytes = std::max(options.max_bytes, options.min_bytes);
+  if (words.min_bytes.empty()) options.min_bytes = std::min(options.max_bytes, options.min_bytes);
+  if (options.max_bytes < options.min_bytes)
+    return fmt::format("-e {} is less than -b {}", words.max_bytes, words.min_bytes);
+  return {};
+}
+
+/// The plan says what it is for: what the command line leaves open comes from there, what it says must fit.
+std::string resolve_plan(const Words& words, Options& options) {
+  options.root = words.root.value_or(0);
+  if (words.plan.empty()) return {};
+  PlanFile plan;
+  if (std::string problem = read_plan_file(words.plan, plan); !problem.empty()) return problem;
+  if (options.collectives.empty()) options.collectives = {plan.collective};
+  for (const Collective* collective : options.collectives)
+    if (collective != plan.collective)
+      return fmt::format("--plan {} is for {}, not for {}", plan.name, plan.collective->name, collective->name);
+  if (options.ranks.value_or(plan.ranks) != plan.ranks)
+    return fmt::format("--plan {} is for {} ranks, --ranks says {}", plan.name, plan.ranks, *options.ranks);
+  options.ranks = plan.ranks;
+  if (plan.root) {
+    if (words.root.value_or(*plan.root) != *plan.root)
+      return fmt::format("--plan {} is for root {}, -r says {}", plan.name, *plan.root, *words.root);
+    options.root = *plan.root;
+  }
+  options.plan = std::move(plan);
+  return {};
+}
+
+/// Other defaults, and one type and operation only.
+std::string resolve_tune(const Words& words, Options& options) {
+  if (options.tune_file.empty()) return {};
+  options.min_bytes = 1 << 10;
+  options.max_bytes = 64u << 20;
+  if (words.type == "all") return "--tune takes one data type";
+  if (words.reduction == "all" || words.reduction == "mulsum") return "--tune takes one operation, and not mulsum";
+  if (words.collectives.empty())
+    for (const Collective& collective : collectives()) options.collectives.push_back(&collective);
+  return check_tune_file(options.tune_file);
+}
+
+/// Empty, or what is wrong.
+std::string resolve(const Words& words, Options& options) {
+  if (words.collectives.empty() && words.plan.empty() && options.tune_file.empty())
+    return "which collective? " + kNames + " or all";
+  for (const std::string& name : words.collectives)
+    if (std::string problem = choose(name, collectives(), collective_named, "collective", options.collectives);
+        !problem.empty())
+      return problem;
+  if (std::string problem = choose(words.type, element_types(), element_type_named, "data type", options.types);
+      !problem.empty())
+    return problem;
+  if (std::string problem = choose(words.reduction, reductions(), reduction_named, "operation", options.reductions);
+      !problem.empty())
+    return problem;
+  if (words.memory != "private" && words.memory != "shared")
+    return fmt::format("--memory \"{}\": private or shared?", words.memory);
+  options.memory = words.memory == "shared" ? Buffer::Kind::kShared : Buffer::Kind::kPrivate;
+  options.registered = words.registered.value_or(words.memory == "shared" ? 1 : 0) == 1;
+  options.average = static_cast<Average>(words.average);
+  if (std::string problem = resolve_plan(words, options); !problem.empty()) return problem;
+  if (std::string problem = resolve_tune(words, options); !problem.empty()) return problem;
+  return resolve_sizes(words, options);
+}
+
+ParsedOptions refuse(std::string problem) {
+  problem = problem.substr(0, problem.find('\n'));
+  std::fprintf(stderr, "tutti-perf: %s\n", problem.c_str());
+  return {std::nullopt, 2};
+}
+
+}  // namespace
+
+std::optional<std::size_t> parse_size(const std::string& text) {
+  std::size_t digits = 0, value = 0;
+  for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9'; ++digits) {
+    if (value > (std::numeric_limits<std::size_t>::max() - 9) / 10) return std::nullopt;
+    value = value * 10 + static_cast<std::size_t>(text[digits] - '0');
+  }
+  if (digits == 0 || text.size() > digits + 1) return std::nullopt;
+  const char unit = digits < text.size() ? text[digits] : '\0';
+  const int shift = unit == '\0' ? 0 : (unit | 32) == 'k' ? 10 : (unit | 32) == 'm' ? 20 : (unit | 32) == 'g' ? 30 : -1;
+  if (shift < 0 || value > std::numeric_limits<std::size_t>::max() >> (shift + 8)) return std::nullopt;
+  return value << shift;
+}
+
+std::vector<std::size_t> Options::sizes() const {
+  std::vector<std::size_t> result;
+  for (std::size_t size = min_bytes; size <= max_bytes;) {
+    result.push_back(size);
+    if (step_bytes > 0) {
+      size += step_bytes;
+    } else {
+      size = std::max<std::size_t>(size, 1) * step_factor;
+    }
+  }
+  return result;
+}
+
+ParsedOptions parse_options(int argc, char** argv) {
+  CLI::App app{
+      "Times Tutti's collectives and checks their results. Flags, columns and meaning are those of nccl-tests.",
+      "tutti-perf"};
+  Words words;
+  Options options;
+  declare(app, words, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return {std::nullopt, 0};
+  } catch (const CLI::Error& problem) {
+    return refuse(problem.what());
+  }
+  if (words.version) {
+    std::printf("%s\n", tuttiGetVersionString());
+    return {std::nullopt, 0};
+  }
+  if (std::string problem = resolve(words, options); !problem.empty()) return refuse(problem);
+  return {std::move(options), 0};
+}
+
+}  // namespace tutti::bench

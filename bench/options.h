@@ -1,0 +1,64 @@
+// tutti-perf's command line.
+#pragma once
+
+#include "buffers.h"
+#include "collective.h"
+#include "element.h"
+#include "plan_file.h"
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tutti::bench {
+
+enum class Average { kRank0 = 0, kMean = 1, kMin = 2, kMax = 3 };
+
+struct Options {
+  std::vector<const Collective*> collectives;
+  std::vector<const ElementType*> types;
+  std::vector<const Reduction*> reductions;
+  std::optional<int> ranks;  ///< as given; unset: the number of cores, at least 2
+  bool threads = false;
+
+  std::size_t min_bytes = 8;
+  std::size_t max_bytes = 32u << 20;
+  std::size_t step_bytes = 0;  ///< 0: multiply by step_factor
+  std::size_t step_factor = 4;
+  int iterations = 20;
+  int warmup = 1;
+  int check = 1;  ///< checked iterations per size; 0 = no check
+  int root = 0;   ///< -1: every root
+  Average average = Average::kMean;
+  bool blocking = false;
+  bool cpu_time = false;
+  int aggregate = 1;
+  int timeout_s = 0;  ///< 0: none of its own
+
+  Buffer::Kind memory = Buffer::Kind::kPrivate;
+  bool registered = false;
+  bool stream = false;
+  bool percentiles = false;
+  bool explain = false;
+  std::optional<PlanFile> plan;  ///< the schedule that runs instead of the planner's choice
+  std::string tune_file;         ///< where the crossovers go that are measured; empty: the usual table
+  double tune_minutes = 5;       ///< for all of them
+  std::string json_file;
+  std::string plot_file;
+
+  std::vector<std::size_t> sizes() const;
+};
+
+/// The options, or the exit code with which to end (help, version: 0; a bad command line: 2), everything printed
+/// already.
+struct ParsedOptions {
+  std::optional<Options> options;
+  int exit_code = 0;
+};
+ParsedOptions parse_options(int argc, char** argv);
+
+/// "8", "4K", "256M", "1G" (powers of 1024).
+std::optional<std::size_t> parse_size(const std::string& text);
+
+}  // namespace tutti::bench

@@ -1,0 +1,32 @@
+// One row of the results: a collective, type, operation, root and size, measured out of place and in place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tutti::bench {
+
+struct Measurement {
+  double time_us = 0;
+  double p50_us = 0;
+  double p99_us = 0;
+  double algbw_gbps = 0;  ///< 10^9 bytes per second
+  double busbw_gbps = 0;
+  std::optional<std::int64_t> wrong;  ///< over all ranks, damaged guard bytes included; unset: not checked
+};
+
+struct Row {
+  std::string collective;
+  std::string type;
+  std::string reduction;  ///< "none" where nothing is reduced
+  int root = -1;          ///< -1: not a rooted collective
+  int ranks = 1;
+  std::size_t bytes = 0;
+  std::size_t count = 0;
+  std::optional<Measurement> out_of_place;
+  std::optional<Measurement> in_place;  ///< unset: there is no such form
+};
+
+}  // namespace tutti::bench

@@ -1,0 +1,79 @@
+// What a communicator costs before its first call: time, memory, and what making and destroying many leaves behind.
+#include "startup_cases.h"
+#include "startup_report.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <string>
+
+namespace tutti::bench {
+namespace {
+
+constexpr char kExamples[] =
+    "Examples:\n"
+    "  startup                                all, for 1, 2, 4, 8 and 16 ranks\n"
+    "  startup --parts init --ranks 8         how long 8 ranks take to start\n"
+    "  startup --parts cycles --cycles 100    a quick look at what is left behind\n"
+    "  startup --json startup.json            every sample";
+
+void declare(CLI::App& app, StartupOptions& options) {
+  app.footer(kExamples);
+  app.add_option("--ranks", options.ranks, "rank counts, as 2,4,8")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kStartupRanksMax))
+      ->capture_default_str();
+  app.add_option("--parts", options.parts, "what to measure: init, memory, cycles, size")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"init", "memory", "cycles", "size"}))
+      ->capture_default_str();
+  app.add_option("--launches", options.launches, "fresh processes for each row of init")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--rounds", options.rounds, "communicators in each of them, after the first")
+      ->check(CLI::Range(1, kStartupSamplesMax))
+      ->capture_default_str();
+  app.add_option("--cycles", options.cycles, "communicators made and destroyed one after the other")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  app.add_option("--deadline", options.deadline_s, "seconds after which the ranks of one launch are ended")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
+  app.add_option("--json", options.json, "write all samples to this file");
+}
+
+int run(const StartupOptions& options) {
+  const auto results = measure_startup(options);
+  if (!results.ok()) {
+    std::fprintf(stderr, "startup: %s\n", results.error().message.c_str());
+    return 1;
+  }
+  print_startup(results.value());
+  if (options.json.empty()) return 0;
+  const Status written = write_startup_json(options.json, results.value());
+  if (written.ok()) return 0;
+  std::fprintf(stderr, "startup: %s\n", written.error().message.c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace tutti::bench
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Measures what communicators cost before their first call: time to start and end, memory per rank, what is left "
+      "behind by many, the library's size.",
+      "startup"};
+  tutti::bench::StartupOptions options;
+  tutti::bench::declare(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return 0;
+  } catch (const CLI::Error& problem) {
+    std::fprintf(stderr, "startup: %s\n", problem.what());
+    return 2;
+  }
+  return tutti::bench::run(options);
+}

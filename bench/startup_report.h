@@ -1,0 +1,13 @@
+// The start-up benchmark's results for people and for programs.
+#pragma once
+
+#include "startup_cases.h"
+
+#include <string>
+
+namespace tutti::bench {
+
+void print_startup(const StartupResults& results);
+Status write_startup_json(const std::string& path, const StartupResults& results);
+
+}  // namespace tutti::bench

@@ -1,0 +1,74 @@
+#include "table.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+namespace tutti::bench {
+namespace {
+
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+std::string time_text(double us) {
+  return us >= 10000 ? fmt::format("{:8.0f}", us) : us >= 100 ? fmt::format("{:8.1f}", us) : fmt::format("{:8.2f}", us);
+}
+
+std::string measurement_text(const std::optional<Measurement>& m, bool percentiles) {
+  if (!m)
+    return fmt::format("{:>8} {:>7} {:>7} {:>7}", "-", "-", "-", "N/A") +
+           (percentiles ? fmt::format(" {:>8} {:>8}", "-", "-") : "");
+  std::string text = fmt::format("{} {:7.2f} {:7.2f} {:>7}", time_text(m->time_us), m->algbw_gbps, m->busbw_gbps,
+                                 m->wrong ? fmt::format("{}", *m->wrong) : "N/A");
+  if (percentiles) text += fmt::format(" {} {}", time_text(m->p50_us), time_text(m->p99_us));
+  return text;
+}
+
+}  // namespace
+
+void Table::head(const Options& options, const std::string& collective) const {
+  print(fmt::format("# {}: {} rank{}, {}, {} buffers{}; {} iterations after {} to warm up, {}\n", collective, ranks_,
+                    ranks_ == 1 ? "" : "s", how_, options.memory == Buffer::Kind::kShared ? "shared" : "private",
+                    options.registered ? " (registered)" : "", options.iterations, options.warmup,
+                    options.check > 0 ? "results checked bit for bit" : "results not checked"));
+  const std::string more_names = percentiles_ ? fmt::format(" {:>8} {:>8}", "p50", "p99") : "";
+  const std::string more_units = percentiles_ ? fmt::format(" {:>8} {:>8}", "(us)", "(us)") : "";
+  const std::string names = fmt::format("{:>8} {:>7} {:>7} {:>7}", "time", "algbw", "busbw", "#wrong") + more_names;
+  const std::string units = fmt::format("{:>8} {:>7} {:>7} {:>7}", "(us)", "(GB/s)", "(GB/s)", "") + more_units;
+  print(fmt::format("#\n# {:48}  {:^{}}   {:^{}}\n", "", "out-of-place", names.size(), "in-place", names.size()));
+  print(fmt::format("# {:>12} {:>13} {:>8} {:>7} {:>5}  {}   {}\n", "size", "count", "type", "redop", "root", names,
+                    names));
+  print(fmt::format("# {:>12} {:>13} {:>8} {:>7} {:>5}  {}   {}\n", "(B)", "(elements)", "", "", "", units, units));
+  std::fflush(stdout);
+}
+
+void Table::row(const Row& row) const {
+  print(fmt::format("  {:>12} {:>13} {:>8} {:>7} {:>5}  {}   {}\n", row.bytes, row.count, row.type, row.reduction,
+                    row.root, measurement_text(row.out_of_place, percentiles_),
+                    measurement_text(row.in_place, percentiles_)));
+  std::fflush(stdout);
+}
+
+bool Table::foot(const std::vector<Row>& rows) const {
+  std::int64_t wrong = 0;
+  double bandwidth = 0;
+  int measurements = 0;
+  bool checked = false;
+  for (const Row& row : rows) {
+    for (const std::optional<Measurement>& m : {row.out_of_place, row.in_place}) {
+      if (!m) continue;
+      bandwidth += m->busbw_gbps;
+      ++measurements;
+      wrong += m->wrong.value_or(0);
+      checked |= m->wrong.has_value();
+    }
+  }
+  print(fmt::format("# Out of bounds values : {} {}\n", wrong,
+                    wrong > 0 ? "FAILED"
+                    : checked ? "OK"
+                              : "(not checked)"));
+  print(fmt::format("# Avg bus bandwidth    : {:g} \n", measurements > 0 ? bandwidth / measurements : 0.0));
+  std::fflush(stdout);
+  return wrong == 0;
+}
+
+}  // namespace tutti::bench

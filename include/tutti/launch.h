@@ -1,0 +1,94 @@
+/* tutti/launch.h: which rank am I, and how do the ranks of one job get one ncclUniqueId?
+ *
+ * Three ways to start ranks, one way to use them:
+ *
+ *   tuttiLaunchInfo_t me;               started by mpirun, srun or torchrun: each process asks who it is,
+ *   ncclUniqueId id;
+ *   tuttiLaunchDetect(&me);
+ *   tuttiLaunchUniqueId(&me, &id);      and all get rank 0's id,
+ *   ncclCommInitRank(&comm, me.size, id, me.rank);
+ *
+ *   tuttiLaunchLocal(4, body, context, &outcome);   or the program forks its ranks itself.
+ *
+ * No MPI library is used. Every function returns ncclSuccess or an error whose text is in ncclGetLastError(NULL).
+ */
+#ifndef TUTTI_LAUNCH_H
+#define TUTTI_LAUNCH_H
+
+#include <nccl.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Valid names of the launcher field. All are static strings. */
+#define TUTTI_LAUNCHER_MPIRUN "mpirun"     /* Open MPI, MPICH or another that speaks PMI */
+#define TUTTI_LAUNCHER_SRUN "srun"         /* a Slurm job step */
+#define TUTTI_LAUNCHER_TORCHRUN "torchrun" /* RANK, WORLD_SIZE and the rest */
+#define TUTTI_LAUNCHER_LOCAL "local"       /* a child of tuttiLaunchLocal */
+#define TUTTI_LAUNCHER_NONE "none"         /* no launcher's variables: rank 0 of 1 */
+
+#define TUTTI_LAUNCH_JOB_BYTES 192
+
+typedef struct tuttiLaunchInfo {
+  int rank;                         /* 0 .. size-1 */
+  int size;                         /* ranks in the job */
+  int local_rank;                   /* among the ranks on this host; -1 where the launcher does not tell */
+  int local_size;                   /* ranks on this host; 0 where the launcher does not tell */
+  const char* launcher;             /* one of the names above */
+  char job[TUTTI_LAUNCH_JOB_BYTES]; /* what tells this job, and this restart of it, from all others; "" for none */
+} tuttiLaunchInfo_t;
+
+/* Reads rank and size from the launcher's variables, in this order (the innermost launcher first):
+ *   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE; the job is TORCHELASTIC_RUN_ID, MASTER_ADDR, MASTER_PORT
+ *              and TORCHELASTIC_RESTART_COUNT
+ *   mpirun     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; the job is PMIX_NAMESPACE or Open MPI's job id.
+ *              PMI_RANK, PMI_SIZE (MPICH); the job is PMIX_NAMESPACE, PMI_JOBID, PMI_PORT or the parent process
+ *   srun       SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID; the job is SLURM_JOB_ID,
+ *              SLURM_STEP_ID and SLURM_RESTART_COUNT. A batch script itself is no rank.
+ * Without any of them: rank 0 of 1, launcher "none", ncclSuccess.
+ * ncclInvalidUsage: variables of a launcher are there but make no sense (named in the message).
+ * ncclInvalidArgument: NULL. */
+ncclResult_t tuttiLaunchDetect(tuttiLaunchInfo_t* info);
+
+/* Rank 0 makes a unique id, the others get it. Called once by every rank per id, in the same order on all; the n-th
+ * call of one rank meets the n-th call of the others. Returns when this rank has the id (rank 0: when all ranks have
+ * it). Rank 0's process must live until the communicator is initialised.
+ *
+ * The ranks meet at a Unix socket whose name comes from the user's number, info->job and the number of the call. It is
+ * not bound to MASTER_PORT, which torchrun's agent may own. TUTTI_RENDEZVOUS=file:/path names a path for the socket
+ * instead (for jobs whose launcher gives no identity of its own, or ranks in different network namespaces). Only
+ * processes of the same user are let in, and only those of the same job, size and call number. All ranks must be on
+ * one host.
+ *
+ * ncclInvalidArgument: NULL, or rank or size out of range.
+ * ncclInvalidUsage: ranks on several hosts, a bad TUTTI_RENDEZVOUS, or rank 0 refuses this rank (wrong job or size).
+ * ncclSystemError: a system call failed.
+ * ncclRemoteError: TUTTI_RENDEZVOUS_TIMEOUT_S (default 120) passed; the message lists the ranks that did not come, or
+ * says what this rank waited for. */
+ncclResult_t tuttiLaunchUniqueId(const tuttiLaunchInfo_t* info, ncclUniqueId* id);
+
+/* One rank's whole life. The return value becomes the process's exit code (its low 8 bits). */
+typedef int (*tuttiLaunchBody_t)(const tuttiLaunchInfo_t* info, const ncclUniqueId* id, void* context);
+
+typedef struct tuttiLaunchOutcome {
+  int exit_code;   /* 0, or the first failure's: the rank's exit code, 128 + signal for a rank that a signal ended */
+  int failed_rank; /* the rank that failed first; -1 where none did */
+  int signal;      /* the signal that ended it; 0 where it exited */
+} tuttiLaunchOutcome_t;
+
+/* Makes a unique id, forks `ranks` (1 to 1024) children, each of which runs body(info, id, context) and ends, and waits
+ * for them all. The calling process is no rank; call it before starting threads, and before any communicator exists.
+ *
+ * Children see `context` as it was at the fork; what they change stays with them. When one fails, the others have 3
+ * seconds to end by themselves (the library tells them that a rank is gone), then get SIGTERM, then SIGKILL. SIGINT,
+ * SIGTERM and SIGHUP that reach the caller while it waits are passed on. Children die with the caller.
+ *
+ * ncclSuccess: all ranks have ended, *outcome says how (outcome may not be NULL).
+ * Otherwise no rank is left running: ncclInvalidArgument, ncclSystemError (fork), or ncclGetUniqueId's error. */
+ncclResult_t tuttiLaunchLocal(int ranks, tuttiLaunchBody_t body, void* context, tuttiLaunchOutcome_t* outcome);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,19 @@
+#include "algorithm/pattern.h"
+
+#include <utility>
+
+namespace tutti::algorithm {
+
+RankProgram alone(const Request& request) {
+  LaneProgram lane;
+  step(lane).from(input({0})).to(output({0})).finish(reduces(request.collective));
+  return one_lane(std::move(lane));
+}
+
+RankProgram one_lane(LaneProgram lane) {
+  RankProgram program;
+  program.lanes.push_back(std::move(lane));
+  return program;
+}
+
+}  // namespace tutti::algorithm

@@ -1,0 +1,145 @@
+// The table of algorithms. To add one: a file with its function, the function's name below, its rows, a line in
+// meson.build. The tests run every row for every rank count up to 32, every root, in place and out of place.
+#include "algorithm/pattern.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace tutti::algorithm {
+
+Build binomial, chain, halving_doubling, oneshot, p2p, pairwise, ring, tree, twoshot;
+
+namespace {
+
+using schedule::Shape;
+
+template <Collective... kServed>
+bool serves(const Request& request) {
+  const auto is_rank = [&](int number) { return 0 <= number && number < request.ranks; };
+  return ((request.collective == kServed) || ...) && is_rank(request.root) && is_rank(request.rank);
+}
+
+/// The collective's own blocks (a rooted one's at the root), nothing cut.
+Shape whole(const Request& request) {
+  Shape shape;
+  shape.input_blocks = std::max(input_blocks(request, request.root), input_blocks(request, request.rank));
+  shape.output_blocks = std::max(output_blocks(request, request.root), output_blocks(request, request.rank));
+  return shape;
+}
+
+Shape unit_per_rank(const Request& request) {
+  Shape shape = whole(request);
+  shape.units = index(request.ranks);
+  return shape;
+}
+
+Shape unit_per_player(const Request& request) {
+  Shape shape = whole(request);
+  shape.units = index(power_of_two_below(request.ranks));
+  return shape;
+}
+
+Shape scratch_per_rank(const Request& request) {
+  Shape shape = whole(request);
+  shape.scratch_blocks = request.ranks > 2 ? index(request.ranks) : 0;
+  return shape;
+}
+
+Shape two_trees(const Request& request) {
+  Shape shape = whole(request);
+  shape.lanes = request.ranks > 1 ? 2 : 1;
+  return shape;
+}
+
+using enum Collective;
+
+// clang-format off
+constexpr Algorithm kTable[] = {
+  {.name = "ring", .summary = "units travel round the ring of ranks, summed on the way, then once more as results",
+   .supports = serves<kAllReduce>, .shape = unit_per_rank, .build = ring,
+   .direct = true, .direct_in_place = true, .wide_wire = true},
+  {.name = "ring", .summary = "blocks travel round the ring of ranks, summed on the way",
+   .supports = serves<kReduceScatter>, .shape = whole, .build = ring, .wide_wire = true},
+  {.name = "ring", .summary = "blocks travel round the ring of ranks",
+   .supports = serves<kAllGather>, .shape = whole, .build = ring, .direct = true, .direct_in_place = true},
+  {.name = "ring", .summary = "the ring broken at the root: a chain down from it",
+   .supports = serves<kBroadcast>, .shape = whole, .build = chain, .direct = true, .direct_in_place = true},
+  {.name = "ring", .summary = "the ring broken at the root: a chain that sums on the way to it",
+   .supports = serves<kReduce>, .shape = whole, .build = chain, .wide_wire = true},
+
+  {.name = "tree", .summary = "double binary tree: sums go up two trees, half of the data each, results down",
+   .supports = serves<kAllReduce>, .shape = two_trees, .build = tree,
+   .direct = true, .direct_in_place = true, .wide_wire = true},
+  {.name = "tree", .summary = "double binary tree below the root, half of the data down each",
+   .supports = serves<kBroadcast>, .shape = two_trees, .build = tree, .direct = true, .direct_in_place = true},
+  {.name = "tree", .summary = "double binary tree below the root, half of the data summed up each",
+   .supports = serves<kReduce>, .shape = two_trees, .build = tree, .wide_wire = true},
+
+  {.name = "oneshot", .summary = "every rank sends all it has to every rank, which sums in rank order",
+   .supports = serves<kAllReduce>, .shape = whole, .build = oneshot,
+   .direct = true, .reproducible = true, .wide_wire = true},
+  {.name = "oneshot", .summary = "every rank sends each block to its rank, which sums in rank order",
+   .supports = serves<kReduceScatter>, .shape = whole, .build = oneshot,
+   .direct = true, .direct_in_place = true, .reproducible = true, .wide_wire = true},
+  {.name = "oneshot", .summary = "every rank sends to the root, which sums in rank order",
+   .supports = serves<kReduce>, .shape = whole, .build = oneshot,
+   .direct = true, .direct_in_place = true, .reproducible = true, .wide_wire = true},
+  {.name = "oneshot", .summary = "every block goes straight from the rank that has it to the ranks that want it",
+   .supports = serves<kAllGather, kBroadcast, kGather, kScatter>, .shape = whole, .build = oneshot,
+   .direct = true, .direct_in_place = true},
+  {.name = "oneshot", .summary = "every rank sends each block to its rank, all at once",
+   .supports = serves<kAllToAll>, .shape = whole, .build = oneshot, .direct = true},
+
+  {.name = "twoshot", .summary = "each rank sums its unit in rank order and sends the result to all",
+   .supports = serves<kAllReduce>, .shape = unit_per_rank, .build = twoshot,
+   .direct = true, .direct_in_place = true, .reproducible = true, .wide_wire = true},
+  {.name = "twoshot", .summary = "each rank sums its unit in rank order and sends the result to the root",
+   .supports = serves<kReduce>, .shape = unit_per_rank, .build = twoshot,
+   .direct = true, .direct_in_place = true, .reproducible = true, .wide_wire = true},
+  {.name = "twoshot", .summary = "the root gives each rank its unit, which passes it to all the others",
+   .supports = serves<kBroadcast>, .shape = unit_per_rank, .build = twoshot, .direct = true, .direct_in_place = true},
+
+  {.name = "halving_doubling", .summary = "pairs exchange halves of halves while summing, then the results back",
+   .supports = serves<kAllReduce>, .shape = unit_per_player, .build = halving_doubling},
+  {.name = "halving_doubling", .summary = "recursive halving: pairs exchange halves of halves while summing",
+   .supports = serves<kReduceScatter>, .shape = scratch_per_rank, .build = halving_doubling},
+  {.name = "halving_doubling", .summary = "recursive doubling: pairs exchange all they have so far",
+   .supports = serves<kAllGather>, .shape = whole, .build = halving_doubling,
+   .direct = true, .direct_in_place = true},
+
+  {.name = "pairwise", .summary = "exchange rounds: to the rank k ahead, from the rank k behind",
+   .supports = serves<kAllToAll>, .shape = whole, .build = pairwise, .direct = true},
+
+  {.name = "chain", .summary = "a line of ranks from the root on, each passes to the next",
+   .supports = serves<kBroadcast>, .shape = whole, .build = chain, .direct = true, .direct_in_place = true},
+  {.name = "chain", .summary = "a line of ranks to the root, each adds its own and passes on",
+   .supports = serves<kReduce>, .shape = whole, .build = chain, .wide_wire = true},
+
+  {.name = "binomial", .summary = "binomial tree from the root",
+   .supports = serves<kBroadcast>, .shape = whole, .build = binomial, .direct = true, .direct_in_place = true},
+  {.name = "binomial", .summary = "binomial tree to or from the root",
+   .supports = serves<kReduce, kGather, kScatter>, .shape = whole, .build = binomial, .wide_wire = true},
+
+  {.name = "p2p", .summary = "one message from the sender to the receiver",
+   .supports = serves<kSend, kReceive>, .shape = whole, .build = p2p, .direct = true, .direct_in_place = true},
+};
+// clang-format on
+
+}  // namespace
+
+std::span<const Algorithm> algorithms() { return kTable; }
+
+const Algorithm* find(std::string_view name, const Request& request) {
+  const auto serves_it = [&](const Algorithm& row) { return row.name == name && row.supports(request); };
+  const auto* row = std::find_if(std::begin(kTable), std::end(kTable), serves_it);
+  return row == std::end(kTable) ? nullptr : row;
+}
+
+schedule::Schedule make_schedule(const Algorithm& algorithm, const Request& request) {
+  schedule::Schedule made{std::string(algorithm.name), request, algorithm.shape(request), {}};
+  made.ranks.reserve(static_cast<std::size_t>(request.ranks));
+  for (int rank = 0; rank < request.ranks; ++rank) made.ranks.push_back(algorithm.build(request, rank));
+  return made;
+}
+
+}  // namespace tutti::algorithm

@@ -1,0 +1,71 @@
+// What communicators are asked, and how they end.
+#include "api/boundary.h"
+#include "api/export.h"
+#include "api/registrations.h"
+#include "api/validation.h"
+
+namespace tutti::api {
+namespace {
+
+/// A query of one number.
+template <class T, class Query>
+ncclResult_t ask(const char* function, ncclComm_t comm, T* result, const char* name, Query query) noexcept {
+  return boundary(function, comm, [&]() -> Status {
+    TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
+    TUTTI_TRY(checked_pointer(result, name));
+    *result = query(*communicator);
+    return {};
+  });
+}
+
+/// NULL is nothing to end. Registrations end with their communicator.
+template <class End>
+ncclResult_t end(const char* function, ncclComm_t comm, End end_handle) noexcept {
+  return boundary(function, comm, InGroup::kFailsGroup, [&]() -> Status {
+    if (!comm) return {};
+    TUTTI_TRY(checked_communicator(comm));
+    Registrations::process().drop(comm);
+    return end_handle(comm);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::api
+
+using tutti::comm::Communicator;
+
+TUTTI_NCCL_API(ncclResult_t, CommCount, const ncclComm_t comm, int* count) {
+  return tutti::api::ask("ncclCommCount", comm, count, "count",
+                         [](Communicator& c) { return tutti::comm::size_of(c); });
+}
+
+TUTTI_NCCL_API(ncclResult_t, CommUserRank, const ncclComm_t comm, int* rank) {
+  return tutti::api::ask("ncclCommUserRank", comm, rank, "rank",
+                         [](Communicator& c) { return tutti::comm::rank_of(c); });
+}
+
+// Host memory has no device number; 0 is what programs can pass on to whatever they do with it.
+TUTTI_NCCL_API(ncclResult_t, CommCuDevice, const ncclComm_t comm, int* device) {
+  return tutti::api::ask("ncclCommCuDevice", comm, device, "device", [](Communicator&) { return 0; });
+}
+
+TUTTI_NCCL_API(ncclResult_t, CommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError) {
+  return tutti::api::ask("ncclCommGetAsyncError", comm, asyncError, "asyncError",
+                         [](Communicator& c) { return static_cast<ncclResult_t>(tutti::comm::async_error(c)); });
+}
+
+TUTTI_NCCL_API(ncclResult_t, CommFinalize, ncclComm_t comm) {
+  return tutti::api::boundary("ncclCommFinalize", comm, tutti::api::InGroup::kFailsGroup, [&]() -> tutti::Status {
+    if (!comm) return {};
+    TUTTI_TRY_ASSIGN(Communicator * communicator, tutti::api::checked_communicator(comm));
+    return tutti::comm::finalize(*communicator);
+  });
+}
+
+TUTTI_NCCL_API(ncclResult_t, CommDestroy, ncclComm_t comm) {
+  return tutti::api::end("ncclCommDestroy", comm, tutti::comm::destroy);
+}
+
+TUTTI_NCCL_API(ncclResult_t, CommAbort, ncclComm_t comm) {
+  return tutti::api::end("ncclCommAbort", comm, tutti::comm::abort);
+}

@@ -1,0 +1,74 @@
+// tutti/launch.h: rank and size from the launcher's variables, one id for all ranks of a job, ranks forked by the
+// program.
+#include "comm/launch.h"
+#include "api/boundary.h"
+#include "api/export.h"
+#include "api/validation.h"
+
+#include <tutti/launch.h>
+
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace tutti::api {
+namespace {
+
+constexpr int kRanksMax = 1024;
+
+Status unique_id_for(const tuttiLaunchInfo_t* info, ncclUniqueId* id) {
+  TUTTI_TRY(checked_pointer(info, "info"));
+  TUTTI_TRY(checked_pointer(id, "id"));
+  if (info->size < 1 || info->rank < 0 || info->rank >= info->size)
+    return error(Code::kInvalidArgument,
+                 fmt::format("rank {} of {}: ranks go from 0 to size-1", info->rank, info->size));
+  if (!info->launcher || std::memchr(info->job, 0, sizeof(info->job)) == nullptr)
+    return error(Code::kInvalidArgument, "info was not filled in by tuttiLaunchDetect or tuttiLaunchLocal");
+  comm::UniqueId made;
+  static_assert(sizeof(made) == sizeof(*id));
+  if (info->rank == 0) {
+    TUTTI_TRY_ASSIGN(made, comm::make_unique_id());
+  }
+  if (info->size > 1) {
+    TUTTI_TRY_ASSIGN(const comm::MeetingPlace place, comm::next_meeting_place(*info));
+    if (info->rank == 0) {
+      TUTTI_TRY(comm::hand_out(*info, place, made));
+    } else {
+      TUTTI_TRY_ASSIGN(made, comm::fetch(*info, place));
+    }
+  }
+  std::memcpy(id, &made, sizeof(*id));
+  return {};
+}
+
+}  // namespace
+}  // namespace tutti::api
+
+using tutti::Status;
+using tutti::api::boundary;
+using tutti::api::checked_pointer;
+
+TUTTI_API(ncclResult_t, tuttiLaunchDetect, tuttiLaunchInfo_t* info) {
+  return boundary("tuttiLaunchDetect", nullptr, [&]() -> Status {
+    TUTTI_TRY(checked_pointer(info, "info"));
+    TUTTI_TRY_ASSIGN(*info, tutti::comm::launch_detect());
+    return {};
+  });
+}
+
+TUTTI_API(ncclResult_t, tuttiLaunchUniqueId, const tuttiLaunchInfo_t* info, ncclUniqueId* id) {
+  return boundary("tuttiLaunchUniqueId", nullptr, [&] { return tutti::api::unique_id_for(info, id); });
+}
+
+TUTTI_API(ncclResult_t, tuttiLaunchLocal, int ranks, tuttiLaunchBody_t body, void* context,
+          tuttiLaunchOutcome_t* outcome) {
+  return boundary("tuttiLaunchLocal", nullptr, [&]() -> Status {
+    TUTTI_TRY(checked_pointer(reinterpret_cast<const void*>(body), "body"));
+    TUTTI_TRY(checked_pointer(outcome, "outcome"));
+    if (ranks < 1 || ranks > tutti::api::kRanksMax)
+      return tutti::error(tutti::Code::kInvalidArgument,
+                          fmt::format("ranks is {}; pass 1 to {}", ranks, tutti::api::kRanksMax));
+    TUTTI_TRY_ASSIGN(*outcome, tutti::comm::launch_local(ranks, body, context));
+    return {};
+  });
+}

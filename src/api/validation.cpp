@@ -1,0 +1,241 @@
+#include "api/validation.h"
+
+#include "executor/stream.h"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace tutti::api {
+namespace {
+
+Error invalid(std::string message, std::source_location where = std::source_location::current()) {
+  return error(Code::kInvalidArgument, std::move(message), where);
+}
+
+/// Where the two buffers may coincide.
+enum class InPlace : std::uint8_t {
+  kNever,
+  kSameStart,      ///< recvbuff == sendbuff
+  kReceiveInSend,  ///< recvbuff is this rank's block of sendbuff
+  kSendInReceive,  ///< sendbuff is this rank's block of recvbuff
+};
+
+/// What this rank reads and writes, in blocks of `count` elements; 0: the buffer is not used.
+struct Extent {
+  std::size_t send_blocks = 1;
+  std::size_t receive_blocks = 1;
+  InPlace in_place = InPlace::kSameStart;
+};
+
+Extent extent_of(Collective collective, std::size_t ranks, bool at_root) {
+  switch (collective) {
+    case Collective::kAllReduce: return {1, 1, InPlace::kSameStart};
+    case Collective::kReduce: return {1, at_root ? 1u : 0u, InPlace::kSameStart};
+    case Collective::kBroadcast: return {at_root ? 1u : 0u, 1, InPlace::kSameStart};
+    case Collective::kReduceScatter: return {ranks, 1, InPlace::kReceiveInSend};
+    case Collective::kAllGather: return {1, ranks, InPlace::kSendInReceive};
+    case Collective::kAllToAll: return {ranks, ranks, InPlace::kSameStart};
+    case Collective::kGather: return {1, at_root ? ranks : 0, InPlace::kSendInReceive};
+    case Collective::kScatter: return {at_root ? ranks : 0, 1, InPlace::kReceiveInSend};
+    case Collective::kSend: return {1, 0, InPlace::kNever};
+    case Collective::kReceive: return {0, 1, InPlace::kNever};
+  }
+  return {};
+}
+
+bool has_peer(Collective collective) { return collective == Collective::kSend || collective == Collective::kReceive; }
+
+Status check_op(comm::Communicator& communicator, const RawCall& call, comm::CallArgs& args) {
+  const int op = static_cast<int>(call.op);
+  if (op >= 0 && op < kReduceOps) {
+    args.op = static_cast<ReduceOp>(op);
+    return {};
+  }
+  if (op < 0)
+    return invalid(
+        fmt::format("op is {}; pass ncclSum (0) to ncclAvg (4), or an op made by ncclRedOpCreatePreMulSum", op));
+  const Result<comm::ScaledSum> scaled = comm::scaled_sum(communicator, op - kReduceOps);
+  if (!scaled.ok())
+    return invalid(
+        fmt::format("op {} is none of this communicator's: it was never made by ncclRedOpCreatePreMulSum here, or "
+                    "is destroyed already; pass ncclSum (0) to ncclAvg (4), or make one",
+                    op));
+  if (scaled.value().type != args.type)
+    return invalid(fmt::format("op {} was made for {}, but datatype is {}; make one for each data type", op,
+                               name_of(scaled.value().type), name_of(args.type)));
+  args.op = ReduceOp::kSum;
+  args.scaled = true;
+  args.scale = scaled.value().scale;
+  return {};
+}
+
+Status check_root(const RawCall& call, int ranks) {
+  const bool peer = has_peer(call.collective);
+  if (!peer && !is_rooted(call.collective)) return {};
+  if (call.root >= 0 && call.root < ranks) return {};
+  return invalid(
+      fmt::format("{} is {}, but the communicator's ranks are 0 to {}", peer ? "peer" : "root", call.root, ranks - 1));
+}
+
+Status check_count(const RawCall& call, DataType type, int ranks) {
+  const Extent extent = extent_of(call.collective, static_cast<std::size_t>(ranks), true);
+  const std::size_t blocks = std::max(extent.send_blocks, extent.receive_blocks);
+  const std::size_t limit = std::numeric_limits<std::ptrdiff_t>::max() / size_of(type) / blocks;
+  if (call.count <= limit) return {};
+  return invalid(
+      fmt::format("count is {}: {} block(s) of that many {} elements are more bytes than an address space has (largest "
+                  "count: {}); a negative number may have been passed",
+                  call.count, blocks, name_of(type), limit));
+}
+
+/// Bytes that both ranges have.
+std::size_t common_bytes(std::uintptr_t a, std::size_t a_bytes, std::uintptr_t b, std::size_t b_bytes) {
+  const std::uintptr_t begin = std::max(a, b);
+  const std::uintptr_t end = std::min(a + a_bytes, b + b_bytes);
+  return end > begin ? end - begin : 0;
+}
+
+std::string in_place_rule(InPlace in_place, int rank, std::size_t block_bytes) {
+  const std::size_t offset = static_cast<std::size_t>(rank) * block_bytes;
+  switch (in_place) {
+    case InPlace::kSameStart: return "pass recvbuff == sendbuff to work in place";
+    case InPlace::kReceiveInSend:
+      return fmt::format("pass recvbuff == sendbuff + {} bytes (rank {}'s block) to work in place", offset, rank);
+    case InPlace::kSendInReceive:
+      return fmt::format("pass sendbuff == recvbuff + {} bytes (rank {}'s block) to work in place", offset, rank);
+    case InPlace::kNever: break;
+  }
+  return "this operation does not work in place";
+}
+
+Status check_buffers(const comm::CallArgs& args, int ranks, int rank) {
+  if (args.count == 0) return {};
+  const Extent extent = extent_of(args.collective, static_cast<std::size_t>(ranks), rank == args.root);
+  const auto needed = [&](const char* name) {
+    return invalid(fmt::format("{} is NULL, but count is {}; NULL is for count 0{}", name, args.count,
+                               is_rooted(args.collective) ? ", and for buffers that only the root needs" : ""));
+  };
+  if (extent.send_blocks > 0 && !args.send) return needed("sendbuff");
+  if (extent.receive_blocks > 0 && !args.receive) return needed("recvbuff");
+  if (extent.send_blocks == 0 || extent.receive_blocks == 0) return {};
+
+  const std::size_t block_bytes = args.count * size_of(args.type);
+  const std::size_t offset = static_cast<std::size_t>(rank) * block_bytes;
+  const auto send = reinterpret_cast<std::uintptr_t>(args.send);
+  const auto receive = reinterpret_cast<std::uintptr_t>(args.receive);
+  const bool exact = (extent.in_place == InPlace::kSameStart && receive == send) ||
+                     (extent.in_place == InPlace::kReceiveInSend && receive == send + offset) ||
+                     (extent.in_place == InPlace::kSendInReceive && send == receive + offset);
+  const std::size_t common =
+      common_bytes(send, extent.send_blocks * block_bytes, receive, extent.receive_blocks * block_bytes);
+  if (exact || common == 0) return {};
+  return invalid(fmt::format("sendbuff {} and recvbuff {} overlap by {} bytes; {}, or buffers that do not overlap",
+                             fmt::ptr(args.send), fmt::ptr(args.receive), common,
+                             in_place_rule(extent.in_place, rank, block_bytes)));
+}
+
+Status check_stream(const void* stream) {
+  if (!stream || executor::stream_valid(const_cast<void*>(stream))) return {};
+  return invalid(
+      fmt::format("stream {} is not a host stream: this communicator works on host memory; pass one that "
+                  "tuttiStreamCreate made and that is not destroyed, or NULL to run in the calling thread",
+                  fmt::ptr(stream)));
+}
+
+/// What is left to check of a call that is like the one before.
+struct KnownCall {
+  RawCall call;
+  comm::CallArgs args;
+  std::size_t send_bytes = 0;  ///< 0: not used
+  std::size_t receive_bytes = 0;
+  std::uintptr_t in_place_distance = 0;  ///< from sendbuff to recvbuff
+};
+/// Receives by themselves: they come in pairs with sends.
+thread_local KnownCall known_calls[2];
+KnownCall& known_call(Collective collective) { return known_calls[collective == Collective::kReceive ? 1 : 0]; }
+
+/// Calls on streams, and PreMulSum's operators, which may be destroyed, are checked anew each time.
+void remember(const RawCall& call, const comm::CallArgs& args, int ranks, int rank) {
+  KnownCall& known = known_call(args.collective);
+  known.call.comm = nullptr;
+  if (call.stream || args.scaled) return;
+  const Extent extent = extent_of(args.collective, static_cast<std::size_t>(ranks), rank == args.root);
+  const std::size_t block_bytes = args.count * size_of(args.type);
+  const std::size_t offset = static_cast<std::size_t>(rank) * block_bytes;
+  known.call = call;
+  known.args = args;
+  known.send_bytes = extent.send_blocks * block_bytes;
+  known.receive_bytes = extent.receive_blocks * block_bytes;
+  known.in_place_distance = extent.in_place == InPlace::kReceiveInSend   ? offset
+                            : extent.in_place == InPlace::kSendInReceive ? 0 - offset
+                                                                         : 0;
+}
+
+}  // namespace
+
+const comm::CallArgs* repeated_call(const RawCall& call) {
+  KnownCall& k = known_call(call.collective);
+  const RawCall& last = k.call;
+  if (call.comm != last.comm || call.count != last.count || call.collective != last.collective ||
+      call.type != last.type || call.op != last.op || call.root != last.root || call.stream || !call.comm) {
+    return nullptr;
+  }
+  if ((k.send_bytes != 0 && !call.send) || (k.receive_bytes != 0 && !call.receive)) return nullptr;
+  if (k.send_bytes != 0 && k.receive_bytes != 0) {
+    const std::uintptr_t distance =
+        reinterpret_cast<std::uintptr_t>(call.receive) - reinterpret_cast<std::uintptr_t>(call.send);
+    const bool apart = distance >= k.send_bytes && 0 - distance >= k.receive_bytes;
+    if (!apart && distance != k.in_place_distance) return nullptr;
+  }
+  k.args.send = call.send;
+  k.args.receive = call.receive;
+  return &k.args;
+}
+
+Result<comm::Communicator*> checked_communicator(ncclComm_t handle) {
+  if (!handle) return invalid("comm is NULL; make a communicator by ncclCommInitRank first");
+  if (comm::Communicator* found = comm::find(handle)) return found;
+  return invalid(
+      fmt::format("comm {} is no communicator of this process: it was never made, or is destroyed or aborted already",
+                  fmt::ptr(handle)));
+}
+
+Result<DataType> checked_type(ncclDataType_t type) {
+  const int value = static_cast<int>(type);
+  if (value >= 0 && value < kDataTypes) return static_cast<DataType>(value);
+  return invalid(fmt::format("datatype is {}; pass ncclInt8 (0) to ncclFloat8e5m2 ({})", value, kDataTypes - 1));
+}
+
+Result<comm::CallArgs> checked_shape(comm::Communicator& communicator, const RawCall& call) {
+  const int ranks = comm::size_of(communicator);
+  comm::CallArgs args;
+  args.collective = call.collective;
+  args.send = call.send;
+  args.receive = call.receive;
+  args.count = call.count;
+  args.root = call.root;
+  args.stream = call.stream;
+  TUTTI_TRY_ASSIGN(args.type, checked_type(call.type));
+  if (reduces(call.collective)) TUTTI_TRY(check_op(communicator, call, args));
+  TUTTI_TRY(check_root(call, ranks));
+  TUTTI_TRY(check_count(call, args.type, ranks));
+  return args;
+}
+
+Result<comm::CallArgs> checked_call(comm::Communicator& communicator, const RawCall& call) {
+  TUTTI_TRY_ASSIGN(const comm::CallArgs args, checked_shape(communicator, call));
+  TUTTI_TRY(check_buffers(args, comm::size_of(communicator), comm::rank_of(communicator)));
+  TUTTI_TRY(check_stream(args.stream));
+  remember(call, args, comm::size_of(communicator), comm::rank_of(communicator));
+  return args;
+}
+
+Status checked_pointer(const void* pointer, const char* name) {
+  if (pointer) return {};
+  return invalid(fmt::format("{} is NULL; pass the address where the result goes", name));
+}
+
+}  // namespace tutti::api

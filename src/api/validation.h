@@ -1,0 +1,47 @@
+// The check of what users pass to collectives and to send and receive. Every message says which argument is wrong, its
+// value, and what would be right.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/result.h"
+#include "comm/comm.h"
+
+#include <nccl.h>
+
+#include <cstddef>
+
+namespace tutti::api {
+
+/// A call as the user made it, nothing checked. Fields that the function does not have keep their defaults.
+struct RawCall {
+  Collective collective;
+  const void* send = nullptr;
+  void* receive = nullptr;
+  std::size_t count = 0;
+  ncclDataType_t type = ncclInt8;
+  ncclRedOp_t op = ncclSum;
+  int root = 0;
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+};
+
+/// InvalidArgument for NULL and for a handle that is not, or no longer, a communicator's.
+Result<comm::Communicator*> checked_communicator(ncclComm_t handle);
+
+/// InvalidArgument for a value outside 0 .. ncclNumTypes-1.
+Result<DataType> checked_type(ncclDataType_t type);
+
+/// Type, operation, root or peer, and count.
+Result<comm::CallArgs> checked_shape(comm::Communicator& communicator, const RawCall& call);
+
+/// All of checked_shape, and buffers and stream.
+Result<comm::CallArgs> checked_call(comm::Communicator& communicator, const RawCall& call);
+
+/// The call that this thread last found right by checked_call, if this one differs from it in its buffers only, and they are right
+/// too; else nullptr, which says nothing about the call. Valid until the thread's next call of either.
+const comm::CallArgs* repeated_call(const RawCall& call);
+
+/// InvalidArgument "NAME is NULL..." for a result pointer that the function needs.
+Status checked_pointer(const void* pointer, const char* name);
+
+}  // namespace tutti::api

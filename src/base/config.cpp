@@ -1,0 +1,199 @@
+#include "base/config.h"
+
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+/// Reads one variable after the other and keeps a complaint about each bad one. An empty value counts as unset.
+class Reader {
+ public:
+  std::optional<std::string_view> text(const char* key) const {
+    const char* value = std::getenv(key);
+    if (value == nullptr || *value == '\0') return std::nullopt;
+    return value;
+  }
+
+  void read(const char* key, std::string& field) const {
+    if (const auto value = text(key)) field = *value;
+  }
+
+  /// True if the variable was set to a good value.
+  bool read(const char* key, bool& field) {
+    const auto value = text(key);
+    if (!value) return false;
+    if (*value != "0" && *value != "1") return reject(key, *value, "0 or 1");
+    field = *value == "1";
+    return true;
+  }
+
+  void read_choice(const char* key, std::string& field, std::initializer_list<std::string_view> choices) {
+    const auto value = text(key);
+    if (!value) return;
+    const std::string wanted = lower(*value);
+    if (std::find(choices.begin(), choices.end(), wanted) != choices.end()) {
+      field = wanted;
+      return;
+    }
+    reject(key, *value, fmt::format("one of {}", fmt::join(choices, ", ")));
+  }
+
+  void read_seconds(const char* key, double& field) {
+    const auto value = text(key);
+    if (!value) return;
+    double seconds = 0;
+    const auto [end, failure] = std::from_chars(value->data(), value->data() + value->size(), seconds);
+    const bool whole = failure == std::errc() && end == value->data() + value->size();
+    if (whole && std::isfinite(seconds) && seconds >= 0) {
+      field = seconds;
+      return;
+    }
+    reject(key, *value, "seconds, such as 30 or 0.5; 0 = never");
+  }
+
+  /// Bytes with an optional K, M or G (powers of 1024), at most `max`.
+  void read_bytes(const char* key, std::size_t& field, std::size_t multiple, std::size_t max,
+                  std::string_view zero = "chosen by the library") {
+    const auto value = text(key);
+    if (!value) return;
+    std::uint64_t number = 0;
+    const char* const stop = value->data() + value->size();
+    const auto [end, failure] = std::from_chars(value->data(), stop, number);
+    int shift = 0;
+    bool good = failure == std::errc();
+    if (good && end != stop) {
+      const std::size_t unit = std::string_view("kmg").find(lower({end, stop}));
+      good = stop - end == 1 && unit != std::string_view::npos;
+      shift = good ? 10 * static_cast<int>(unit + 1) : 0;
+    }
+    if (good && number <= (max >> shift) && (number << shift) % multiple == 0) {
+      field = number << shift;
+      return;
+    }
+    const std::string rule = multiple > 1 ? fmt::format(", a multiple of {}", multiple) : "";
+    reject(key, *value, fmt::format("bytes, such as 65536, 64K or 1M{}, at most {}; 0 = {}", rule, max, zero));
+  }
+
+  /// A bad level still shows warnings: whoever sets the variable wants to read something, this complaint first.
+  LogLevel read_log_level(const char* key) {
+    const auto value = text(key);
+    if (!value) return LogLevel::kNone;
+    constexpr std::string_view kNames[] = {"none", "version", "warn", "info", "trace"};
+    const auto* const found = std::find(std::begin(kNames), std::end(kNames), lower(*value));
+    if (found != std::end(kNames)) return static_cast<LogLevel>(found - std::begin(kNames));
+    reject(key, *value, "one of NONE, VERSION, WARN, INFO, TRACE");
+    return LogLevel::kWarn;
+  }
+
+  /// NCCL_PROTO's list of protocols: whether it leaves only those with flags in their words.
+  void read_protocols(const char* key, bool& lines) {
+    const auto value = text(key);
+    if (!value) return;
+    std::string list = lower(*value);
+    const bool exclude = !list.empty() && list.front() == '^';
+    if (exclude) list.erase(0, 1);
+    bool named[3] = {};
+    constexpr std::string_view kNames[] = {"simple", "ll", "ll128"};
+    for (std::size_t begin = 0; begin <= list.size();) {
+      const std::size_t end = std::min(list.find(',', begin), list.size());
+      const auto* const found = std::find(std::begin(kNames), std::end(kNames), list.substr(begin, end - begin));
+      if (found == std::end(kNames)) {
+        reject(key, *value, "a list of Simple, LL and LL128, such as LL,Simple; ^ in front leaves out those listed");
+        return;
+      }
+      named[found - std::begin(kNames)] = true;
+      begin = end + 1;
+    }
+    const auto leaves = [&](int protocol) { return named[protocol] != exclude; };
+    lines = !leaves(0) && (leaves(1) || leaves(2));
+  }
+
+  std::vector<std::string> take_complaints() { return std::move(complaints_); }
+
+ private:
+  bool reject(const char* key, std::string_view value, std::string_view accepted) {
+    complaints_.push_back(fmt::format("{}={} is ignored: accepted is {}", key, value, accepted));
+    return false;
+  }
+
+  std::vector<std::string> complaints_;
+};
+
+/// The file stays where it is if the program changes its directory later.
+void make_absolute(std::string& path) {
+  if (path.empty() || path.front() == '/') return;
+  char directory[4096];
+  if (getcwd(directory, sizeof(directory)) != nullptr) path = fmt::format("{}/{}", directory, path);
+}
+
+struct Loaded {
+  Config config;
+  std::vector<std::string> complaints;
+  std::atomic<bool> told{false};
+
+  Loaded() {
+    Reader reader;
+    config.log_level = reader.read_log_level("NCCL_DEBUG");
+    reader.read("NCCL_DEBUG_FILE", config.log_file);
+    make_absolute(config.log_file);
+    reader.read("NCCL_ALGO", config.algorithm);
+    reader.read_protocols("NCCL_PROTO", config.lines);
+    reader.read_choice("TUTTI_DEVICE", config.device, {"host", "cuda"});
+    reader.read("NCCL_HOSTID", config.host_id);
+    reader.read_seconds("TUTTI_TIMEOUT_S", config.timeout_s);
+    reader.read("TUTTI_REPRODUCIBLE", config.reproducible);
+    std::string wire;
+    reader.read_choice("TUTTI_WIRE", wire, {"float32", "datatype"});
+    config.wide_wire = wire == "float32";
+    config.blocking_set = reader.read("NCCL_COMM_BLOCKING", config.blocking);
+    reader.read("NCCL_P2P_DISABLE", config.p2p_disable);
+    reader.read("NCCL_SHM_DISABLE", config.shm_disable);
+    reader.read("TUTTI_SINGLE_COPY", config.single_copy);
+    reader.read_bytes("TUTTI_SLOT_BYTES", config.slot_bytes, 64, std::size_t{1} << 30);
+    reader.read_bytes("TUTTI_SINGLE_COPY_MIN_BYTES", config.single_copy_min_bytes, 1, std::size_t{1} << 40);
+    reader.read_bytes("TUTTI_CARRY_BYTES", config.carry_bytes, 1, std::size_t{1} << 30, "none");
+    reader.read_bytes("TUTTI_STREAM_MIN_BYTES", config.stream_min_bytes, 1, std::size_t{1} << 40);
+    reader.read("TUTTI_TUNING_FILE", config.tuning_file);
+    make_absolute(config.tuning_file);
+    reader.read_choice("TUTTI_SIMD", config.simd, {"portable", "avx2", "avx512"});
+    complaints = reader.take_complaints();
+  }
+};
+
+}  // namespace
+
+const Config& config() {
+  // Never destroyed: other static objects' destructors may still log.
+  static Loaded& loaded = *new Loaded;
+  // The log asks for the configuration itself, so the complaints are told after it is complete, by whoever comes first.
+  if (!loaded.told.load(std::memory_order_relaxed) && !loaded.told.exchange(true)) {
+    for (const std::string& complaint : loaded.complaints) log_warn("{}", complaint);
+  }
+  return loaded.config;
+}
+
+const char* launcher_variable(const char* name) { return std::getenv(name); }
+
+}  // namespace tutti

@@ -1,0 +1,30 @@
+// Descriptor: the owner of one file descriptor; moves, never copies, closes at the end.
+#pragma once
+
+#include <utility>
+
+namespace tutti {
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) reset(std::exchange(other.fd_, -1));
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  /// The caller owns the descriptor from now on.
+  int release() { return std::exchange(fd_, -1); }
+  /// Closes what is owned and owns `fd` instead. Keeps errno.
+  void reset(int fd = -1);
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace tutti

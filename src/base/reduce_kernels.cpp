@@ -1,0 +1,362 @@
+// The reduction kernels. Compiled once for each instruction set, each time into a namespace of its own (TUTTI_SIMD):
+// nothing here may leave a symbol that the linker could share between them, so no standard-library templates, and
+// everything but kernel() and conversion() is local.
+//
+// One loop serves every data type, operation, number of sources and of destinations. It walks the buffers in groups of
+// a few vectors; a group's accumulators stay in registers while the sources are folded into them from left to right,
+// then are rounded once and stored to each destination. So every source is read once, every destination written once,
+// and all sources of a group are read before any destination of it is written (which makes in place right).
+
+#include "base/dtype.h"
+#include "base/float_formats.h"
+#include "base/float_mode.h"
+#include "base/reduce.h"
+#include "base/reduce_mixed.h"
+#include "base/reduce_types.h"
+#include "base/simd.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tutti::TUTTI_SIMD {
+namespace {
+
+using Byte = unsigned char;
+
+// The operations.
+struct Sum {
+  template <class A, class L>
+  [[gnu::always_inline]] static L apply(L a, L b) {
+    return A::sum(a, b);
+  }
+};
+struct Product {
+  template <class A, class L>
+  [[gnu::always_inline]] static L apply(L a, L b) {
+    return A::product(a, b);
+  }
+};
+struct Max {
+  template <class A, class L>
+  [[gnu::always_inline]] static L apply(L a, L b) {
+    return A::max(a, b);
+  }
+};
+struct Min {
+  template <class A, class L>
+  [[gnu::always_inline]] static L apply(L a, L b) {
+    return A::min(a, b);
+  }
+};
+
+/// Vectors of accumulators per group: enough independent chains to hide the latencies, few enough for the registers.
+constexpr int kGroup = 8;
+
+/// The elements at `from`, each multiplied with the scale and rounded to the data type, in `to`.
+template <class Type>
+[[gnu::noinline]] void scale_vectors(Byte* to, const Byte* from, const void* scale, int vectors) {
+  using Packed = typename Type::Packed;
+  const auto factor = Type::splat(scale);
+  for (int i = 0; i < vectors; ++i) {
+    typename Type::Lanes lanes[Type::kLanes];
+    Type::unpack(lanes, load_unaligned<Packed>(from + i * sizeof(Packed)));
+    for (auto& lane : lanes) lane = Type::Arithmetic::product(lane, factor);
+    store_unaligned(to + i * sizeof(Packed), Type::pack(lanes));
+  }
+}
+
+[[gnu::always_inline]] inline bool is_aligned(const void* pointer, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+}
+
+/// Reduces kVectors vectors at `offset` bytes; with `partial` not 0 one, of which only the first `partial` bytes are
+/// there. The first `streamed` destinations are written past the caches where they are aligned.
+template <class Type, class Op, int kVectors>
+[[gnu::always_inline]] inline void reduce_group(const ReduceArgs& args, std::size_t offset, int streamed,
+                                                std::size_t partial = 0) {
+  using Lanes = typename Type::Lanes;
+  using Packed = typename Type::Packed;
+  constexpr int kLanes = Type::kLanes;
+  constexpr std::size_t kStride = sizeof(Packed);
+  Byte filled[kVectorBytes];
+  Byte scaled[kVectors * kStride];
+
+  const auto source_at = [&](int s) __attribute__((always_inline)) {
+    const Byte* from = static_cast<const Byte*>(args.sources[s]) + offset;
+    if (partial != 0) {
+      load_partial(filled, from, partial);
+      from = filled;
+    }
+    if (args.scales != nullptr && args.scales[s] != nullptr) {
+      scale_vectors<Type>(scaled, from, args.scales[s], kVectors);
+      from = scaled;
+    }
+    return from;
+  };
+
+  Lanes sums[kVectors * kLanes];
+  const Byte* from = source_at(0);
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) Type::unpack(sums + v * kLanes, load_unaligned<Packed>(from + v * kStride));
+  for (int s = 1; s < args.source_count; ++s) {
+    from = source_at(s);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      Lanes next[kLanes];
+      Type::unpack(next, load_unaligned<Packed>(from + v * kStride));
+#pragma GCC unroll 4
+      for (int i = 0; i < kLanes; ++i) {
+        Lanes& sum = sums[v * kLanes + i];
+        sum = Op::template apply<typename Type::Arithmetic>(sum, next[i]);
+      }
+    }
+  }
+  if (args.divisor != 0) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors * kLanes; ++i) sums[i] = Type::divide(sums[i], args.divisor);
+  }
+
+  Packed packed[kVectors];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) packed[v] = Type::pack(sums + v * kLanes);
+  for (int d = 0; d < args.destination_count; ++d) {
+    Byte* to = static_cast<Byte*>(args.destinations[d]) + offset;
+    if (partial != 0) {
+      __builtin_memcpy(filled, packed, kStride);
+      store_partial(to, filled, partial);
+    } else if (kHasStreams && d < streamed && is_aligned(to, kStride)) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) stream_aligned(to + v * kStride, packed[v]);
+    } else {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) store_unaligned(to + v * kStride, packed[v]);
+    }
+  }
+}
+
+constexpr std::size_t kLine = 64;  ///< bytes of a cache line
+
+/// Two sources, nothing but Op, and so few destinations that all pointers stay in registers: the most frequent sum, in a
+/// loop that starts fast. A cache line at a time: streams flow best when loads and stores alternate so. Goes on as long
+/// as there are whole lines, and returns the new offset.
+template <class Type, class Op, int kDestinations, bool kStreams>
+[[gnu::always_inline]] inline std::size_t reduce_two(const ReduceArgs& args, std::size_t offset, std::size_t bytes) {
+  using Packed = typename Type::Packed;
+  constexpr int kVectors = kLine / sizeof(Packed);
+  const auto* first = static_cast<const Byte*>(args.sources[0]);
+  const auto* second = static_cast<const Byte*>(args.sources[1]);
+  Byte* const to[] = {static_cast<Byte*>(args.destinations[0]),
+                      static_cast<Byte*>(args.destinations[kDestinations - 1])};
+  for (; bytes - offset >= kLine; offset += kLine) {
+    Packed packed[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      typename Type::Lanes sums[Type::kLanes], next[Type::kLanes];
+      Type::unpack(sums, load_unaligned<Packed>(first + offset + v * sizeof(Packed)));
+      Type::unpack(next, load_unaligned<Packed>(second + offset + v * sizeof(Packed)));
+#pragma GCC unroll 4
+      for (int i = 0; i < Type::kLanes; ++i) {
+        sums[i] = Op::template apply<typename Type::Arithmetic>(sums[i], next[i]);
+      }
+      packed[v] = Type::pack(sums);
+    }
+#pragma GCC unroll 2
+    for (int d = 0; d < kDestinations; ++d) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        Byte* at = to[d] + offset + v * sizeof(Packed);
+        kStreams ? stream_aligned(at, packed[v]) : store_unaligned(at, packed[v]);
+      }
+    }
+  }
+  return offset;
+}
+
+[[gnu::always_inline]] inline bool is_reduction_of_two(const ReduceArgs& args) {
+  return args.source_count == 2 && args.scales == nullptr && args.divisor == 0 && args.destination_count <= 2;
+}
+
+/// As reduce_two, past the caches, if all destinations are to be written so, and are aligned at `offset`.
+template <class Type, class Op>
+[[gnu::noinline]] std::size_t stream_two(const ReduceArgs& args, std::size_t offset, std::size_t bytes, int streamed) {
+  if (!kHasStreams || !is_reduction_of_two(args) || streamed != args.destination_count) return offset;
+  for (int d = 0; d < streamed; ++d) {
+    if (!is_aligned(static_cast<Byte*>(args.destinations[d]) + offset, sizeof(typename Type::Packed))) return offset;
+  }
+  return streamed == 1 ? reduce_two<Type, Op, 1, true>(args, offset, bytes)
+                       : reduce_two<Type, Op, 2, true>(args, offset, bytes);
+}
+
+/// Reduces from `offset` on: whole groups, then vectors, then what is left.
+template <class Type, class Op>
+[[gnu::noinline]] void reduce_from(const ReduceArgs& args, std::size_t offset, std::size_t bytes, int streamed) {
+  constexpr int kVectors = kGroup / Type::kLanes;
+  constexpr std::size_t kStep = sizeof(typename Type::Packed);
+  constexpr std::size_t kGroupStep = kVectors * kStep;
+  for (; bytes - offset >= kGroupStep; offset += kGroupStep) reduce_group<Type, Op, kVectors>(args, offset, streamed);
+  for (; bytes - offset >= kStep; offset += kStep) reduce_group<Type, Op, 1>(args, offset, streamed);
+  if (offset < bytes) reduce_group<Type, Op, 1>(args, offset, 0, bytes - offset);
+}
+
+/// Reduces up to a cache line's start in the first destination, if an element starts there; returns the new offset.
+template <class Type, class Op>
+[[gnu::noinline]] std::size_t reduce_head(const ReduceArgs& args, std::size_t bytes) {
+  const std::size_t head = -reinterpret_cast<std::uintptr_t>(args.destinations[0]) % kLine;
+  if (head >= bytes || head % sizeof(typename Type::Element) != 0) return 0;
+  reduce_from<Type, Op>(args, 0, head, 0);
+  return head;
+}
+
+/// With streamed destinations.
+template <class Type, class Op>
+[[gnu::noinline]] void reduce_streamed(const ReduceArgs& args, std::size_t bytes, int streamed) {
+  std::size_t offset = reduce_head<Type, Op>(args, bytes);
+  offset = stream_two<Type, Op>(args, offset, bytes, streamed);
+  reduce_from<Type, Op>(args, offset, bytes, streamed);
+  finish_streams();
+}
+
+/// How many destinations to write past the caches: none if one of them is a source, and thus in a cache already.
+int streamed_destinations(const ReduceArgs& args) {
+  if (!kHasStreams) return 0;
+  for (int d = 0; d < args.streamed_count; ++d) {
+    for (int s = 0; s < args.source_count; ++s) {
+      if (args.destinations[d] == args.sources[s]) return 0;
+    }
+  }
+  return args.streamed_count;
+}
+
+/// One source, nothing to compute. Several destinations are served from the cache.
+void copy(const ReduceArgs& args, std::size_t bytes, int streamed) {
+  if (streamed > 0) return reduce_streamed<Integer<std::uint8_t, std::uint8_t>, Sum>(args, bytes, streamed);
+  const Byte* source = static_cast<const Byte*>(args.sources[0]);
+  if (args.destination_count == 1) {
+    if (args.destinations[0] != source) __builtin_memcpy(args.destinations[0], source, bytes);
+    return;
+  }
+  constexpr std::size_t kBlock = 16384;
+  for (std::size_t offset = 0; offset < bytes; offset += kBlock) {
+    const std::size_t length = bytes - offset < kBlock ? bytes - offset : kBlock;
+    for (int d = 0; d < args.destination_count; ++d) {
+      Byte* to = static_cast<Byte*>(args.destinations[d]) + offset;
+      if (to != source + offset) __builtin_memcpy(to, source + offset, length);
+    }
+  }
+}
+
+template <class Type, class Op>
+void reduce(const ReduceArgs& args) {
+  const std::size_t bytes = args.count * sizeof(typename Type::Element);
+  if (bytes == 0 || args.destination_count == 0) return;
+  const int streamed = args.streamed_count > 0 ? streamed_destinations(args) : 0;
+  if (args.source_count == 1 && args.scales == nullptr && args.divisor == 0) return copy(args, bytes, streamed);
+  const FloatMode standard;
+  if (streamed > 0) return reduce_streamed<Type, Op>(args, bytes, streamed);
+  // Stores across two cache lines take twice as long; a large sum avoids them.
+  constexpr std::size_t kLarge = 4096;
+  std::size_t offset =
+      bytes >= kLarge && !is_aligned(args.destinations[0], kLine) ? reduce_head<Type, Op>(args, bytes) : 0;
+  if (is_reduction_of_two(args)) {
+    offset = args.destination_count == 1 ? reduce_two<Type, Op, 1, false>(args, offset, bytes)
+                                         : reduce_two<Type, Op, 2, false>(args, offset, bytes);
+    if (offset == bytes) return;
+  }
+  reduce_from<Type, Op>(args, offset, bytes, 0);
+}
+
+// Conversions of whole arrays, elements in their order: what a vector of float32 holds at a time, the rest by way of a
+// full vector.
+template <class Format, class Element>
+struct Conversion {
+  static constexpr std::size_t kElements = kVectorBytes / sizeof(float);
+  static constexpr std::size_t kStep = kElements * sizeof(Element);
+  using Codes = typename VectorOf<Element, kStep>::Type;
+
+  [[gnu::always_inline]] static void widen_vector(Byte* to, const Byte* from) {
+    const Codes codes = load_unaligned<Codes>(from);
+    store_unaligned(to, Format::template decode<Bits32>(__builtin_convertvector(codes, Bits32)));
+  }
+  [[gnu::always_inline]] static void narrow_vector(Byte* to, const Byte* from) {
+    const Bits32 codes = Format::template encode<Bits32>(load_unaligned<Float32>(from));
+    store_unaligned(to, __builtin_convertvector(codes, Codes));
+  }
+
+  static void widen(void* to, const void* from, std::size_t count) {
+    const FloatMode standard;
+    auto* wide = static_cast<Byte*>(to);
+    const auto* narrow = static_cast<const Byte*>(from);
+    for (; count >= kElements; count -= kElements, wide += kVectorBytes, narrow += kStep) widen_vector(wide, narrow);
+    if (count == 0) return;
+    Byte codes[kStep] = {};
+    Byte numbers[kVectorBytes];
+    __builtin_memcpy(codes, narrow, count * sizeof(Element));
+    widen_vector(numbers, codes);
+    __builtin_memcpy(wide, numbers, count * sizeof(float));
+  }
+  static void narrow(void* to, const void* from, std::size_t count) {
+    const FloatMode standard;
+    auto* narrow = static_cast<Byte*>(to);
+    const auto* wide = static_cast<const Byte*>(from);
+    for (; count >= kElements; count -= kElements, wide += kVectorBytes, narrow += kStep) narrow_vector(narrow, wide);
+    if (count == 0) return;
+    Byte codes[kStep];
+    Byte numbers[kVectorBytes] = {};
+    __builtin_memcpy(numbers, wide, count * sizeof(float));
+    narrow_vector(codes, numbers);
+    __builtin_memcpy(narrow, codes, count * sizeof(Element));
+  }
+  static constexpr FloatConversion kBoth = {widen, narrow};
+};
+
+#if TUTTI_SIMD_HALF
+template <>
+[[gnu::always_inline]] inline void Conversion<Float16, std::uint16_t>::widen_vector(Byte* to, const Byte* from) {
+  store_unaligned(to, decode_half(load_unaligned<Halves>(from)));
+}
+template <>
+[[gnu::always_inline]] inline void Conversion<Float16, std::uint16_t>::narrow_vector(Byte* to, const Byte* from) {
+  store_unaligned(to, encode_half(load_unaligned<Float32>(from)));
+}
+#endif
+
+struct Row {
+  ReduceFunction functions[4];  // in ReduceOp's order
+};
+template <class Type>
+constexpr Row kRow = {{reduce<Type, Sum>, reduce<Type, Product>, reduce<Type, Max>, reduce<Type, Min>}};
+
+}  // namespace
+
+// The two symbols of this file.
+
+FloatConversion conversion(DataType type) {
+  switch (type) {
+    case DataType::kFloat16: return Conversion<Float16, std::uint16_t>::kBoth;
+    case DataType::kBfloat16: return Conversion<Bfloat16, std::uint16_t>::kBoth;
+    case DataType::kFloat8e4m3: return Conversion<Float8e4m3, std::uint8_t>::kBoth;
+    case DataType::kFloat8e5m2: return Conversion<Float8e5m2, std::uint8_t>::kBoth;
+    default: return {};
+  }
+}
+
+ReduceFunction kernel(DataType type, ReduceOp op) {
+  static constexpr Row kTable[kDataTypes] = {
+      kRow<Integer<std::int8_t, std::uint8_t>>,     // kInt8
+      kRow<Integer<std::uint8_t, std::uint8_t>>,    // kUint8
+      kRow<Integer<std::int32_t, std::uint32_t>>,   // kInt32
+      kRow<Integer<std::uint32_t, std::uint32_t>>,  // kUint32
+      kRow<Integer<std::int64_t, std::uint64_t>>,   // kInt64
+      kRow<Integer<std::uint64_t, std::uint64_t>>,  // kUint64
+      kRow<FloatOf16>,                              // kFloat16
+      kRow<WideFloat<float, std::uint32_t>>,        // kFloat32
+      kRow<WideFloat<double, std::uint64_t>>,       // kFloat64
+      kRow<BfloatOf16>,                             // kBfloat16
+      kRow<FloatOf8<Float8e4m3>>,                   // kFloat8e4m3
+      kRow<FloatOf8<Float8e5m2>>,                   // kFloat8e5m2
+  };
+  const int column = op == ReduceOp::kAverage ? 0 : static_cast<int>(op);
+  return kTable[static_cast<int>(type)].functions[column];
+}
+
+}  // namespace tutti::TUTTI_SIMD

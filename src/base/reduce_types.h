@@ -1,0 +1,170 @@
+// The data types as the reduction kernels see them, for the instruction set that this file is compiled for. Only for
+// reduce_kernels.cpp: everything is local to the file that includes it.
+#pragma once
+
+#include "base/float_formats.h"
+#include "base/simd.h"
+
+#include <cstdint>
+
+namespace tutti::TUTTI_SIMD {
+namespace {
+
+// A data type is described by:
+//   Element, Packed     what memory holds, and a vector of it
+//   Lanes, kLanes       a vector of accumulators, and how many of these a Packed fills
+//   Arithmetic          the sums, products and so on of Lanes
+//   unpack, pack        from a Packed to its accumulators, and back with rounding
+//   splat               one element in every lane
+//   divide              by the average's divisor
+
+template <class T, class UnsignedT>
+struct IntegerArithmetic {
+  using Lanes = Vector<T>;
+  using Unsigned = Vector<UnsignedT>;  // its overflow wraps
+  [[gnu::always_inline]] static Lanes sum(Lanes a, Lanes b) { return (Lanes)((Unsigned)a + (Unsigned)b); }
+  [[gnu::always_inline]] static Lanes product(Lanes a, Lanes b) { return (Lanes)((Unsigned)a * (Unsigned)b); }
+  [[gnu::always_inline]] static Lanes max(Lanes a, Lanes b) { return a > b ? a : b; }
+  [[gnu::always_inline]] static Lanes min(Lanes a, Lanes b) { return a < b ? a : b; }
+};
+
+/// max and min are IEEE 754-2019's maximum and minimum. Equal numbers have equal bits unless they are zeros, so "and"
+/// and "or" of the bits pick the right zero; the sum of unordered numbers is a quiet NaN.
+template <class T, class UnsignedT>
+struct FloatArithmetic {
+  using Lanes = Vector<T>;
+  using Bits = Vector<UnsignedT>;
+  [[gnu::always_inline]] static Lanes sum(Lanes a, Lanes b) { return a + b; }
+  [[gnu::always_inline]] static Lanes product(Lanes a, Lanes b) { return a * b; }
+  [[gnu::always_inline]] static Lanes max(Lanes a, Lanes b) {
+    const Lanes same_or_nan = a == b ? (Lanes)((Bits)a & (Bits)b) : a + b;
+    return a > b ? a : b > a ? b : same_or_nan;
+  }
+  [[gnu::always_inline]] static Lanes min(Lanes a, Lanes b) {
+    const Lanes same_or_nan = a == b ? (Lanes)((Bits)a | (Bits)b) : a + b;
+    return a < b ? a : b < a ? b : same_or_nan;
+  }
+};
+
+template <class T, class UnsignedT>
+struct Integer {
+  using Element = T;
+  using Arithmetic = IntegerArithmetic<T, UnsignedT>;
+  using Lanes = Vector<T>;
+  using Packed = Lanes;
+  static constexpr int kLanes = 1;
+
+  [[gnu::always_inline]] static void unpack(Lanes* lanes, Packed packed) { *lanes = packed; }
+  [[gnu::always_inline]] static Packed pack(const Lanes* lanes) { return *lanes; }
+  [[gnu::always_inline]] static Lanes splat(const void* element) {
+    return (Lanes)(Vector<UnsignedT>{} + load_unaligned<UnsignedT>(element));
+  }
+  [[gnu::noinline]] static Lanes divide(Lanes v, int divisor) {
+    for (int i = 0; i < static_cast<int>(sizeof v / sizeof v[0]); ++i) {
+      if constexpr (sizeof(T) == 1)
+        v[i] = static_cast<T>(int{v[i]} / divisor);
+      else
+        v[i] = v[i] / static_cast<T>(divisor);
+    }
+    return v;
+  }
+};
+
+template <class T, class UnsignedT>
+struct WideFloat {
+  using Element = T;
+  using Arithmetic = FloatArithmetic<T, UnsignedT>;
+  using Lanes = Vector<T>;
+  using Packed = Lanes;
+  static constexpr int kLanes = 1;
+
+  [[gnu::always_inline]] static void unpack(Lanes* lanes, Packed packed) { *lanes = packed; }
+  [[gnu::always_inline]] static Packed pack(const Lanes* lanes) { return *lanes; }
+  [[gnu::always_inline]] static Lanes splat(const void* element) {
+    const UnsignedT bits = load_unaligned<UnsignedT>(element);  // zero + x would lose the sign of -0
+    return (Lanes)(Vector<UnsignedT>{} + bits);
+  }
+  [[gnu::always_inline]] static Lanes divide(Lanes v, int divisor) { return v / (Lanes{} + static_cast<T>(divisor)); }
+};
+
+/// Computed in float32. A vector is read as 32-bit lanes with 2 or 4 elements in each; the first elements of all lanes
+/// are one vector of accumulators, the second ones another. No element moves to another lane, and none has to.
+template <class Format, class ElementT>
+struct NarrowFloat {
+  using Element = ElementT;
+  using Arithmetic = FloatArithmetic<float, std::uint32_t>;
+  using Lanes = Float32;
+  using Packed = Bits32;
+  static constexpr int kLanes = 32 / Format::kBits;
+
+  [[gnu::always_inline]] static void unpack(Lanes* lanes, Packed packed) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kLanes; ++i) lanes[i] = Format::decode(packed >> (i * Format::kBits));
+  }
+  [[gnu::always_inline]] static Packed pack(const Lanes* lanes) {
+    Packed packed = Format::template encode<Bits32>(lanes[0]);
+#pragma GCC unroll 4
+    for (int i = 1; i < kLanes; ++i) packed |= Format::template encode<Bits32>(lanes[i]) << (i * Format::kBits);
+    return packed;
+  }
+  [[gnu::always_inline]] static Lanes splat(const void* element) {
+    return Format::decode(Bits32{} + load_unaligned<Element>(element));
+  }
+  [[gnu::always_inline]] static Lanes divide(Lanes v, int divisor) {
+    return v / (Lanes{} + static_cast<float>(divisor));
+  }
+};
+
+#if TUTTI_SIMD_HALF
+/// The processor's conversions give the same numbers as Float16's.
+struct FloatOf16 : NarrowFloat<Float16, std::uint16_t> {
+  using Packed = Halves;
+  static constexpr int kLanes = 1;
+  [[gnu::always_inline]] static void unpack(Lanes* lanes, Packed packed) { *lanes = decode_half(packed); }
+  [[gnu::always_inline]] static Packed pack(const Lanes* lanes) { return encode_half(*lanes); }
+};
+
+struct BfloatOf16 : NarrowFloat<Bfloat16, std::uint16_t> {
+  [[gnu::always_inline]] static Packed pack(const Lanes* lanes) { return join_bfloats(lanes[0], lanes[1]); }
+};
+
+/// Reads the 8-bit formats by way of float16, which holds all their numbers. (Writing them so would round twice.)
+template <class Format>
+struct FloatOf8 : NarrowFloat<Format, std::uint8_t> {
+  using Lanes = Float32;
+
+  /// The code in the low byte of each word.
+  [[gnu::always_inline]] static void decode_words(Lanes* lanes, Words codes) {
+    constexpr bool kSameExponent = Format::kBias == Float16::kBias;
+    Words halves = codes << 8;
+    if constexpr (!kSameExponent) {
+      const Words magnitude = codes & 0x7f;
+      const Words nan = magnitude == Format::kSpecial ? Words{} + 0x7c00 : Words{};
+      halves = (magnitude << 7) | nan | (halves & 0x8000);
+    }
+    lanes[0] = decode_half(low_half(halves));
+    lanes[1] = decode_half(high_half(halves));
+    if constexpr (!kSameExponent) {
+      constexpr float kRest = 1 << (Float16::kBias - Format::kBias);
+      lanes[0] *= kRest;
+      lanes[1] *= kRest;
+    }
+  }
+  [[gnu::always_inline]] static void unpack(Lanes* lanes, Bits32 packed) {
+    decode_words(lanes, (Words)packed);
+    decode_words(lanes + 2, (Words)packed >> 8);
+  }
+  [[gnu::always_inline]] static Bits32 pack(const Lanes* lanes) {
+    const auto encode = [&](int i) __attribute__((always_inline)) { return Format::template encode<Bits32>(lanes[i]); };
+    return (Bits32)(join_words(encode(0), encode(1)) | join_words(encode(2), encode(3)) << 8);
+  }
+};
+#else
+using FloatOf16 = NarrowFloat<Float16, std::uint16_t>;
+using BfloatOf16 = NarrowFloat<Bfloat16, std::uint16_t>;
+template <class Format>
+using FloatOf8 = NarrowFloat<Format, std::uint8_t>;
+#endif
+
+}  // namespace
+}  // namespace tutti::TUTTI_SIMD

@@ -1,0 +1,28 @@
+// The instruction sets that the reduction kernels are built for, one by one: for tests and benchmarks. Everybody else
+// calls reduce_function (reduce.h).
+#pragma once
+
+#include "base/dtype.h"
+#include "base/reduce.h"
+#include "base/reduce_mixed.h"
+
+#include <cstdint>
+#include <string_view>
+
+namespace tutti {
+
+/// In rising order of preference.
+enum class ReduceVariant : std::uint8_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
+inline constexpr int kReduceVariants = 3;
+
+/// "portable", "avx2", "avx512": what TUTTI_SIMD accepts.
+std::string_view name_of(ReduceVariant variant);
+
+/// Whether this build has the variant and this processor can run it.
+bool is_usable(ReduceVariant variant);
+
+/// The kernel of one variant, which must be usable.
+ReduceFunction reduce_function_of(ReduceVariant variant, DataType type, ReduceOp op);
+FloatConversion float_conversion_of(ReduceVariant variant, DataType type);
+
+}  // namespace tutti

@@ -1,0 +1,184 @@
+// The few vector operations that the reduction kernels are written in, for the instruction set that this file is
+// compiled for. Only for reduce_kernels.cpp: everything is local to the file that includes it.
+#pragma once
+
+#include "base/float_formats.h"
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__AVX2__) || defined(__AVX512BW__)
+#include <immintrin.h>
+#endif
+
+#ifndef TUTTI_SIMD
+#error "define TUTTI_SIMD: the namespace of the instruction set (portable, avx2, avx512)"
+#endif
+
+namespace tutti::TUTTI_SIMD {
+namespace {
+
+#if defined(__AVX512BW__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+
+template <class Element, int kBytes = kVectorBytes>
+struct VectorOf {
+  typedef Element Type __attribute__((vector_size(kBytes)));
+};
+template <class Element>
+using Vector = typename VectorOf<Element>::Type;
+using Bits32 = Vector<std::uint32_t>;
+using Float32 = Vector<float>;
+
+template <class T>
+[[gnu::always_inline]] inline T load_unaligned(const void* from) {
+  T value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+template <class T>
+[[gnu::always_inline]] inline void store_unaligned(void* to, T value) {
+  __builtin_memcpy(to, &value, sizeof value);
+}
+
+/// Moves fewer than 2 kBytes: the largest power of two first.
+template <int kBytes = kVectorBytes / 2>
+[[gnu::always_inline]] inline void copy_few(void* to, const void* from, std::size_t bytes) {
+  auto* out = static_cast<unsigned char*>(to);
+  const auto* in = static_cast<const unsigned char*>(from);
+  if ((bytes & kBytes) != 0) {
+    __builtin_memcpy(out, in, kBytes);
+    out += kBytes;
+    in += kBytes;
+  }
+  if constexpr (kBytes > 1) copy_few<kBytes / 2>(out, in, bytes);
+}
+
+// load_partial reads the first `bytes` of a vector, fewer than it has, and makes the rest zero; store_partial writes
+// as many. `to` and `from`, respectively, are a whole vector.
+#if defined(__AVX512BW__)
+[[gnu::always_inline]] inline __mmask64 mask_of(std::size_t bytes) { return (std::uint64_t{1} << bytes) - 1; }
+[[gnu::always_inline]] inline void load_partial(void* to, const void* from, std::size_t bytes) {
+  _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(mask_of(bytes), from));
+}
+[[gnu::always_inline]] inline void store_partial(void* to, const void* from, std::size_t bytes) {
+  _mm512_mask_storeu_epi8(to, mask_of(bytes), _mm512_loadu_si512(from));
+}
+#else
+[[gnu::always_inline]] inline void load_partial(void* to, const void* from, std::size_t bytes) {
+  __builtin_memset(to, 0, kVectorBytes);
+  copy_few(to, from, bytes);
+}
+[[gnu::always_inline]] inline void store_partial(void* to, const void* from, std::size_t bytes) {
+  copy_few(to, from, bytes);
+}
+#endif
+
+// stream_aligned writes past the caches, to a multiple of the value's size; finish_streams makes what this thread stores
+// later visible after that.
+#if defined(__AVX2__)
+constexpr bool kHasStreams = true;
+template <class T>
+[[gnu::always_inline]] inline void stream_aligned(void* to, T value) {
+#if defined(__AVX512BW__)
+  if constexpr (sizeof value == 64) return _mm512_stream_si512(static_cast<__m512i*>(to), (__m512i)value);
+#endif
+  if constexpr (sizeof value == 32) _mm256_stream_si256(static_cast<__m256i*>(to), (__m256i)value);
+  if constexpr (sizeof value == 16) _mm_stream_si128(static_cast<__m128i*>(to), (__m128i)value);
+}
+[[gnu::always_inline]] inline void finish_streams() { _mm_sfence(); }
+#else
+constexpr bool kHasStreams = false;
+template <class T>
+[[gnu::always_inline]] inline void stream_aligned(void* to, T value) {
+  store_unaligned(to, value);
+}
+[[gnu::always_inline]] inline void finish_streams() {}
+#endif
+
+/// Sixteen-bit codes: a vector of them, and half a vector.
+using Words = Vector<std::uint16_t>;
+using Halves = VectorOf<std::uint16_t, kVectorBytes / 2>::Type;
+
+// Where the processor converts float16 itself: decode_half and encode_half do. low_half and high_half take a vector
+// apart, and join_words makes one of the lanes of two, the low one first (they must be under 2^16).
+#if defined(__AVX512BW__)
+
+#define TUTTI_SIMD_HALF 1
+// The masked forms, with every lane on: the plain ones make GCC 12 warn of the value that they leave undefined.
+[[gnu::always_inline]] inline Float32 decode_half(Halves codes) {
+  return (Float32)_mm512_maskz_cvtph_ps(0xffff, (__m256i)codes);
+}
+[[gnu::always_inline]] inline Halves encode_half(Float32 v) {
+  return (Halves)_mm512_maskz_cvtps_ph(0xffff, (__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+[[gnu::always_inline]] inline Halves low_half(Words v) {
+  return (Halves)_mm512_maskz_extracti64x4_epi64(0xff, (__m512i)v, 0);
+}
+[[gnu::always_inline]] inline Halves high_half(Words v) {
+  return (Halves)_mm512_maskz_extracti64x4_epi64(0xff, (__m512i)v, 1);
+}
+[[gnu::always_inline]] inline Words join_words(Bits32 low, Bits32 high) {
+  const __m512i pairs = _mm512_packus_epi32((__m512i)low, (__m512i)high);
+  return (Words)_mm512_maskz_permutexvar_epi64(0xff, _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), pairs);
+}
+
+#elif defined(__AVX2__)
+
+#define TUTTI_SIMD_HALF 1
+[[gnu::always_inline]] inline Float32 decode_half(Halves codes) { return (Float32)_mm256_cvtph_ps((__m128i)codes); }
+[[gnu::always_inline]] inline Halves encode_half(Float32 v) {
+  return (Halves)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT);
+}
+[[gnu::always_inline]] inline Halves low_half(Words v) { return (Halves)_mm256_castsi256_si128((__m256i)v); }
+[[gnu::always_inline]] inline Halves high_half(Words v) { return (Halves)_mm256_extracti128_si256((__m256i)v, 1); }
+[[gnu::always_inline]] inline Words join_words(Bits32 low, Bits32 high) {
+  return (Words)_mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)low, (__m256i)high), 0xd8);
+}
+
+#else
+#define TUTTI_SIMD_HALF 0
+#endif
+
+// join_bfloats rounds two vectors of float32 to bfloat16, in the low and the high halves of the lanes. A NaN must have a
+// lower half of zeros: every NaN that comes from bfloat16 numbers has, whatever was computed with them. With the halves
+// sorted, one addition does both vectors: up where the lower half is more than 0x8000, or is that and the upper is odd.
+#if defined(__AVX512BW__)
+[[gnu::always_inline]] inline Bits32 join_bfloats(Float32 low, Float32 high) {
+  constexpr int kAndOr = 0xea;     // a & b | c
+  constexpr int kAndNotOr = 0xae;  // ~a & b | c
+  const Bits32 zero{};
+  const auto upper =
+      _mm512_ternarylogic_epi32((__m512i)(zero + 0xffff0000U), (__m512i)high, (__m512i)((Bits32)low >> 16), kAndOr);
+  const auto lower =
+      _mm512_ternarylogic_epi32((__m512i)(zero + 0xffffU), (__m512i)low, (__m512i)((Bits32)high << 16), kAndOr);
+  const auto least =
+      _mm512_ternarylogic_epi32(upper, (__m512i)(zero + 0x00010001U), (__m512i)(zero + 0x80008000U), kAndNotOr);
+  const __mmask32 up = _mm512_cmpge_epu16_mask(lower, least);
+  return (Bits32)_mm512_mask_sub_epi16(upper, up, upper, (__m512i)~zero);
+}
+#elif defined(__AVX2__)
+[[gnu::always_inline]] inline Bits32 join_bfloats(Float32 low, Float32 high) {
+  constexpr int kHighHalves = 0xaa;
+  const Words zero{};
+  const auto upper = (Words)_mm256_blend_epi16((__m256i)((Bits32)low >> 16), (__m256i)high, kHighHalves);
+  const auto lower = (Words)_mm256_blend_epi16((__m256i)low, (__m256i)((Bits32)high << 16), kHighHalves);
+  // Only signed numbers can be compared: lower - 0x8000 > -(upper is odd). True is -1.
+  const auto up = _mm256_cmpgt_epi16((__m256i)(lower ^ (zero + 0x8000)), (__m256i)(zero - (upper & 1)));
+  return (Bits32)(upper - (Words)up);
+}
+#endif
+
+}  // namespace
+}  // namespace tutti::TUTTI_SIMD
+
+template <>
+struct tutti::LaneTypes<tutti::TUTTI_SIMD::Bits32> {
+  using Float = tutti::TUTTI_SIMD::Float32;
+  using Signed = tutti::TUTTI_SIMD::Vector<std::int32_t>;
+};

@@ -1,0 +1,143 @@
+#include "comm/batch.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace tutti::comm {
+
+void Batch::begin(std::uint64_t ticket) {
+  ticket_ = ticket;
+  open_ = false;
+  collectives_.clear();
+  next_collective_ = 0;
+  collective_running_ = false;
+  queue_count_ = 0;
+  self_sends_.clear();
+  self_receives_.clear();
+  if (!status_.ok()) status_ = {};
+}
+
+void Batch::add(const CallArgs& call) {
+  if (!is_point_to_point(call)) {
+    collectives_.push_back(call);
+  } else if (call.root != comm_.rank()) {
+    queue_for(call).calls.push_back(call);
+  } else {
+    (call.collective == Collective::kSend ? self_sends_ : self_receives_).push_back(call);
+  }
+}
+
+Status check_pairs(const Communicator& communicator, std::span<const CallArgs> calls) {
+  std::vector<const CallArgs*> sends, receives;
+  for (const CallArgs& call : calls) {
+    (call.collective == Collective::kSend ? sends : receives).push_back(&call);
+  }
+  if (sends.size() != receives.size()) {
+    return error(
+        Code::kInvalidUsage,
+        fmt::format("rank {} sends to itself {} times and receives from itself {} times; give both in one group "
+                    "(ncclGroupStart, ncclGroupEnd)",
+                    communicator.rank(), sends.size(), receives.size()));
+  }
+  for (std::size_t i = 0; i < sends.size(); ++i) {
+    if (sends[i]->count == receives[i]->count && sends[i]->type == receives[i]->type) continue;
+    return error(Code::kInvalidUsage,
+                 fmt::format("rank {} sends itself count {} {} and receives count {} {}: they must be equal",
+                             communicator.rank(), sends[i]->count, name_of(sends[i]->type), receives[i]->count,
+                             name_of(receives[i]->type)));
+  }
+  return {};
+}
+
+Batch::Queue& Batch::queue_for(const CallArgs& call) {
+  for (Queue& queue : queues()) {
+    if (queue.calls[0].root == call.root && queue.calls[0].collective == call.collective) return queue;
+  }
+  if (queue_count_ == queues_.size()) queues_.emplace_back();
+  Queue& queue = queues_[queue_count_++];
+  queue.calls.clear();
+  queue.next = 0;
+  queue.running = nullptr;
+  return queue;
+}
+
+void Batch::keep(const Status& status) {
+  if (status_.ok() && !status.ok()) status_ = status;
+}
+
+void Batch::copy_to_self() {
+  for (std::size_t i = 0; i < self_sends_.size(); ++i) {
+    const std::size_t bytes = self_sends_[i].count * size_of(self_sends_[i].type);
+    if (bytes != 0) std::memmove(self_receives_[i].receive, self_sends_[i].send, bytes);
+  }
+}
+
+void Batch::open() {
+  open_ = true;
+  comm_.members().reach.settle();
+  if (comm_.failed()) {
+    keep(comm_.failure());
+    next_collective_ = collectives_.size();
+    queue_count_ = 0;
+    return;
+  }
+  copy_to_self();
+}
+
+executor::Progress Batch::advance_collectives() {
+  if (next_collective_ == collectives_.size()) return executor::Progress::kDone;
+  CollectiveCall& call = comm_.collective_call();
+  if (!collective_running_) {
+    call.start(collectives_[next_collective_]);
+    collective_running_ = true;
+  }
+  const executor::Progress progress = call.advance();
+  if (progress != executor::Progress::kDone && progress != executor::Progress::kFailed) return progress;
+  keep(call.status());
+  collective_running_ = false;
+  ++next_collective_;
+  return next_collective_ == collectives_.size() ? executor::Progress::kDone : executor::Progress::kAdvanced;
+}
+
+executor::Progress Batch::advance_queue(Queue& queue) {
+  if (queue.next == queue.calls.size()) return executor::Progress::kDone;
+  if (!queue.running) {
+    queue.running = &comm_.point_to_point_call(queue.calls[queue.next]);
+    queue.running->start(queue.calls[queue.next]);
+  }
+  const executor::Progress progress = queue.running->advance();
+  if (progress != executor::Progress::kDone && progress != executor::Progress::kFailed) return progress;
+  keep(queue.running->status());
+  queue.running = nullptr;
+  ++queue.next;
+  return queue.next == queue.calls.size() ? executor::Progress::kDone : executor::Progress::kAdvanced;
+}
+
+executor::Progress Batch::advance() {
+  if (!open_) {
+    if (!comm_.is_turn(ticket_)) return executor::Progress::kBlocked;
+    open();
+  }
+  executor::Progress progress = advance_collectives();
+  bool done = progress == executor::Progress::kDone;
+  bool moved = progress == executor::Progress::kAdvanced;
+  for (Queue& queue : queues()) {
+    progress = advance_queue(queue);
+    done &= progress == executor::Progress::kDone;
+    moved |= progress == executor::Progress::kAdvanced;
+  }
+  if (!done) return moved ? executor::Progress::kAdvanced : executor::Progress::kBlocked;
+  if (turn_ == Turn::kEnds) comm_.complete_ticket();
+  return status_.ok() ? executor::Progress::kDone : executor::Progress::kFailed;
+}
+
+void Batch::check_patience() {
+  if (!open_) return;
+  if (collective_running_) static_cast<executor::Task&>(comm_.collective_call()).check_patience();
+  for (Queue& queue : queues()) {
+    if (queue.running) static_cast<executor::Task&>(*queue.running).check_patience();
+  }
+}
+
+}  // namespace tutti::comm

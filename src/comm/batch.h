@@ -1,0 +1,67 @@
+// A batch: the calls of one communicator that a group makes, run as one task. Collectives go in order; sends and receives go at the
+// same time, in order per peer and direction.
+#pragma once
+
+#include "comm/call.h"
+#include "comm/communicator.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tutti::comm {
+
+inline bool is_to_self(const Communicator& communicator, const CallArgs& call) {
+  return is_point_to_point(call) && call.root == communicator.rank();
+}
+/// Whether a group's sends and receives to the own rank, all of them, pair up.
+Status check_pairs(const Communicator& communicator, std::span<const CallArgs> calls);
+
+class Batch : public executor::Task {
+ public:
+  /// Who ends the batch's turn in the communicator's order.
+  enum class Turn : bool {
+    kEnds,   ///< the batch, when it is done
+    kStays,  ///< whoever runs it, and keeps it for the next group
+  };
+  explicit Batch(Communicator& communicator, Turn turn = Turn::kEnds) : comm_(communicator), turn_(turn) {}
+
+  /// Empties it, keeping its memory. `ticket`: its place in the communicator's order.
+  void begin(std::uint64_t ticket);
+  void add(const CallArgs& call);
+
+  executor::Progress advance() override;
+  void check_patience() override;
+  /// After the end: the first error, or success.
+  const Status& status() const { return status_; }
+
+ private:
+  struct Queue {
+    std::vector<CallArgs> calls;
+    std::size_t next = 0;
+    PointToPointCall* running = nullptr;
+  };
+
+  void open();
+  Queue& queue_for(const CallArgs& call);
+  std::span<Queue> queues() { return {queues_.data(), queue_count_}; }
+  void copy_to_self();
+  executor::Progress advance_collectives();
+  executor::Progress advance_queue(Queue& queue);
+  void keep(const Status& status);
+
+  Communicator& comm_;
+  const Turn turn_;
+  std::uint64_t ticket_ = 0;
+  bool open_ = false;
+  std::vector<CallArgs> collectives_;
+  std::size_t next_collective_ = 0;
+  bool collective_running_ = false;
+  std::vector<Queue> queues_;  ///< the first queue_count_ are of this batch
+  std::size_t queue_count_ = 0;
+  std::vector<CallArgs> self_sends_;
+  std::vector<CallArgs> self_receives_;
+  Status status_;
+};
+
+}  // namespace tutti::comm

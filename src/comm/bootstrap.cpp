@@ -1,0 +1,134 @@
+#include "comm/bootstrap.h"
+
+#include "base/log.h"
+#include "base/mapping.h"
+#include "comm/root_client.h"
+
+#include <fmt/format.h>
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+namespace tutti::comm {
+namespace {
+
+Status check(const BootstrapArgs& args) {
+  if (args.ids.empty()) return error(Code::kInvalidArgument, "no unique id was given");
+  for (const UniqueId& id : args.ids) {
+    if (id.magic != kUniqueIdMagic) {
+      return error(Code::kInvalidArgument,
+                   "the unique id is not one: make it with ncclGetUniqueId and pass all 128 bytes on");
+    }
+    if (id.version != kProtocolVersion) {
+      return error(Code::kInvalidUsage,
+                   fmt::format("the unique id was made by a library with version {} of the bootstrap, this one "
+                               "has version {}: use the same library everywhere",
+                               id.version, kProtocolVersion));
+    }
+  }
+  if (args.ranks < 1 || args.ranks > kRanksMax) {
+    return error(Code::kInvalidArgument, fmt::format("{} ranks: 1 to {} can be", args.ranks, kRanksMax));
+  }
+  if (args.rank < 0 || args.rank >= args.ranks) {
+    return error(Code::kInvalidArgument, fmt::format("rank {} is outside 0..{}", args.rank, args.ranks - 1));
+  }
+  return {};
+}
+
+Result<std::vector<Peer>> receive_table(RootClient& root, const BootstrapArgs& args) {
+  TUTTI_TRY_ASSIGN(const Bytes payload, root.expect(FrameType::kTable));
+  auto peers = decode_table(payload);
+  bool good = peers && peers->size() == static_cast<std::size_t>(args.ranks);
+  for (int rank = 0; good && rank < args.ranks; ++rank) good = (*peers)[rank].rank == rank;
+  if (!good) return root.leave(error(Code::kInternal, "the table of ranks from the bootstrap root is malformed"));
+  return std::move(*peers);
+}
+
+/// The leader's part: makes the segment and sends it to the host's other ranks, by way of the root.
+Result<std::shared_ptr<Descriptor>> make_control(RootClient& root, std::size_t bytes) {
+  auto file = std::make_shared<Descriptor>();
+  if (bytes > 0) {
+    // Mostly slots, of which few are ever touched.
+    auto made = create_memory_file("tutti-control", bytes, Backing::kOnTouch);
+    if (!made.ok()) return root.leave(std::move(made).error());
+    *file = std::move(made).value();
+  }
+  TUTTI_TRY(root.send(FrameType::kControl, encode(Control{bytes}), *file ? file : nullptr));
+  return file;
+}
+
+Result<std::shared_ptr<Descriptor>> receive_control(RootClient& root, std::size_t bytes) {
+  TUTTI_TRY_ASSIGN(const Bytes payload, root.expect(FrameType::kControl));
+  const auto control = decode_control(payload);
+  auto file = std::make_shared<Descriptor>(root.take_descriptor());
+  if (!control || control->bytes != bytes) {
+    return root.leave(error(Code::kInvalidUsage,
+                            fmt::format("the control segment has {} bytes where this rank's library needs {}: use "
+                                        "the same library and settings on every rank",
+                                        control ? control->bytes : 0, bytes)));
+  }
+  if (bytes == 0) return file;
+  if (!*file) {
+    return root.leave(error(Code::kSystem, root.descriptor_lost()
+                                               ? "no file descriptor is left: raise the limit (ulimit -n)"
+                                               : "the control segment came without its descriptor"));
+  }
+  struct stat facts = {};
+  if (fstat(file->get(), &facts) != 0 || static_cast<std::size_t>(facts.st_size) != bytes) {
+    return root.leave(error(
+        Code::kSystem, fmt::format("the control segment's file has {} bytes instead of {}", facts.st_size, bytes)));
+  }
+  return file;
+}
+
+Result<ControlSegment> share_control(RootClient& root, const BootstrapArgs& args, const std::vector<Peer>& peers) {
+  const std::string& host = peers[args.rank].host;
+  const auto is_local = [&host](const Peer& peer) { return peer.host == host; };
+  const int local_ranks = static_cast<int>(std::count_if(peers.begin(), peers.end(), is_local));
+  const int leader = std::find_if(peers.begin(), peers.end(), is_local)->rank;
+  const std::size_t bytes = args.control_bytes != nullptr ? args.control_bytes(local_ranks) : 0;
+  auto file = args.rank == leader ? make_control(root, bytes) : receive_control(root, bytes);
+  if (!file.ok()) return std::move(file).error();
+  TUTTI_TRY(root.send(FrameType::kDone, {}));
+  TUTTI_TRY_ASSIGN(const Bytes nothing, root.expect(FrameType::kComplete));
+  return ControlSegment{file.value()->release(), bytes};
+}
+
+/// Scalable init brings several ids; one root is enough on one host, so the others may end.
+void release_other_roots(const BootstrapArgs& args) {
+  for (std::size_t i = 1; i < args.ids.size(); ++i) {
+    end_bootstrap(args.ids[i]);
+  }
+}
+
+}  // namespace
+
+void end_bootstrap(const UniqueId& id) {
+  const Patience patience(1, nullptr);
+  const auto released = RootClient::join(id, patience, FrameType::kRelease, {});
+  if (!released.ok()) log_info("bootstrap: an unused root was not released: {}", released.error().message);
+}
+
+BootstrapResult bootstrap_alone() {
+  BootstrapResult result;
+  result.peers.push_back(self_facts(0));
+  return result;
+}
+
+Result<BootstrapResult> bootstrap(const BootstrapArgs& args) {
+  TUTTI_TRY(check(args));
+  const Patience patience(args.timeout_s, args.cancelled, &args.hopeless);
+  if (patience.now() == Patience::Outcome::kCancelled) {
+    return error(Code::kInvalidUsage, "the communicator was aborted before it was initialised");
+  }
+  const Hello hello{args.ranks, self_facts(args.rank)};
+  TUTTI_TRY_ASSIGN(RootClient root, RootClient::join(args.ids[0], patience, FrameType::kHello, encode(hello)));
+  BootstrapResult result;
+  TUTTI_TRY_ASSIGN(result.peers, receive_table(root, args));
+  TUTTI_TRY_ASSIGN(result.control, share_control(root, args, result.peers));
+  if (args.rank == 0) release_other_roots(args);
+  return result;
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,185 @@
+#include "comm/call.h"
+
+#include "base/assert.h"
+#include "base/config.h"
+
+#include <fmt/format.h>
+
+namespace tutti::comm {
+
+bool is_in_place(const CallArgs& a, int rank) {
+  const auto* send = static_cast<const std::byte*>(a.send);
+  const auto* receive = static_cast<const std::byte*>(a.receive);
+  const std::size_t bytes = a.count * size_of(a.type);
+  switch (a.collective) {
+    case Collective::kAllReduce:
+    case Collective::kAllToAll: return send == receive;
+    case Collective::kReduce:
+    case Collective::kBroadcast: return rank == a.root && send == receive;
+    case Collective::kAllGather: return send == receive + bytes * rank;
+    case Collective::kReduceScatter: return receive == send + bytes * rank;
+    case Collective::kGather: return rank == a.root && send == receive + bytes * rank;
+    case Collective::kScatter: return rank == a.root && receive == send + bytes * rank;
+    default: return false;
+  }
+}
+
+CallShape shape_of(const CallArgs& args, int ranks, int rank) {
+  CallShape shape;
+  shape.request = {args.collective, ranks, args.root, 0};
+  if (is_point_to_point(args)) shape.request.rank = rank;
+  shape.count = args.count;
+  const std::size_t block = args.count * size_of(args.type);
+  shape.input_bytes = schedule::input_blocks(shape.request, rank) * block;
+  shape.output_bytes = schedule::output_blocks(shape.request, rank) * block;
+  return shape;
+}
+
+bool writes_past_caches(const CallArgs& args, int ranks, bool in_place) {
+  constexpr std::size_t kDefaultMinBytes = std::size_t{32} << 20;
+  if (in_place) return false;
+  const schedule::Request request{args.collective, ranks, args.root, 0};
+  const bool point_to_point = is_point_to_point(args);
+  std::size_t blocks = point_to_point ? 2 : 0;
+  for (int r = 0; r < ranks && !point_to_point; ++r) {
+    blocks += schedule::input_blocks(request, r) + schedule::output_blocks(request, r);
+  }
+  const std::size_t least = config().stream_min_bytes != 0 ? config().stream_min_bytes : kDefaultMinBytes;
+  return blocks * args.count * size_of(args.type) >= least;
+}
+
+LaneRun::LaneRun(Communicator& communicator)
+    : comm_(communicator), machine_(communicator.members().control.abort_word(), &communicator.members().reach) {}
+
+void LaneRun::start(const CallArgs& args, std::shared_ptr<const planner::Plan> plan, const protocol::PeerBuffers* peers,
+                    Options options) {
+  plan_ = std::move(plan);
+  machine_.set_reduce(plan_->wide_wire ? reduce_mixed_function(args.type, args.op)
+                                       : reduce_function(args.type, args.op));
+  const std::size_t lane_count = plan_->program->lanes.size();
+  TUTTI_ASSERT(lane_count <= kCollectiveLanes);
+  lanes_.resize(lane_count);
+  scratch_.resize(plan_->scratch_bytes * lane_count);
+  for (std::size_t l = 0; l < lane_count; ++l) {
+    const schedule::LaneProgram& program = plan_->program->lanes[l];
+    protocol::LaneCall call;
+    call.steps = program.steps.data();
+    call.step_count = static_cast<std::uint32_t>(program.steps.size());
+    call.endpoints = program.endpoints.data();
+    call.tiling = plan_->tiling;
+    call.lane = static_cast<std::uint32_t>(l);
+    call.input = static_cast<std::byte*>(const_cast<void*>(args.send));
+    call.output = static_cast<std::byte*>(args.receive);
+    call.scratch = scratch_.data() + plan_->scratch_bytes * l;
+    call.channels = comm_.members().channels[options.first_lane + l].data();
+    call.slot_shape = comm_.members().control.slot_shape();
+    call.line_shape = comm_.members().control.line_shape();
+    call.peers = peers;
+    call.direct = plan_->direct;
+    call.lines = plan_->lines;
+    call.wide_wire = plan_->wide_wire;
+    call.streams = options.streams;
+    call.workspace = lanes_[l].storage.workspace(program.steps, comm_.ranks(), call.line_shape);
+    call.scale = args.scaled ? &args.scale : nullptr;
+    call.divisor = args.op == ReduceOp::kAverage ? comm_.ranks() : 0;
+    lanes_[l].done = false;
+    lanes_[l].lane.start(call);
+  }
+}
+
+void LaneRun::start_again(const CallArgs& args) {
+  for (Running& r : lanes_) {
+    r.done = false;
+    r.lane.start_again(static_cast<std::byte*>(const_cast<void*>(args.send)), static_cast<std::byte*>(args.receive));
+  }
+}
+
+executor::Progress LaneRun::advance() {
+  using executor::Progress;
+  bool moved = false;
+  bool all = true;
+  for (Running& r : lanes_) {
+    if (r.done) continue;
+    Progress progress = r.lane.advance(machine_);
+    for (int look = 1; progress == Progress::kBlocked && look < kLooks; ++look) progress = r.lane.advance(machine_);
+    if (progress == Progress::kFailed) return progress;
+    r.done = progress == Progress::kDone;
+    moved |= progress != Progress::kBlocked;
+    all &= r.done;
+  }
+  if (all) return Progress::kDone;
+  return moved ? Progress::kAdvanced : Progress::kBlocked;
+}
+
+int LaneRun::waiting_for() {
+  for (Running& r : lanes_) {
+    if (!r.done) return r.lane.waiting_for(machine_);
+  }
+  return -1;
+}
+
+namespace {
+
+/// Calls visit(endpoint) for every message that this rank moves itself: pulls at their source, pushes at their sink.
+template <class Visit>
+Status for_each_reach(const schedule::RankProgram& program, Visit&& visit) {
+  for (const schedule::LaneProgram& lane : program.lanes) {
+    for (const schedule::Step& step : lane.steps) {
+      for (std::uint32_t i = 0; i < step.source_count + step.sink_count; ++i) {
+        const bool source = i < step.source_count;
+        const std::uint32_t at = source ? step.first_source + i : step.first_sink + (i - step.source_count);
+        const schedule::Endpoint& e = lane.endpoints[at];
+        if (e.place != schedule::Place::kPeer || e.width == 0) continue;
+        if (e.direct == (source ? schedule::Direct::kPull : schedule::Direct::kPush)) TUTTI_TRY(visit(e));
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Call::reach_buffers(const planner::Plan& plan) {
+  if (!plan.direct) return {};
+  Reach& reach = comm_.members().reach;
+  return for_each_reach(*plan.program, [&](const schedule::Endpoint& e) -> Status {
+    const int peer = static_cast<int>(e.peer);
+    const bool input = e.remote == schedule::Place::kInput;
+    if ((input ? peers_[peer].input : peers_[peer].output) != 0) return {};
+    const Status found = reach.resolve(peer, line_of(peer).buffers, input, peers_[peer]);
+    if (found.ok()) return {};
+    comm_.fail(
+        found.error().code, peer,
+        fmt::format("rank {} cannot reach the buffers of rank {}: {}", comm_.rank(), peer, found.error().message));
+    return comm_.failure();
+  });
+}
+
+executor::Progress Call::blocked() {
+  if (lanes_.machine().aborted()) return fail(comm_.failure());
+  return Progress::kBlocked;
+}
+
+executor::Progress Call::moved(Progress progress) {
+  waiting_since_ = {};
+  return progress;
+}
+
+executor::Progress Call::fail(Error failure) {
+  failure.message = name() + ": " + failure.message;
+  status_ = std::move(failure);
+  return Progress::kFailed;
+}
+
+void Call::check_patience() {
+  if (waiting_since_ == std::chrono::steady_clock::time_point{}) waiting_since_ = std::chrono::steady_clock::now();
+  const int peer = waiting_for();
+  if (peer < 0) return;
+  // A rank leaves after its part is done: only if it is still missing once that was seen, it was never there. Whether it has
+  // left is read once: between two reads it could make this very call and leave.
+  const bool left = comm_.has_left(peer);
+  if (left && waiting_for() != peer) return;
+  comm_.check_patience(peer, left, name(), waiting_since_);
+}
+
+}  // namespace tutti::comm

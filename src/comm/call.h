@@ -1,0 +1,212 @@
+// One collective or point-to-point call under way: announce, read the others' announcements, plan, run the lanes.
+#pragma once
+
+#include "comm/communicator.h"
+#include "executor/host_machine.h"
+#include "executor/task.h"
+#include "protocol/announce.h"
+#include "protocol/lane.h"
+#include "protocol/lane_storage.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tutti::comm {
+
+/// The buffers of a call as a rank's program sees them.
+struct CallShape {
+  schedule::Request request;
+  std::uint64_t count = 0;
+  std::size_t input_bytes = 0;  ///< 0: this rank's call uses none
+  std::size_t output_bytes = 0;
+  bool in_place = false;
+};
+bool is_in_place(const CallArgs& args, int rank);
+/// Without in_place.
+CallShape shape_of(const CallArgs& args, int ranks, int rank);
+
+/// Whether a call's outputs go past the caches: its buffers at all ranks do not fit into them, and no input is an output (one that
+/// was read is in the cache already).
+bool writes_past_caches(const CallArgs& args, int ranks, bool in_place);
+
+/// Whether the announcements can carry all inputs of a collective: by its signature alone.
+enum class Carriage : std::uint8_t {
+  kNone,
+  kBesideLines,  ///< where all buffers are private
+  kInLines,      ///< whatever the buffers are
+};
+Carriage carriage_of(const Membership& members, const CallArgs& args);
+
+/// How often a wait looks again before it lets others have their turn: the common waits are shorter than a look at everything.
+inline constexpr int kLooks = 16;
+
+/// Runs the lanes of a plan; shared by collectives and point-to-point calls.
+class LaneRun {
+ public:
+  LaneRun(Communicator& communicator);
+
+  struct Options {
+    std::uint32_t first_lane = 0;  ///< which channels carry the plan's lanes
+    bool streams = false;          ///< LaneCall's
+  };
+
+  /// `peers`: by rank, valid until done.
+  void start(const CallArgs& args, std::shared_ptr<const planner::Plan> plan, const protocol::PeerBuffers* peers,
+             Options options);
+  /// The last run again, with other buffers of this rank and all else alike.
+  void start_again(const CallArgs& args);
+  executor::Progress advance();
+  int waiting_for();
+  executor::HostMachine& machine() { return machine_; }
+
+ private:
+  struct Running {
+    protocol::Lane<executor::HostMachine> lane;
+    protocol::LaneStorage storage;
+    bool done = false;
+  };
+
+  Communicator& comm_;
+  executor::HostMachine machine_;
+  std::shared_ptr<const planner::Plan> plan_;
+  std::vector<Running> lanes_;
+  std::vector<std::byte> scratch_;
+};
+
+/// A call as the batch runs it.
+class Call : public executor::Task {
+ public:
+  explicit Call(Communicator& communicator) : comm_(communicator), lanes_(communicator) {}
+  virtual void start(const CallArgs& args) = 0;
+  /// After kFailed: why. After kDone: success.
+  const Status& status() const { return status_; }
+
+ protected:
+  using Progress = executor::Progress;
+
+  /// Blocked: still fine, or failed because the communicator has.
+  Progress blocked();
+  /// Something went on: patience starts anew.
+  Progress moved(Progress progress);
+  Progress fail(Error failure);
+  /// The peer this call waits for now, or -1.
+  virtual int waiting_for() = 0;
+  virtual std::string name() const = 0;
+  /// What a peer has announced of this call.
+  virtual const protocol::AnnounceLine& line_of(int peer) const = 0;
+  /// Finds the memory that the plan reads and writes at other ranks.
+  Status reach_buffers(const planner::Plan& plan);
+  void check_patience() override;
+
+  Communicator& comm_;
+  LaneRun lanes_;
+  CallArgs args_;
+  CallShape shape_;
+  Signature signature_;
+  std::vector<protocol::PeerBuffers> peers_;
+  std::vector<std::uint64_t> scales_;
+  std::chrono::steady_clock::time_point waiting_since_;
+  Status status_;
+};
+
+/// A call of all ranks.
+class CollectiveCall : public Call {
+ public:
+  explicit CollectiveCall(Communicator& communicator);
+  void start(const CallArgs& args) override;
+  executor::Progress advance() override;
+  /// Marks the library's own exchanges, which no user call may meet.
+  void set_internal() {
+    internal_ = true;
+    prepared_ = false;
+  }
+
+ private:
+  enum class Phase : std::uint8_t { kGather, kRun, kDone };
+
+  int waiting_for() override;
+  std::string name() const override;
+  const protocol::AnnounceLine& line_of(int peer) const override;
+  void prepare(const CallArgs& args);
+  bool is_prepared_for(const CallArgs& args) const;
+  void announce();
+  void write_input(std::byte* to);
+  bool all_carry() const;
+  bool all_have_announced();
+  Status open();
+  Status mismatch() const;
+  const protocol::BufferReferences& describe_buffers();
+  bool read_references();
+  planner::Access find_access(bool& in_place);
+
+  Phase phase_ = Phase::kGather;
+  bool internal_ = false;
+  bool prepared_ = false;
+  std::uint64_t prepared_with_ = 0;  ///< the version of the schedules that are set
+  Carriage carriage_ = Carriage::kNone;
+  std::uint32_t fingerprint_ = 0;
+  protocol::AnnounceBoard board_;
+  protocol::AnnouncedCall announced_call_;
+  std::vector<const void*> sources_;
+
+  /// What this rank's buffers are to others, and while what it holds.
+  struct Described {
+    const void* send = nullptr;
+    void* receive = nullptr;
+    std::uint64_t version = 1;  ///< odd: never equal
+    std::uint64_t freed = 0;
+    protocol::BufferReferences references{};
+  };
+  Described own_;
+  std::vector<protocol::BufferReferences> references_;  ///< all ranks', of the last call that ran lanes
+  bool reached_ = false;                                ///< the lanes and peers_ are those of references_
+  std::uint64_t reached_with_ = 0;                      ///< Reach::drops() then
+  protocol::Gathering gathering_;
+};
+
+/// A send or a receive: the same with one peer only. One object per peer and direction, used again and again.
+class PointToPointCall : public Call {
+ public:
+  PointToPointCall(Communicator& communicator, int peer, Direction direction);
+  void start(const CallArgs& args) override;
+  executor::Progress advance() override;
+
+ private:
+  enum class Phase : std::uint8_t { kRoom, kMeet, kRun };
+
+  int waiting_for() override;
+  std::string name() const override;
+  const protocol::AnnounceLine& line_of(int peer) const override;
+  bool is_prepared_for(const CallArgs& args) const;
+  void prepare(const CallArgs& args);
+  std::size_t carry_bytes() const { return comm_.members().control.settings().carry_bytes; }
+  bool is_eager(const Signature& signature) const;
+  bool may_carry(const Signature& signature) const;
+  bool sender_carries(const Signature& sent) const;
+  /// Of this rank's line.
+  void announce();
+  bool has_room();
+  std::uint64_t peer_word();
+  bool peer_has_announced();
+  Progress meet();
+  Status run();
+  Status mismatch();
+  Progress finish(Progress progress);
+
+  const Direction direction_;
+  const Direction theirs_;
+  const protocol::Pair pair_;
+  const PairSignatures signatures_;
+  Phase phase_ = Phase::kMeet;
+  bool prepared_ = false;
+  bool eager_ = false;               ///< by the signature
+  bool may_carry_ = false;           ///< eager if the sender finds that the receiver cannot load its input
+  bool done_ = false;                ///< this send was eager
+  std::uint64_t prepared_with_ = 0;  ///< the version of the schedules and tuning that are set
+  std::uint32_t fingerprint_ = 0;
+  std::uint32_t taken_ = 0;  ///< sends that the receiver is done with, as this sender last saw
+};
+
+}  // namespace tutti::comm

@@ -1,0 +1,113 @@
+// What the API layer sees of communicators: create, submit calls, group, end. User arguments are checked by the API
+// layer; what only all ranks together can know is checked here.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/result.h"
+#include "comm/unique_id.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace tutti::comm {
+
+class Communicator;
+
+/// The value behind ncclComm_t: a slot index and a generation, so that a stale handle is an error and not a crash.
+using Handle = void*;
+
+struct Options {
+  bool blocking = true;
+  bool reproducible = false;
+  bool wide_wire = false;
+  bool split_share = false;
+  std::string name;
+};
+
+/// One collective or point-to-point call, arguments already checked against the communicator.
+struct CallArgs {
+  Collective collective = Collective::kAllReduce;
+  const void* send = nullptr;
+  void* receive = nullptr;
+  std::size_t count = 0;  ///< as in the NCCL call of that name
+  DataType type = DataType::kInt8;
+  ReduceOp op = ReduceOp::kSum;
+  bool scaled = false;  ///< PreMulSum: `scale` holds one element of `type`
+  std::uint64_t scale = 0;
+  int root = 0;            ///< root, or the peer of send and receive
+  void* stream = nullptr;  ///< nullptr or a host stream's handle (executor/stream.h)
+};
+inline bool is_point_to_point(const CallArgs& args) {
+  return args.collective == Collective::kSend || args.collective == Collective::kReceive;
+}
+
+/// Makes *handle valid at once. Blocking and outside a group: returns when the communicator is ready. In a group: starts
+/// at the group's end. Non-blocking: returns kInProgress's Error or success while initialisation goes on in the background.
+Status init_rank(Handle* handle, std::span<const UniqueId> ids, int ranks, int rank, const Options& options);
+
+/// color < 0 (NCCL_SPLIT_NOCOLOR): takes part, *child = nullptr. options: nullptr inherits the parent's.
+Status split(Communicator& parent, int color, int key, Handle* child, const Options* options);
+
+/// nullptr for a handle that never was or is no longer a communicator's.
+Communicator* find(Handle handle);
+
+Status submit(Communicator& communicator, const CallArgs& args);
+
+Status finalize(Communicator& communicator);
+/// The handle is invalid afterwards, whatever is returned.
+Status destroy(Handle handle);
+Status abort(Handle handle);
+
+/// kSuccess, kInProgress or the sticky failure of the communicator.
+Code async_error(Communicator& communicator);
+/// Text of the last failure of this communicator, or of this thread for nullptr. The pointer is valid until the thread's
+/// next failing call.
+const char* last_error(Communicator* communicator);
+/// Keeps the text for last_error of this thread (and of the communicator, if not nullptr).
+void set_last_error(Communicator* communicator, const std::string& text);
+
+int rank_of(const Communicator& communicator);
+int size_of(const Communicator& communicator);
+bool is_blocking(const Communicator& communicator);
+
+/// A one-time sum operation: PreMulSum. Indexes are dense from 0 per communicator.
+int create_scaled_sum(Communicator& communicator, DataType type, std::uint64_t scale);
+Status destroy_scaled_sum(Communicator& communicator, int index);
+struct ScaledSum {
+  DataType type;
+  std::uint64_t scale;
+};
+/// Error if the index was never made or is destroyed.
+Result<ScaledSum> scaled_sum(Communicator& communicator, int index);
+
+Status group_start();
+Status group_end();
+/// Drops the queued calls, closes the group level, and returns the predicted time of them all.
+Result<float> group_simulate_end();
+/// Calls `ncclGroupEnd` must fail: the first error of a call inside the group is kept and returned by group_end.
+bool in_group();
+void fail_group(const Error& failure);
+
+/// The forms of a call in which a schedule is proved, as bits.
+struct ScheduleForms {
+  unsigned bits = 0;
+  static constexpr unsigned bit(bool in_place, bool direct) { return 1u << (2 * in_place + direct); }
+};
+/// From now on calls that the schedule fits run it; nullptr: the planner's choice again. Every rank must set the same, with no
+/// call under way. kInvalidUsage: calls are, or a group is open; else as planner::prove_schedule.
+Result<ScheduleForms> set_schedule(Communicator& communicator, const char* text);
+
+/// From now on these crossovers guide the planner (planner/tuning.h); nullptr or "": again those of TUTTI_TUNING_FILE. Every rank
+/// must set the same, with no call under way. kInvalidUsage: calls are, or a group is open; else as planner::parse_tuning.
+Status set_tuning(Communicator& communicator, const char* text);
+/// What could run for this call: for each candidate the rule, as a line of a tuning, that makes it run for calls of such a size.
+/// First the one that would run now. Empty where there is no choice: no ranks to talk to, or so small a call that its data
+/// travels in the lines that open it.
+Result<std::string> candidate_rules(Communicator& communicator, const CallArgs& args);
+
+/// The plan the library would run for this call, in words and as the schedule's text form.
+Result<std::string> explain(Communicator& communicator, const CallArgs& args);
+
+}  // namespace tutti::comm

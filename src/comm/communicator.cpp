@@ -1,0 +1,334 @@
+#include "comm/communicator.h"
+
+#include "base/config.h"
+#include "base/descriptor.h"
+#include "base/log.h"
+#include "comm/batch.h"
+#include "comm/call.h"
+#include "comm/tuning_file.h"
+#include "executor/backoff.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace tutti::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+/// A rank that dies while a communicator is split is missed by the new one's bootstrap and by the old one's watchdog,
+/// which knows it by its number; it is waited for a little.
+bool explains(const Communicator& parent, const Error& failure) {
+  executor::Backoff backoff(true);
+  const auto start = Clock::now();
+  while (!parent.failed() && failure.code == Code::kRemote && seconds_since(start) < 0.25) backoff.wait();
+  return parent.failed();
+}
+
+/// How long an abort waits for this rank's own calls to notice.
+constexpr double kAbortGraceS = 10;
+
+}  // namespace
+
+Membership::Membership(std::vector<Peer> all, Control c, int rank, planner::Rules rules)
+    : peers(std::move(all)),
+      control(std::move(c)),
+      reach(rank, peers, control.failure()),
+      plans(std::move(rules)),
+      sent_calls(peers.size()),
+      received_calls(peers.size()) {}
+
+void Membership::connect(int rank) {
+  channels.resize(kLanes);
+  for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
+    for (int peer = 0; peer < control.ranks(); ++peer) {
+      channels[lane].push_back(peer == rank ? protocol::Channel{} : control.channel(rank, peer, lane));
+    }
+  }
+}
+
+planner::Access Membership::access(bool mappable, bool same_process) const {
+  const Settings& settings = control.settings();
+  if (settings.p2p_disable != 0) return planner::Access::kSlots;
+  if (mappable && (same_process || settings.shm_disable == 0)) return planner::Access::kMapped;
+  return single_copy ? planner::Access::kSingleCopy : planner::Access::kSlots;
+}
+
+Communicator::Communicator(Options options) : options_(std::move(options)) {}
+
+Communicator::~Communicator() {
+  cancelled_ = true;
+  if (init_thread_.joinable()) init_thread_.join();
+}
+
+Status Communicator::initialise(std::vector<UniqueId> ids, const Communicator* parent) {
+  Status status = connect(std::move(ids), parent);
+  if (!status.ok()) {
+    // What follows from a failure of the parent adds nothing to its reason.
+    if (parent && explains(*parent, status.error())) status = parent->failure();
+    const Error& why = status.error();
+    // The others may be past the bootstrap, and wait for this rank.
+    const Code told = is_cancelled() ? Code::kRemote : why.code;
+    if (members_ && !failed()) fail(told, rank_, fmt::format("rank {} could not initialise: {}", rank_, why.message));
+    fail_initialisation(why);
+    return status;
+  }
+  init_state_.store(InitState::kReady, std::memory_order_release);
+  return {};
+}
+
+void Communicator::fail_initialisation(const Error& failure) {
+  keep_async(failure);
+  init_state_.store(InitState::kFailed, std::memory_order_release);
+}
+
+void Communicator::skip_initialisation() { init_state_.store(InitState::kSkipped, std::memory_order_release); }
+
+void Communicator::start_background(std::function<void()> work) { init_thread_ = std::thread(std::move(work)); }
+
+void Communicator::initialise_in_background(std::vector<UniqueId> ids) {
+  start_background([this, ids = std::move(ids)]() mutable { (void)initialise(std::move(ids)); });
+}
+
+CollectiveCall& Communicator::collective_call() {
+  if (!collective_call_) collective_call_ = std::make_unique<CollectiveCall>(*this);
+  return *collective_call_;
+}
+
+PointToPointCall& Communicator::point_to_point_call(const CallArgs& args) {
+  if (point_to_point_calls_.empty()) point_to_point_calls_.resize(2 * static_cast<std::size_t>(ranks_));
+  const Direction direction = args.collective == Collective::kSend ? Direction::kSend : Direction::kReceive;
+  auto& call = point_to_point_calls_[2 * static_cast<std::size_t>(args.root) + static_cast<std::size_t>(direction)];
+  if (!call) call = std::make_unique<PointToPointCall>(*this, args.root, direction);
+  return *call;
+}
+
+Batch& Communicator::batch() {
+  if (!batch_) batch_ = std::make_unique<Batch>(*this, Batch::Turn::kStays);
+  return *batch_;
+}
+
+Status Communicator::wait_initialised() {
+  if (init_thread_.joinable()) init_thread_.join();
+  const InitState state = init_state_.load(std::memory_order_acquire);
+  if (state == InitState::kReady || state == InitState::kSkipped) return {};
+  const std::lock_guard lock(state_mutex_);
+  return async_failure_ ? *async_failure_ : error(Code::kInternal, "the communicator was never initialised");
+}
+
+Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* parent) {
+  BootstrapArgs args;
+  args.ids = std::move(ids);
+  args.ranks = ranks_;
+  args.rank = rank_;
+  args.control_bytes = Control::bytes_for;
+  args.cancelled = &cancelled_;
+  args.timeout_s = config().timeout_s;
+  if (parent) args.hopeless = [parent] { return parent->failed(); };
+  const bool alone = args.ids.empty() && ranks_ == 1;
+  TUTTI_TRY_ASSIGN(BootstrapResult found, alone ? Result<BootstrapResult>(bootstrap_alone()) : bootstrap(args));
+  Descriptor segment(found.control.fd);
+  for (const Peer& peer : found.peers) {
+    if (peer.host == found.peers[0].host) continue;
+    return error(
+        Code::kInvalidUsage,
+        fmt::format("rank {} runs on host \"{}\" and rank 0 on \"{}\": communicators over several hosts are not "
+                    "supported yet; start all ranks on one host",
+                    peer.rank, peer.host, found.peers[0].host));
+  }
+  TUTTI_TRY_ASSIGN(Control control, Control::open(segment.release(), found.control.bytes, ranks_, rank_ == 0));
+  members_ = std::make_unique<Membership>(std::move(found.peers), std::move(control), rank_, planner::Rules{});
+  crowded_ = ranks_ > usable_cores();
+  TUTTI_TRY(watch_peers());
+  *members_->control.copies(rank_) = config().single_copy && members_->reach.probe_single_copy();
+  *members_->control.reproducible(rank_) = options_.reproducible;
+  *members_->control.wide_wire(rank_) = options_.wide_wire;
+  if (rank_ == 0) members_->control.settings().crowding = static_cast<double>(ranks_) / usable_cores();
+  std::shared_ptr<const planner::Tuning> tuning;
+  if (rank_ == 0) {
+    TUTTI_TRY_ASSIGN(tuning, publish_tuning(members_->control));
+  }
+  TUTTI_TRY(meet(RankPhase::kMapped, parent));
+  members_->connect(rank_);
+  const Settings& settings = members_->control.settings();
+  members_->single_copy = settings.single_copy != 0;
+  bool reproducible = false;
+  bool wide_wire = false;
+  for (int r = 0; r < ranks_; ++r) {
+    members_->single_copy &= *members_->control.copies(r) != 0;
+    reproducible |= *members_->control.reproducible(r) != 0;
+    wide_wire |= *members_->control.wide_wire(r) != 0;
+  }
+  TUTTI_TRY_ASSIGN(planner::Rules rules, planner::make_rules(settings.algorithm, reproducible));
+  rules.wide_wire = wide_wire;
+  rules.slots = members_->control.slot_shape();
+  rules.single_copy_min_bytes = settings.single_copy_min_bytes;
+  rules.line_bytes = settings.lines != 0 ? members_->control.line_shape().payload_bytes() : 0;
+  rules.crowding = settings.crowding;
+  if (rank_ != 0) {
+    TUTTI_TRY_ASSIGN(tuning, published_tuning(members_->control));
+  }
+  rules.tuning = std::move(tuning);
+  members_->plans.set_rules(rules);
+  TUTTI_TRY(meet(RankPhase::kReady, parent));
+  log_info("communicator {} rank {} of {} ready: {}", options_.name.empty() ? "(unnamed)" : options_.name, rank_,
+           ranks_,
+           members_->reach.one_process() ? "threads of one process"
+           : members_->single_copy       ? "processes, slots and single copies"
+                                         : "processes, slots");
+  return {};
+}
+
+RankPhase Communicator::phase_of(int rank) const {
+  return static_cast<RankPhase>(executor::load_acquire(members_->control.phase(rank)));
+}
+
+Status Communicator::meet(RankPhase phase, const Communicator* parent) {
+  executor::store_release(members_->control.phase(rank_), static_cast<std::uint64_t>(phase));
+  const auto start = Clock::now();
+  executor::Backoff backoff(true);
+  for (int r = 0; r < ranks_;) {
+    if (phase_of(r) >= phase) {
+      ++r;
+      continue;
+    }
+    if (failed()) return failure();
+    if (parent && parent->failed()) return parent->failure();
+    if (cancelled_) return error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
+    if (config().timeout_s > 0 && seconds_since(start) > config().timeout_s) {
+      return error(Code::kRemote, fmt::format("rank {} did not finish initialisation within {} s (TUTTI_TIMEOUT_S)", r,
+                                              config().timeout_s));
+    }
+    backoff.wait();
+  }
+  return {};
+}
+
+Status Communicator::watch_peers() {
+  std::set<std::int32_t> seen;
+  for (int r = 0; r < ranks_; ++r) {
+    if (members_->reach.same_process(r)) continue;
+    const std::int32_t pid = members_->reach.pid(r);
+    if (!seen.insert(pid).second) continue;
+    TUTTI_TRY_ASSIGN(auto watch, watch_process(pid, [this, pid] { on_exit(pid); }));
+    members_->watches.push_back(std::move(watch));
+  }
+  return {};
+}
+
+void Communicator::on_exit(std::int32_t pid) {
+  for (int r = 0; r < ranks_; ++r) {
+    if (members_->reach.same_process(r) || members_->reach.pid(r) != pid || phase_of(r) == RankPhase::kLeft) continue;
+    fail(Code::kRemote, r,
+         fmt::format("rank {} (process {}) ended without leaving the communicator: it was killed or has "
+                     "exited",
+                     r, pid));
+  }
+}
+
+Error Communicator::failure() const {
+  const FailureRecord& record = members_->control.failure();
+  executor::Backoff backoff(true);
+  const auto start = Clock::now();
+  while (executor::load_acquire(&record.word) == 1 && seconds_since(start) < 0.5) backoff.wait();
+  if (executor::load_acquire(&record.word) != 2) {
+    return error(Code::kRemote, "the communicator failed; the rank that was to write the reason died over it");
+  }
+  return error(static_cast<Code>(record.code), record.text);
+}
+
+void Communicator::fail(Code code, int culprit, const std::string& text) {
+  if (record_failure(members_->control.failure(), code, culprit, text)) log_warn("rank {}: {}", rank_, text);
+}
+
+void Communicator::give_up_ticket(std::uint64_t ticket, Code code, const std::string& text) {
+  fail(code, rank_, text);
+  // What goes before ends soon now: it has failed.
+  executor::Backoff backoff(true);
+  while (!is_turn(ticket)) backoff.wait();
+  complete_ticket();
+}
+
+void Communicator::keep_async(const Error& failure) {
+  const std::lock_guard lock(state_mutex_);
+  if (!async_failure_) async_failure_ = failure;
+  last_error = failure.message;
+}
+
+Code Communicator::async_state() {
+  if (init_state_.load(std::memory_order_acquire) == InitState::kPending) return Code::kInProgress;
+  if (failed()) return failure().code;
+  const std::lock_guard lock(state_mutex_);
+  return async_failure_ ? async_failure_->code : Code::kSuccess;
+}
+
+std::string Communicator::async_message() {
+  if (is_initialised() && failed()) return failure().message;
+  const std::lock_guard lock(state_mutex_);
+  return async_failure_ ? async_failure_->message : std::string();
+}
+
+void Communicator::check_patience(int peer, bool left, const std::string& what, Clock::time_point since) {
+  if (failed()) return;
+  if (left) {
+    fail(Code::kRemote, peer,
+         fmt::format("{}: rank {} has left the communicator (ncclCommDestroy) without making this call", what, peer));
+    return;
+  }
+  const double limit = members_->control.settings().timeout_s;
+  if (limit > 0 && seconds_since(since) > limit) {
+    fail(Code::kRemote, peer,
+         fmt::format("{}: rank {} waited {} s for rank {} (TUTTI_TIMEOUT_S); it has not made the "
+                     "call, or is stuck in it",
+                     what, rank_, limit, peer));
+  }
+}
+
+Status Communicator::finalize() {
+  executor::Backoff backoff(true);
+  while (!is_idle()) backoff.wait();
+  if (failed()) return failure();
+  return {};
+}
+
+bool Communicator::abort_now() {
+  cancelled_ = true;
+  if (init_thread_.joinable()) init_thread_.join();
+  if (!is_initialised()) return true;
+  // A rank that everybody has left needs nobody told.
+  bool alone = true;
+  for (int r = 0; r < ranks_; ++r) alone = alone && (r == rank_ || phase_of(r) == RankPhase::kLeft);
+  if (!alone || !is_idle()) {
+    record_failure(members_->control.failure(), Code::kRemote, rank_,
+                   fmt::format("rank {} called ncclCommAbort", rank_));
+  }
+  const auto start = Clock::now();
+  executor::Backoff backoff(true);
+  while (!is_idle() && seconds_since(start) < kAbortGraceS) backoff.wait();
+  return is_idle();
+}
+
+void Communicator::leave() {
+  cancelled_ = cancelled_ || !is_initialised();
+  if (init_thread_.joinable()) init_thread_.join();
+  if (!members_) return;
+  executor::Backoff backoff(true);
+  while (!is_idle()) backoff.wait();
+  executor::store_release(members_->control.phase(rank_), static_cast<std::uint64_t>(RankPhase::kLeft));
+  members_->watches.clear();
+}
+
+}  // namespace tutti::comm

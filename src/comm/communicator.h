@@ -1,0 +1,162 @@
+// A communicator as its calls see it: who takes part, the shared control segment, the order of calls, and its first
+// failure.
+#pragma once
+
+#include "comm/bootstrap.h"
+#include "comm/comm.h"
+#include "comm/control.h"
+#include "comm/reach.h"
+#include "comm/watchdog.h"
+#include "executor/host_machine.h"
+#include "planner/plan_cache.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tutti::comm {
+
+class Batch;
+class CollectiveCall;
+class PointToPointCall;
+
+/// What initialisation makes: immutable afterwards but for the counts inside.
+struct Membership {
+  std::vector<Peer> peers;
+  Control control;
+  Reach reach;
+  planner::PlanCache plans;
+  std::vector<std::vector<protocol::Channel>> channels;  ///< [lane][peer]
+  std::vector<std::uint32_t> sent_calls;                 ///< point-to-point calls so far, per peer
+  std::vector<std::uint32_t> received_calls;
+  bool single_copy = false;                            ///< works between all processes, on every rank
+  std::vector<std::unique_ptr<ProcessWatch>> watches;  ///< last: goes first
+
+  Membership(std::vector<Peer> all, Control c, int rank, planner::Rules rules);
+  /// Makes the channels; only once rank 0 has written the control segment's sizes.
+  void connect(int rank);
+  /// How buffers are reached. `mappable`: all of them are in shared memory, or the ranks in question share a process.
+  planner::Access access(bool mappable, bool same_process) const;
+  /// Whether the other ranks load from and store to these buffers of this rank, if theirs are like them.
+  bool maps(const protocol::BufferReferences& own) const {
+    return access((own.flags & protocol::kMappable) != 0, reach.one_process()) == planner::Access::kMapped;
+  }
+};
+
+class Communicator : public std::enable_shared_from_this<Communicator> {
+ public:
+  explicit Communicator(Options options);
+  ~Communicator();
+
+  /// Before initialisation: which rank of how many this is.
+  void set_place(int ranks, int rank) {
+    ranks_ = ranks;
+    rank_ = rank;
+  }
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  const Options& options() const { return options_; }
+  Membership& members() { return *members_; }
+  bool crowded() const { return crowded_; }
+
+  /// Connects; every rank's returns the same success or a failure. Runs in the caller's thread.
+  /// `parent`: the communicator that is being split; its failure ends the wait.
+  Status initialise(std::vector<UniqueId> ids, const Communicator* parent = nullptr);
+  /// The same in a thread of its own; `async_error` tells when it is over.
+  void initialise_in_background(std::vector<UniqueId> ids);
+  /// Any work that ends in initialise(), in a thread of its own.
+  void start_background(std::function<void()> work);
+  void fail_initialisation(const Error& failure);
+  /// Somebody has aborted the communicator before it was ready.
+  bool is_cancelled() const { return cancelled_.load(std::memory_order_acquire); }
+  /// For a rank that takes part in a split and gets no communicator of it.
+  void skip_initialisation();
+  /// Waits for a background initialisation.
+  Status wait_initialised();
+  /// Destroyed or aborted, and alive only because a group still holds calls of it.
+  bool is_over() const { return is_initialised() && phase_of(rank_) == RankPhase::kLeft; }
+  bool is_initialised() const { return init_state_.load(std::memory_order_acquire) == InitState::kReady; }
+
+  /// Calls of a communicator run one after another in the order they were taken, whatever their streams.
+  std::uint64_t take_ticket() { return issued_.fetch_add(1, std::memory_order_relaxed); }
+  bool is_turn(std::uint64_t ticket) const { return completed_.load(std::memory_order_acquire) == ticket; }
+  /// By whoever has the turn: nobody else writes the count.
+  void complete_ticket() {
+    completed_.store(completed_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+  /// Somebody's call ended without being carried through (no memory, for instance): no peer may wait for it.
+  void give_up_ticket(std::uint64_t ticket, Code code, const std::string& text);
+  bool is_idle() const { return completed_.load(std::memory_order_acquire) == issued_.load(std::memory_order_acquire); }
+
+  /// The next collective's number; calls of one communicator are numbered alike on every rank.
+  std::uint32_t next_sequence() { return ++sequence_; }
+
+  bool failed() const { return members_ && executor::load_acquire(members_->control.abort_word()) != 0; }
+  /// The stored failure as this rank's error.
+  Error failure() const;
+  /// Stores a failure for all ranks, if it is the first.
+  void fail(Code code, int culprit, const std::string& text);
+  /// For calls on streams, whose caller has gone on: kept until the communicator ends.
+  void keep_async(const Error& failure);
+
+  Code async_state();
+  std::string async_message();
+
+  bool has_left(int peer) const { return phase_of(peer) == RankPhase::kLeft; }
+  /// Fails the communicator if a call waits for `peer` in vain: it has `left`, as was seen before the call was found still
+  /// waiting for it, or patience is over. `what`: "all_reduce #3".
+  void check_patience(int peer, bool left, const std::string& what, std::chrono::steady_clock::time_point since);
+
+  Status finalize();
+  /// Stops everything under way; peers' calls fail with `reason`.
+  /// False if one of this rank's own calls has not come back in time: the communicator must then stay in memory.
+  bool abort_now();
+  /// Waits for calls under way and leaves.
+  void leave();
+
+  /// Kept between calls so that a lone collective allocates nothing; belongs to whoever has the turn.
+  CollectiveCall& collective_call();
+  PointToPointCall& point_to_point_call(const CallArgs& args);
+  /// For a group that has calls of this communicator only, and no streams.
+  Batch& batch();
+
+  std::vector<std::optional<ScaledSum>> scaled_sums;  ///< guarded by state_mutex()
+  std::mutex& state_mutex() { return state_mutex_; }
+  std::string last_error;  ///< guarded by state_mutex()
+
+ private:
+  enum class InitState : std::uint8_t { kPending, kReady, kFailed, kSkipped };
+
+  Status connect(std::vector<UniqueId> ids, const Communicator* parent);
+  Status meet(RankPhase phase, const Communicator* parent);
+  Status watch_peers();
+  void on_exit(std::int32_t pid);
+  RankPhase phase_of(int rank) const;
+
+  int ranks_ = 0;
+  int rank_ = 0;
+  const Options options_;
+  bool crowded_ = false;
+  std::unique_ptr<Membership> members_;
+  std::atomic<InitState> init_state_{InitState::kPending};
+  std::atomic<bool> cancelled_{false};
+  std::thread init_thread_;
+  std::atomic<std::uint64_t> issued_{0};
+  std::atomic<std::uint64_t> completed_{0};
+  std::uint32_t sequence_ = 0;
+  std::unique_ptr<CollectiveCall> collective_call_;
+  std::vector<std::unique_ptr<PointToPointCall>> point_to_point_calls_;  ///< by peer and direction
+  std::unique_ptr<Batch> batch_;
+  std::mutex state_mutex_;
+  std::optional<Error> async_failure_;
+};
+
+}  // namespace tutti::comm

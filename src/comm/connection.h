@@ -1,0 +1,87 @@
+// Connection: length-capped frames over a non-blocking stream socket, optionally with a descriptor attached.
+// The framing is the same for Unix sockets and TCP; only the descriptors need a Unix socket.
+//
+//   frame := magic u32 | type u32 | length u32 | `length` bytes          all little-endian
+#pragma once
+
+#include "base/descriptor.h"
+#include "base/result.h"
+#include "comm/private_descriptor.h"
+#include "comm/wire.h"
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+
+namespace tutti::comm {
+
+/// In the order in which they cross. The values are the protocol: change kProtocolVersion when they change.
+enum class FrameType : std::uint32_t {
+  kGreeting = 1,   ///< rank to root: nonce
+  kChallenge = 2,  ///< root to rank: nonce, proof that the root knows the secret
+  kHello = 3,      ///< rank to root: proof that the rank knows the secret, then Hello
+  kTable = 4,      ///< root to rank: every rank's Peer
+  kControl = 5,    ///< leader to root to ranks: size of the control segment, and its descriptor
+  kDone = 6,       ///< rank to root: has everything
+  kComplete = 7,   ///< root to rank: every rank has everything
+  kFailure = 8,    ///< root to rank: code and reason; nothing follows
+  kLeave = 9,      ///< rank to root: why it gives up
+  kRelease = 10,   ///< a rank instead of kHello: this root is not needed
+};
+
+struct Frame {
+  FrameType type;
+  Bytes payload;
+};
+
+class Connection {
+ public:
+  enum class Input { kOpen, kClosed };
+  /// Largest payload that is accepted from the other side.
+  static constexpr std::size_t kStrangerPayloadMax = 1024;
+  static constexpr std::size_t kRootPayloadMax = std::size_t{64} << 20;
+
+  Connection(PrivateDescriptor socket, std::size_t payload_max)
+      : socket_(std::move(socket)), payload_max_(payload_max) {}
+  Connection(Connection&&) = default;
+  Connection& operator=(Connection&&) = default;
+
+  int fd() const { return socket_.get(); }
+  /// From now on descriptors are taken in too. Before, the kernel drops them.
+  void accept_descriptors() { accepts_descriptors_ = true; }
+
+  /// Queues a frame; flush sends it. The receiver gets a copy of the descriptor, if there is one.
+  void queue(FrameType type, const Bytes& payload, std::shared_ptr<Descriptor> attached = nullptr);
+  /// Sends what the socket takes. False: the other side is gone.
+  bool flush();
+  bool wants_to_write() const { return !outbox_.empty(); }
+
+  /// Takes in what is there, without blocking. Frames that came before the end can still be taken after kClosed.
+  Input fill();
+  /// The next whole frame, nothing if none is complete, or an error for bytes that are no frame.
+  Result<std::optional<Frame>> next();
+  /// The descriptor of the oldest frame that carried one; empty if none came.
+  Descriptor take_descriptor();
+  /// True if the kernel had to drop a descriptor because this process may open no more.
+  bool descriptor_lost() const { return descriptor_lost_; }
+
+ private:
+  struct Outgoing {
+    Bytes bytes;
+    std::size_t sent = 0;
+    std::shared_ptr<Descriptor> attached;
+  };
+  ssize_t send_some(Outgoing& outgoing);
+  ssize_t receive_some(std::uint8_t* data, std::size_t bytes);
+
+  PrivateDescriptor socket_;
+  std::size_t payload_max_;
+  bool accepts_descriptors_ = false;
+  bool descriptor_lost_ = false;
+  Bytes inbox_;
+  std::deque<Outgoing> outbox_;
+  std::deque<Descriptor> descriptors_;
+};
+
+}  // namespace tutti::comm

@@ -1,0 +1,262 @@
+#include "comm/control.h"
+
+#include "base/config.h"
+#include "executor/host_machine.h"
+#include "planner/tuning.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace tutti::comm {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+
+/// Larger slots amortise the hand-over, smaller ones keep a pair's FIFO in cache; many ranks share the memory.
+protocol::SlotShape default_slots(int ranks) {
+  if (ranks <= 2) return {8, 64 << 10};
+  if (ranks <= 8) return {8, 32 << 10};
+  if (ranks <= 16) return {4, 32 << 10};
+  return {4, 8 << 10};
+}
+
+protocol::SlotShape configured_slots(int ranks) {
+  protocol::SlotShape shape = default_slots(ranks);
+  if (config().slot_bytes != 0) {
+    shape.slot_bytes =
+        static_cast<std::uint32_t>(round_up(std::min<std::size_t>(config().slot_bytes, 64u << 20), kPage));
+  }
+  return shape;
+}
+
+/// Small messages go as lines: as far as they spare the receiver a cache miss that costs more than half the bandwidth.
+constexpr std::uint32_t kLinePayloadBytes = 512;
+
+struct Header {
+  protocol::SlotShape slots;
+  Settings settings;
+  FailureRecord failure;
+};
+
+struct RankState {
+  alignas(64) std::uint64_t phase;
+  std::uint64_t copies;
+  std::uint64_t reproducible;
+  std::uint64_t wide_wire;
+};
+
+/// What two ranks share of the sends from one to the other.
+struct PairMemory {
+  protocol::AnnounceLine sends[protocol::kSendDepth];
+  alignas(64) Signature sent[protocol::kSendDepth];
+  protocol::AnnounceLine receives[protocol::kReceiveDepth];
+  alignas(64) Signature received[protocol::kReceiveDepth];
+  alignas(64) std::uint64_t taken;
+};
+
+/// Mappings of this process by inode: ranks that are threads share one address, as the race detector needs.
+using Key = std::pair<dev_t, ino_t>;
+std::mutex mappings_mutex;
+std::map<Key, std::weak_ptr<std::byte>>& mappings() {
+  static auto* table = new std::map<Key, std::weak_ptr<std::byte>>;
+  return *table;
+}
+
+Result<std::shared_ptr<std::byte>> map_once(int fd, std::size_t bytes) {
+  struct stat facts {};
+  if (fstat(fd, &facts) != 0) return system_error("fstat of the control segment");
+  const Key key{facts.st_dev, facts.st_ino};
+  const std::lock_guard lock(mappings_mutex);
+  if (auto known = mappings()[key].lock()) return known;
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) return system_error(fmt::format("mapping the control segment of {} bytes", bytes));
+  std::shared_ptr<std::byte> mapped(static_cast<std::byte*>(base), [bytes](std::byte* p) { munmap(p, bytes); });
+  mappings()[key] = mapped;
+  std::erase_if(mappings(), [](const auto& entry) { return entry.second.expired(); });
+  return mapped;
+}
+
+/// For a rank that is alone.
+Result<std::shared_ptr<std::byte>> own_memory(std::size_t bytes) {
+  void* base = std::aligned_alloc(kPage, round_up(bytes, kPage));
+  if (base == nullptr) return error(Code::kSystem, fmt::format("{} bytes of memory cannot be had", bytes));
+  std::memset(base, 0, bytes);
+  return std::shared_ptr<std::byte>(static_cast<std::byte*>(base), [](std::byte* p) { std::free(p); });
+}
+
+protocol::LineShape line_shape_for(protocol::SlotShape slots) {
+  protocol::LineShape shape;
+  shape.slots = slots.slots;
+  shape.words = kLinePayloadBytes / 4;
+  return shape;
+}
+
+}  // namespace
+
+struct Control::Layout {
+  std::size_t tuning, ranks, announces, inputs, signatures, pairs, pair_inputs, counts, lines, slots, end;
+
+  Layout(std::size_t n, protocol::SlotShape shape) {
+    // A rank has no channel to itself, and one that is alone carries nothing.
+    const std::size_t channels = kLanes * n * (n - 1);
+    const std::size_t pair_count = n > 1 ? n * n : 0;
+    const std::size_t carried_bytes = n > 1 ? protocol::carried_bytes_max(static_cast<int>(n)) : 0;
+    tuning = round_up(sizeof(Header), kPage);
+    ranks = tuning + (n > 1 ? round_up(planner::kTuningBytesMax, kPage) : 0);
+    announces = ranks + n * sizeof(RankState);
+    inputs = round_up(announces + protocol::kAnnounceDepth * n * sizeof(protocol::AnnounceLine), kPage);
+    signatures = inputs + protocol::kAnnounceDepth * n * carried_bytes;
+    pairs = round_up(signatures + 2 * n * 64, 64);
+    pair_inputs = round_up(pairs + pair_count * sizeof(PairMemory), kPage);
+    counts = pair_inputs + pair_count * protocol::kSendDepth * carried_bytes;
+    lines = round_up(counts + kLanes * n * n * sizeof(protocol::PairLine), kPage);
+    slots = round_up(lines + channels * line_shape_for(shape).bytes(), kPage);
+    end = slots + channels * shape.bytes();
+  }
+};
+
+std::uint32_t Signature::fingerprint() const {
+  // FNV-1a over what must be equal; the sequence is compared by itself.
+  std::uint32_t hash = 2166136261u;
+  const auto mix = [&hash](std::uint64_t value) {
+    for (int i = 0; i < 8; ++i, value >>= 8) hash = (hash ^ (value & 0xff)) * 16777619u;
+  };
+  mix(count);
+  mix(static_cast<std::uint32_t>(root) | std::uint64_t{schedule} << 32);
+  if (tuning != 0) mix(tuning);
+  mix(static_cast<std::uint64_t>(collective) | static_cast<std::uint64_t>(type) << 8 |
+      static_cast<std::uint64_t>(op) << 16 | std::uint64_t{scaled} << 24 | std::uint64_t{internal} << 32);
+  return hash;
+}
+
+std::string Signature::describe() const {
+  if (internal) return "ncclCommSplit" + describe_tuning();
+  std::string text = fmt::format("{} count {} {}", name_of(collective), count, name_of(type));
+  if (reduces(collective)) text += fmt::format(" {}", scaled ? "premulsum" : name_of(op));
+  if (is_rooted(collective)) text += fmt::format(" root {}", root);
+  if (schedule != 0) text += fmt::format(" by a set schedule ({:08x})", schedule);
+  return text + describe_tuning();
+}
+
+std::string Signature::describe_tuning() const {
+  return tuning == 0 ? "" : fmt::format(", with a tuning that was set ({:08x})", tuning);
+}
+
+std::size_t Control::bytes_for(int ranks) {
+  return ranks == 1 ? 0 : Layout(static_cast<std::size_t>(ranks), configured_slots(ranks)).end;
+}
+
+Result<Control> Control::open(int fd, std::size_t bytes, int ranks, bool leads) {
+  auto base = bytes == 0 ? own_memory(Layout(static_cast<std::size_t>(ranks), configured_slots(ranks)).end)
+                         : map_once(fd, bytes);
+  if (fd >= 0) close(fd);
+  if (!base.ok()) return std::move(base).error();
+  Control control(std::move(base).value(), ranks);
+  if (!leads) return control;
+  Header& header = *control.at<Header>(0);
+  const Config& c = config();
+  header.slots = configured_slots(ranks);
+  header.settings = Settings{c.single_copy,
+                             c.p2p_disable,
+                             c.shm_disable,
+                             c.single_copy_min_bytes,
+                             c.lines,
+                             std::min(c.carry_bytes, protocol::carried_bytes_max(ranks)),
+                             c.timeout_s,
+                             1,
+                             0,
+                             {}};
+  const std::size_t length = std::min(c.algorithm.size(), sizeof(header.settings.algorithm) - 1);
+  std::memcpy(header.settings.algorithm, c.algorithm.data(), length);
+  return control;
+}
+
+Settings& Control::settings() const { return at<Header>(0)->settings; }
+FailureRecord& Control::failure() const { return at<Header>(0)->failure; }
+protocol::SlotShape Control::slot_shape() const { return at<Header>(0)->slots; }
+Control::Layout Control::layout() const { return Layout(static_cast<std::size_t>(ranks_), slot_shape()); }
+
+protocol::LineShape Control::line_shape() const { return line_shape_for(slot_shape()); }
+
+// Everything before the lines lies where it lies whatever the slots' size.
+namespace {
+const protocol::SlotShape kAnySlots{};
+}
+
+char* Control::tuning_text() const { return at<char>(Layout(ranks_, kAnySlots).tuning); }
+std::uint64_t* Control::phase(int rank) const { return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].phase; }
+std::uint64_t* Control::copies(int rank) const { return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].copies; }
+std::uint64_t* Control::reproducible(int rank) const {
+  return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].reproducible;
+}
+std::uint64_t* Control::wide_wire(int rank) const {
+  return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].wide_wire;
+}
+protocol::AnnounceBoard Control::board() const {
+  const Layout l(ranks_, kAnySlots);
+  return {at<protocol::AnnounceLine>(l.announces), static_cast<std::uint32_t>(ranks_), at<std::byte>(l.inputs),
+          protocol::carried_bytes_max(ranks_)};
+}
+protocol::AnnounceLine& Control::announce(int rank, std::uint32_t sequence) const {
+  return board().line(rank, sequence);
+}
+Signature& Control::signature(int rank, std::uint32_t sequence) const {
+  return *at<Signature>(Layout(ranks_, kAnySlots).signatures + ((sequence & 1) * ranks_ + rank) * 64);
+}
+protocol::Pair Control::pair(int from, int to) const {
+  const Layout l(ranks_, kAnySlots);
+  const std::size_t index = static_cast<std::size_t>(from) * ranks_ + to;
+  PairMemory& memory = at<PairMemory>(l.pairs)[index];
+  const std::size_t input_bytes = protocol::carried_bytes_max(ranks_);
+  return {memory.sends, memory.receives, &memory.taken,
+          at<std::byte>(l.pair_inputs) + index * protocol::kSendDepth * input_bytes, input_bytes};
+}
+PairSignatures Control::pair_signatures(int from, int to) const {
+  PairMemory& memory = at<PairMemory>(Layout(ranks_, kAnySlots).pairs)[static_cast<std::size_t>(from) * ranks_ + to];
+  return {memory.sent, memory.received};
+}
+
+protocol::Channel Control::channel(int me, int peer, std::uint32_t lane) const {
+  const Layout l = layout();
+  const std::size_t n = static_cast<std::size_t>(ranks_);
+  const auto counts = [&](int from, int to) {
+    return (lane * n + static_cast<std::size_t>(from)) * n + static_cast<std::size_t>(to);
+  };
+  const auto channel = [&](int from, int to) {
+    return (lane * n + static_cast<std::size_t>(from)) * (n - 1) + static_cast<std::size_t>(to > from ? to - 1 : to);
+  };
+  protocol::Channel c;
+  c.mine = at<protocol::PairLine>(l.counts) + counts(me, peer);
+  c.theirs = at<protocol::PairLine>(l.counts) + counts(peer, me);
+  c.outbox = at<std::byte>(l.slots + channel(me, peer) * slot_shape().bytes());
+  c.inbox = at<std::byte>(l.slots + channel(peer, me) * slot_shape().bytes());
+  c.outlines = at<std::uint64_t>(l.lines + channel(me, peer) * line_shape().bytes());
+  c.inlines = at<std::uint64_t>(l.lines + channel(peer, me) * line_shape().bytes());
+  return c;
+}
+
+bool record_failure(FailureRecord& record, Code code, int rank, const std::string& text) {
+  std::uint64_t none = 0;
+  if (!std::atomic_ref(record.word).compare_exchange_strong(none, 1)) return false;
+  record.code = static_cast<std::int32_t>(code);
+  record.rank = rank;
+  const std::size_t length = std::min(text.size(), sizeof(record.text) - 1);
+  std::memcpy(record.text, text.data(), length);
+  record.text[length] = 0;
+  executor::store_release(&record.word, 2);
+  return true;
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,137 @@
+// The control segment: the one piece of shared memory of a communicator. Announce lines, channels, each rank's state, the
+// settings that rank 0 decides, and the first failure.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/result.h"
+#include "protocol/announce.h"
+#include "protocol/channel.h"
+#include "protocol/lines.h"
+#include "protocol/pair.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace tutti::comm {
+
+/// Lanes 0 .. kCollectiveLanes-1 carry collectives; the last one carries send and receive.
+inline constexpr std::uint32_t kCollectiveLanes = 2;
+inline constexpr std::uint32_t kPointToPointLane = kCollectiveLanes;
+inline constexpr std::uint32_t kLanes = kCollectiveLanes + 1;
+
+enum class RankPhase : std::uint64_t { kAbsent, kMapped, kReady, kLeft };
+
+/// Which way a point-to-point announcement goes.
+enum class Direction : std::uint8_t { kSend, kReceive };
+
+/// What a rank calls, in full, next to its announce line: read when fingerprints differ, and by whoever asks where a rank is.
+struct Signature {
+  std::uint64_t count = 0;
+  std::uint32_t sequence = 0;
+  std::int32_t root = 0;
+  Collective collective = Collective::kAllReduce;
+  DataType type = DataType::kInt8;
+  ReduceOp op = ReduceOp::kSum;
+  std::uint8_t scaled = 0;    ///< PreMulSum
+  std::uint8_t internal = 0;  ///< not the user's call: a split's exchange
+  std::uint8_t reserved[3] = {};
+  std::uint32_t schedule = 0;  ///< of the schedule that tuttiCommSetSchedule has set for such calls; 0: none
+  std::uint32_t tuning = 0;    ///< of the tuning that tuttiCommSetTuning has set; 0: none
+
+  std::uint32_t fingerprint() const;
+  /// "all_reduce count 5 float32 sum"
+  std::string describe() const;
+  /// ", with a tuning that was set (0a1b2c3d)", or nothing.
+  std::string describe_tuning() const;
+};
+
+/// Those of the sends from one rank to another, beside their lines.
+struct PairSignatures {
+  Signature* sent = nullptr;
+  Signature* received = nullptr;
+
+  Signature& of(Direction direction, std::uint32_t sequence) const {
+    return direction == Direction::kSend ? sent[sequence % protocol::kSendDepth]
+                                         : received[sequence % protocol::kReceiveDepth];
+  }
+};
+
+/// What all ranks must agree on; rank 0's configuration, read by the others once all are there.
+struct Settings {
+  std::uint64_t single_copy = 0;
+  std::uint64_t p2p_disable = 0;
+  std::uint64_t shm_disable = 0;
+  std::uint64_t single_copy_min_bytes = 0;
+  std::uint64_t lines = 0;        ///< small messages may go as lines
+  std::uint64_t carry_bytes = 0;  ///< longest input that travels beside an announce line
+  double timeout_s = 0;
+  double crowding = 1;             ///< ranks per core, as rank 0 may use them
+  std::uint32_t tuning_bytes = 0;  ///< of the text behind Control::tuning_text()
+  char algorithm[1024] = {};
+};
+
+/// The first failure, kept once per communicator: it wins over what follows from it.
+struct FailureRecord {
+  std::uint64_t word = 0;  ///< 0 none, 1 being written, 2 readable
+  std::int32_t code = 0;
+  std::int32_t rank = -1;  ///< whose fault it is, or -1
+  char text[1008] = {};
+};
+
+class Control {
+ public:
+  /// Bytes of the segment for so many ranks, by this process's configuration; 0 for one rank, which shares nothing.
+  static std::size_t bytes_for(int ranks);
+
+  /// Maps the segment (once per process, whichever rank asks first) and takes the descriptor; 0 bytes: no segment, a few
+  /// pages of the heap. The rank with `leads` writes sizes and settings first; all others may look at them only after
+  /// everyone has set its phase.
+  static Result<Control> open(int fd, std::size_t bytes, int ranks, bool leads);
+
+  int ranks() const { return ranks_; }
+  Settings& settings() const;
+  FailureRecord& failure() const;
+  const std::uint64_t* abort_word() const { return &failure().word; }
+  protocol::SlotShape slot_shape() const;
+  protocol::LineShape line_shape() const;
+
+  /// Measured crossovers, for which rank 0 has a text: room for planner::kTuningBytesMax, with more than one rank.
+  char* tuning_text() const;
+
+  std::uint64_t* phase(int rank) const;
+  /// Whether the rank found that it can copy from every other process by system call.
+  std::uint64_t* copies(int rank) const;
+  /// Whether the rank asks for sums in rank order.
+  std::uint64_t* reproducible(int rank) const;
+  /// Whether the rank asks for a float32 wire.
+  std::uint64_t* wide_wire(int rank) const;
+
+  /// The announce lines of calls of all ranks.
+  protocol::AnnounceBoard board() const;
+  protocol::AnnounceLine& announce(int rank, std::uint32_t sequence) const;
+  Signature& signature(int rank, std::uint32_t sequence) const;
+  /// The lines of sends from one rank to another.
+  protocol::Pair pair(int from, int to) const;
+  PairSignatures pair_signatures(int from, int to) const;
+  /// My end of the channel with `peer`, counts at zero.
+  protocol::Channel channel(int me, int peer, std::uint32_t lane) const;
+
+ private:
+  struct Layout;
+  Control(std::shared_ptr<std::byte> base, int ranks) : base_(std::move(base)), ranks_(ranks) {}
+  Layout layout() const;
+  template <class T>
+  T* at(std::size_t offset) const {
+    return reinterpret_cast<T*>(base_.get() + offset);
+  }
+
+  std::shared_ptr<std::byte> base_;
+  int ranks_;
+};
+
+/// Stores the first failure; later ones are dropped. Returns true if this one was the first.
+bool record_failure(FailureRecord& record, Code code, int rank, const std::string& text);
+
+}  // namespace tutti::comm

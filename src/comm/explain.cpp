@@ -1,0 +1,140 @@
+// Explains a call: what the planner had to choose from, what it chose, and the program as text.
+
+#include "comm/call.h"
+#include "comm/group_jobs.h"
+#include "planner/tuning.h"
+#include "schedule/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace tutti::comm {
+namespace {
+
+/// As if every rank's buffers were like this one's.
+planner::Question question_for(Communicator& communicator, const CallArgs& args) {
+  const CallShape shape = shape_of(args, communicator.ranks(), communicator.rank());
+  Membership& members = communicator.members();
+  planner::Question q;
+  q.request = shape.request;
+  q.count = shape.count;
+  q.element_bytes = static_cast<std::uint32_t>(size_of(args.type));
+  q.wide_wire = planner::uses_wide_wire(members.plans.rules(), args.collective, args.type, args.op);
+  q.in_place = args.send != nullptr && is_in_place(args, communicator.rank());  // no buffers were named: out of place
+  q.set = members.plans.schedule_for(q.request) != nullptr;
+  const auto buffers = members.reach.describe(args.send, shape.input_bytes, args.receive, shape.output_bytes);
+  if (communicator.ranks() > 1) {
+    q.access = members.access((buffers.flags & protocol::kMappable) != 0, members.reach.one_process());
+  }
+  return q;
+}
+
+/// As if every rank's buffers were like this one's.
+Carriage carriage_here(Communicator& communicator, const CallArgs& args) {
+  const CallShape shape = shape_of(args, communicator.ranks(), communicator.rank());
+  Membership& members = communicator.members();
+  if (members.plans.schedule_for(shape.request) != nullptr) return Carriage::kNone;
+  const Carriage carriage = carriage_of(members, args);
+  if (carriage != Carriage::kBesideLines) return carriage;
+  const auto buffers = members.reach.describe(args.send, shape.input_bytes, args.receive, shape.output_bytes);
+  return members.maps(buffers) ? Carriage::kNone : carriage;
+}
+
+/// The candidates at this size, cheapest first, and which of them runs: calls remember one choice per size class.
+struct Choice {
+  std::vector<planner::Candidate> candidates;
+  planner::Candidate chosen;
+};
+Result<Choice> choose(const planner::Question& question, const planner::PlanCache& plans) {
+  TUTTI_TRY_ASSIGN(const auto remembered, plans.candidates_for(planner::PlanCache::size_class(question)));
+  TUTTI_TRY_ASSIGN(auto found, plans.candidates_for(question));
+  const auto is_remembered = [&](const planner::Candidate& c) {
+    return c.algorithm == remembered.front().algorithm && c.direct == remembered.front().direct;
+  };
+  const planner::Candidate chosen = *std::ranges::find_if(found, is_remembered);
+  return Choice{std::move(found), chosen};
+}
+
+std::string_view meaning_of(planner::Access access) {
+  switch (access) {
+    case planner::Access::kSlots: return "nothing reaches the others' buffers: data goes through slots";
+    case planner::Access::kSingleCopy:
+      return "buffers are private: through slots, or by single copies (process_vm_readv)";
+    case planner::Access::kMapped: return "every rank can load from and store to every other's buffers";
+  }
+  return "";
+}
+
+/// A line's way from core to core, not measured: what the cost model takes per message.
+constexpr double kAnnounceUs = 0.15;
+
+}  // namespace
+
+Result<double> predict_us(Communicator& communicator, const CallArgs& args) {
+  if (args.count == 0) return 0.0;
+  if (carriage_here(communicator, args) != Carriage::kNone) return kAnnounceUs * (communicator.ranks() - 1);
+  TUTTI_TRY_ASSIGN(const Choice choice, choose(question_for(communicator, args), communicator.members().plans));
+  return choice.chosen.predicted_us;
+}
+
+Result<std::string> candidate_rules(Communicator& communicator, const CallArgs& args) {
+  if (!communicator.is_initialised()) return error(Code::kInvalidUsage, "the communicator is not initialised");
+  std::string text;
+  if (args.count == 0 || communicator.ranks() == 1 || carriage_here(communicator, args) != Carriage::kNone) return text;
+  const planner::Question q = planner::PlanCache::size_class(question_for(communicator, args));
+  if (q.set)
+    return error(Code::kInvalidUsage, "a schedule is set for such calls; take it back by tuttiCommSetSchedule");
+  TUTTI_TRY_ASSIGN(const auto candidates, communicator.members().plans.candidates_for(q));
+  for (const planner::Candidate& c : candidates) {
+    planner::TuningRule rule;
+    rule.key = planner::TuningKey(q);
+    rule.choices.push_back({q.count * q.element_bytes, std::string(c.algorithm->name), c.direct});
+    text += planner::to_text(rule) + "\n";
+  }
+  return text;
+}
+
+Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
+  if (!communicator.is_initialised()) return error(Code::kInvalidUsage, "the communicator is not initialised");
+  const std::uint64_t bytes = args.count * size_of(args.type);
+  std::string text =
+      fmt::format("{} of {} {} ({} bytes{}) on {} ranks\n", name_of(args.collective), args.count, name_of(args.type),
+                  bytes, reduces(args.collective) ? fmt::format(", {}", name_of(args.op)) : "", communicator.ranks());
+  if (args.count == 0) return text + "nothing to move: the ranks only check that all make the same call\n";
+  if (const Carriage carriage = carriage_here(communicator, args); carriage != Carriage::kNone) {
+    return text + fmt::format(
+                      "access: announce line: every rank's input travels {} the line that opens its call, and each "
+                      "rank takes its\nresult from the lines of all, sums in rank order\n",
+                      carriage == Carriage::kInLines ? "in" : "beside");
+  }
+  planner::Question q = question_for(communicator, args);
+  const planner::PlanCache& plans = communicator.members().plans;
+  const planner::Rules& rules = plans.rules();
+  TUTTI_TRY_ASSIGN(const Choice choice, choose(q, plans));
+  TUTTI_TRY_ASSIGN(const planner::Plan plan, plans.make(q, choice.chosen, communicator.rank()));
+  auto out = std::back_inserter(text);
+  fmt::format_to(out, "access: {}: {}\n", planner::name_of(q.access), meaning_of(q.access));
+  if (rules.reproducible) fmt::format_to(out, "reproducible: sums in rank order only\n");
+  if (q.wide_wire) {
+    fmt::format_to(out, "wire: partial sums of {} travel as float32 and are rounded once\n", name_of(args.type));
+  }
+  if (!rules.text.empty()) fmt::format_to(out, "NCCL_ALGO={}\n", rules.text);
+  fmt::format_to(out, "\n  {:<18} {:<8} {:>12}\n", "algorithm", "data", "expected us");
+  for (const planner::Candidate& c : choice.candidates) {
+    const bool chosen = c.algorithm == plan.algorithm && c.direct == plan.direct;
+    fmt::format_to(out, "{} {:<18} {:<8} {:>12.1f}\n", chosen ? "*" : " ", c.algorithm->name,
+                   c.direct ? "direct" : "slots", c.predicted_us);
+  }
+  fmt::format_to(out, "\nchosen for {}\n", planner::describe_reason(q, rules, choice.chosen));
+  fmt::format_to(out, "{}: {}\n", plan.algorithm->name, plan.algorithm->summary);
+  fmt::format_to(out, "lanes {}, units per round {}, {} elements per round, {} rounds{}\n\n", plan.shape.lanes,
+                 plan.shape.units, plan.tiling.slab, plan.tiling.rounds(0),
+                 plan.lines ? "; messages go as flag-in-word lines" : "");
+  if (const planner::SetSchedule* set = plans.schedule_for(q.request)) return text + schedule::to_text(set->schedule);
+  return text + schedule::to_text(algorithm::make_schedule(*plan.algorithm, q.request));
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,333 @@
+// Groups and the way from a submitted call to the thread that runs it.
+
+#include "base/assert.h"
+#include "base/config.h"
+#include "comm/batch.h"
+#include "comm/group_jobs.h"
+#include "comm/registry.h"
+#include "executor/backoff.h"
+#include "executor/stream.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace tutti::comm {
+namespace {
+
+struct QueuedCall {
+  Communicator* communicator;  ///< one of Group::communicators
+  CallArgs args;
+};
+
+struct Group {
+  int depth = 0;
+  std::vector<QueuedCall> calls;
+  std::vector<std::shared_ptr<Communicator>> communicators;  ///< of the calls, in order of first use
+  std::vector<InitJob> jobs;
+  std::optional<Error> failure;
+
+  void add(Communicator& communicator, const CallArgs& args) {
+    const auto is_it = [&](const auto& known) { return known.get() == &communicator; };
+    if (std::ranges::none_of(communicators, is_it)) communicators.push_back(communicator.shared_from_this());
+    calls.push_back({&communicator, args});
+  }
+  /// Makes it as new; what it had room for stays, if it is not much.
+  void reset() {
+    constexpr std::size_t kKeptCalls = 256;
+    calls.clear();
+    if (calls.capacity() > kKeptCalls) calls.shrink_to_fit();
+    communicators.clear();
+    jobs.clear();
+    failure.reset();
+  }
+};
+
+thread_local Group group;
+/// The last group that ended, for its memory: a group's calls run after it is closed.
+thread_local Group ended_group;
+
+/// A communicator's calls in the group and the streams they name, in order of first use.
+struct Work {
+  std::shared_ptr<Communicator> communicator;
+  std::uint64_t ticket = 0;
+  bool launched = false;
+  std::shared_ptr<Batch> batch;
+  std::vector<void*> streams;
+  bool waits = false;  ///< a call named no stream
+};
+
+/// On a stream's thread, when the group is over.
+struct StreamWork {
+  std::shared_ptr<Communicator> communicator;
+  std::shared_ptr<Batch> batch;
+};
+
+Status usable(Communicator& communicator) {
+  if (communicator.is_over()) {
+    return error(Code::kInvalidArgument, "the communicator was destroyed or aborted after the call was made");
+  }
+  if (communicator.is_initialised()) return communicator.failed() ? Status(communicator.failure()) : Status();
+  if (communicator.async_state() == Code::kInProgress) {
+    return error(Code::kInvalidUsage,
+                 "the communicator is still initialising; poll ncclCommGetAsyncError until it is no "
+                 "longer ncclInProgress");
+  }
+  return error(communicator.async_state(), "the communicator's initialisation failed: " + communicator.async_message());
+}
+
+/// On the stream's thread; the caller has gone on, so that failures are kept.
+void run_on_stream(const std::vector<StreamWork>& works) {
+  std::vector<executor::Task*> tasks;
+  bool crowded = false;
+  for (const StreamWork& work : works) {
+    tasks.push_back(work.batch.get());
+    crowded |= work.communicator->crowded();
+  }
+  executor::run_tasks(tasks, crowded);
+  for (const StreamWork& work : works) {
+    if (!work.batch->status().ok()) work.communicator->keep_async(work.batch->status().error());
+  }
+}
+
+/// Work that names several streams runs on the first; the others wait for it, and it for what is on them.
+Status join_streams(const Work& work, bool before) {
+  for (std::size_t i = 1; i < work.streams.size(); ++i) {
+    void* from = before ? work.streams[i] : work.streams[0];
+    void* to = before ? work.streams[0] : work.streams[i];
+    TUTTI_TRY_ASSIGN(executor::EventHandle event, executor::event_create());
+    Status joined = executor::event_record(event, from);
+    if (joined.ok()) joined = executor::stream_wait_event(to, event);
+    TUTTI_TRY(executor::event_destroy(event));
+    TUTTI_TRY(joined);
+  }
+  return {};
+}
+
+std::vector<Work> sort_by_communicator(const Group& ended) {
+  std::vector<Work> works;
+  for (const auto& communicator : ended.communicators) {
+    Work work;
+    work.communicator = communicator;
+    work.batch = std::make_shared<Batch>(*communicator);
+    work.ticket = communicator->take_ticket();
+    work.batch->begin(work.ticket);
+    for (const QueuedCall& call : ended.calls) {
+      if (call.communicator != communicator.get()) continue;
+      work.batch->add(call.args);
+      work.waits |= call.args.stream == nullptr;
+      if (call.args.stream && std::ranges::find(work.streams, call.args.stream) == work.streams.end()) {
+        work.streams.push_back(call.args.stream);
+      }
+    }
+    works.push_back(std::move(work));
+  }
+  return works;
+}
+
+/// Sends and receives to the own rank must pair up within the group.
+Status check_self_calls(const Communicator& communicator, const std::vector<QueuedCall>& calls) {
+  std::vector<CallArgs> own;
+  for (const QueuedCall& call : calls) {
+    if (call.communicator == &communicator && is_to_self(communicator, call.args)) own.push_back(call.args);
+  }
+  return own.empty() ? Status() : check_pairs(communicator, own);
+}
+
+Status check_calls(const Group& ended) {
+  for (const auto& communicator : ended.communicators) {
+    TUTTI_TRY(usable(*communicator));
+    TUTTI_TRY(check_self_calls(*communicator, ended.calls));
+  }
+  for (const QueuedCall& call : ended.calls) {
+    if (!call.args.stream || executor::stream_valid(call.args.stream)) continue;
+    return error(Code::kInvalidArgument,
+                 fmt::format("the stream {} was destroyed after the call was made, and nothing was done",
+                             fmt::ptr(call.args.stream)));
+  }
+  return {};
+}
+
+/// Batches that start on one stream advance together, or ranks of one thread would wait for each other.
+std::vector<StreamWork> starting_on(void* stream, const std::vector<Work>& works) {
+  std::vector<StreamWork> together;
+  for (const Work& work : works) {
+    if (!work.streams.empty() && work.streams[0] == stream) together.push_back({work.communicator, work.batch});
+  }
+  return together;
+}
+
+/// First all streams meet, then all work is given to them, then they meet again: in any other order a stream could wait
+/// for work that waits for work behind it.
+Status launch(std::vector<Work>& works) {
+  for (const Work& work : works) TUTTI_TRY(join_streams(work, true));
+  for (const Work& work : works) {
+    if (work.streams.empty() || work.launched) continue;
+    void* const stream = work.streams[0];
+    auto together = starting_on(stream, works);
+    TUTTI_TRY(executor::stream_enqueue(stream, [together = std::move(together)] { run_on_stream(together); }));
+    for (Work& other : works) other.launched |= !other.streams.empty() && other.streams[0] == stream;
+  }
+  for (const Work& work : works) TUTTI_TRY(join_streams(work, false));
+  return {};
+}
+
+/// Calls of several communicators, or on streams.
+Status run_works(const Group& ended) {
+  std::vector<Work> works = sort_by_communicator(ended);
+  if (Status launched = launch(works); !launched.ok()) {
+    for (const Work& work : works) {
+      if (!work.launched) {
+        work.communicator->give_up_ticket(work.ticket, launched.error().code, launched.error().message);
+      }
+    }
+    return launched;
+  }
+  std::vector<executor::Task*> here;
+  bool crowded = false;
+  for (const Work& work : works) {
+    if (!work.streams.empty()) continue;
+    here.push_back(work.batch.get());
+    crowded |= work.communicator->crowded();
+  }
+  executor::run_tasks(here, crowded);
+  for (const Work& work : works) {
+    // Calls without a stream have their data when the group ends, also beside others with one.
+    if (!work.streams.empty() && work.waits) TUTTI_TRY(executor::stream_synchronize(work.streams[0]));
+    if (work.streams.empty() || work.waits) TUTTI_TRY(work.batch->status());
+  }
+  return {};
+}
+
+/// A place in the communicator's order that has come: what the communicator keeps for its calls may be used.
+class HeldTurn {
+ public:
+  explicit HeldTurn(Communicator& communicator) : comm_(communicator), ticket_(communicator.take_ticket()) {
+    executor::Backoff backoff(communicator.crowded());
+    while (!communicator.is_turn(ticket_)) backoff.wait();
+  }
+  /// After end() nothing; before, an exception is on its way.
+  ~HeldTurn() {
+    if (held_) comm_.give_up_ticket(ticket_, Code::kSystem, "a call broke off for want of memory or threads");
+  }
+  HeldTurn(const HeldTurn&) = delete;
+  HeldTurn& operator=(const HeldTurn&) = delete;
+  void end() {
+    held_ = false;
+    comm_.complete_ticket();
+  }
+  std::uint64_t ticket() const { return ticket_; }
+
+ private:
+  Communicator& comm_;
+  const std::uint64_t ticket_;
+  bool held_ = true;
+};
+
+/// The hot path of groups: one communicator's calls in the caller's thread, nothing allocated.
+Status run_batch(Communicator& communicator, const std::vector<QueuedCall>& calls) {
+  HeldTurn turn(communicator);
+  Batch& batch = communicator.batch();
+  batch.begin(turn.ticket());
+  for (const QueuedCall& call : calls) batch.add(call.args);
+  executor::Task* task = &batch;
+  executor::run_tasks({&task, 1}, communicator.crowded());
+  Status status = batch.status();
+  turn.end();
+  return status;
+}
+
+Status run_calls(const Group& ended) {
+  TUTTI_TRY(check_calls(ended));
+  const bool streams = std::ranges::any_of(ended.calls, [](const QueuedCall& c) { return c.args.stream != nullptr; });
+  if (!streams && ended.communicators.size() == 1) return run_batch(*ended.communicators[0], ended.calls);
+  return run_works(ended);
+}
+
+/// The hot path: one call in the caller's thread, nothing allocated.
+Status run_lone(Communicator& communicator, const CallArgs& args) {
+  HeldTurn turn(communicator);
+  communicator.members().reach.settle();
+  Call& call = is_point_to_point(args) ? static_cast<Call&>(communicator.point_to_point_call(args))
+                                       : static_cast<Call&>(communicator.collective_call());
+  call.start(args);
+  executor::Task* task = &call;
+  executor::run_tasks({&task, 1}, communicator.crowded());
+  Status status = call.status();
+  turn.end();
+  return status;
+}
+
+Status end_group(Group& ended) {
+  if (ended.failure) {
+    for (InitJob& job : ended.jobs) job.communicator->fail_initialisation(*ended.failure);
+    return *ended.failure;
+  }
+  Status started = ended.jobs.empty() ? Status() : run_jobs(std::move(ended.jobs));
+  if (!started.ok() && started.error().code != Code::kInProgress) return started;
+  if (!ended.calls.empty()) TUTTI_TRY(run_calls(ended));
+  return started;
+}
+
+}  // namespace
+
+Status submit(Communicator& communicator, const CallArgs& args) {
+  Group& open = group;
+  if (open.depth > 0) {
+    open.add(communicator, args);
+    return {};
+  }
+  if (!args.stream && !is_to_self(communicator, args)) {
+    TUTTI_TRY(usable(communicator));
+    return run_lone(communicator, args);
+  }
+  Group lone;
+  lone.add(communicator, args);
+  return run_calls(lone);
+}
+
+Status group_start() {
+  ++group.depth;
+  return {};
+}
+
+Status group_end() {
+  Group& open = group;
+  if (open.depth == 0) return error(Code::kInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+  if (--open.depth > 0) return {};
+  Group& ended = ended_group;
+  ended.reset();  // an exception may have left something
+  std::swap(ended, open);
+  Status status = end_group(ended);
+  ended.reset();
+  return status;
+}
+
+Result<float> group_simulate_end() {
+  if (group.depth == 0) return error(Code::kInvalidUsage, "ncclGroupSimulateEnd without ncclGroupStart");
+  if (--group.depth > 0) return 0.0f;
+  Group ended;
+  std::swap(ended, group);
+  for (InitJob& job : ended.jobs) {
+    job.communicator->fail_initialisation(error(Code::kInvalidUsage, "its group was ended by ncclGroupSimulateEnd"));
+  }
+  if (ended.failure) return *ended.failure;
+  double total = 0;
+  for (const QueuedCall& call : ended.calls) {
+    TUTTI_TRY(usable(*call.communicator));
+    TUTTI_TRY_ASSIGN(const double predicted, predict_us(*call.communicator, call.args));
+    total += predicted;
+  }
+  return static_cast<float>(total);
+}
+
+bool in_group() { return group.depth > 0; }
+
+void fail_group(const Error& failure) {
+  if (group.depth > 0 && !group.failure) group.failure = failure;
+}
+
+void queue_job(InitJob job) { group.jobs.push_back(std::move(job)); }
+
+}  // namespace tutti::comm

@@ -1,0 +1,28 @@
+// Initialisations and splits that a group collects, and what else the files of this folder share about groups.
+#pragma once
+
+#include "comm/communicator.h"
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace tutti::comm {
+
+/// `work` ends in the communicator's initialise() or fail_initialisation(), and may block.
+struct InitJob {
+  std::shared_ptr<Communicator> communicator;
+  std::function<void()> work;
+};
+
+/// To be run at the group's end.
+void queue_job(InitJob job);
+
+/// Starts all at once, each in a thread of its own; waits for those of blocking communicators. kInProgress's error (no text)
+/// if any goes on in the background.
+Status run_jobs(std::vector<InitJob> jobs);
+
+/// What the planner expects the call to take.
+Result<double> predict_us(Communicator& communicator, const CallArgs& args);
+
+}  // namespace tutti::comm

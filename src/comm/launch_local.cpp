@@ -1,0 +1,143 @@
+#include "comm/launch.h"
+
+#include <fmt/format.h>
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+namespace tutti::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kGrace = std::chrono::seconds(3);  // for the others to end by themselves
+constexpr auto kKillAfterTerm = std::chrono::seconds(2);
+
+/// The signals the caller takes while it waits: SIGCHLD wakes it, the others are passed on.
+class WaitedSignals {
+ public:
+  WaitedSignals() {
+    sigemptyset(&set_);
+    for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, signal);
+    pthread_sigmask(SIG_BLOCK, &set_, &old_);
+  }
+  ~WaitedSignals() { restore(); }
+  WaitedSignals(const WaitedSignals&) = delete;
+  WaitedSignals& operator=(const WaitedSignals&) = delete;
+  void restore() const { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
+  /// The next signal, or 0 after `pause`.
+  int next(std::chrono::milliseconds pause) const {
+    const timespec limit{0, std::chrono::nanoseconds(pause).count()};
+    const int signal = sigtimedwait(&set_, nullptr, &limit);
+    return signal > 0 ? signal : 0;
+  }
+
+ private:
+  sigset_t set_, old_;
+};
+
+class Family {
+ public:
+  ~Family() {
+    signal_all(SIGKILL);
+    for (pid_t& child : children_)
+      while (child > 0 && waitpid(child, nullptr, 0) < 0 && errno == EINTR) continue;
+  }
+
+  void add(pid_t child) {
+    children_.push_back(child);
+    ++alive_;
+  }
+  bool empty() const { return alive_ == 0; }
+  bool failed() const { return outcome_.failed_rank >= 0; }
+  Clock::time_point failed_at() const { return failed_at_; }
+  const tuttiLaunchOutcome_t& outcome() const { return outcome_; }
+
+  void signal_all(int signal) const {
+    for (const pid_t child : children_)
+      if (child > 0) kill(child, signal);
+  }
+
+  /// Notes who has ended; the first failure is the outcome's.
+  void collect() {
+    for (std::size_t rank = 0; rank < children_.size(); ++rank) {
+      int status = 0;
+      if (children_[rank] <= 0 || waitpid(children_[rank], &status, WNOHANG) != children_[rank]) continue;
+      children_[rank] = 0;
+      --alive_;
+      const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+      const int code = signal ? 128 + signal : WEXITSTATUS(status);
+      if (code == 0 || failed()) continue;
+      outcome_ = tuttiLaunchOutcome_t{code, static_cast<int>(rank), signal};
+      failed_at_ = Clock::now();
+    }
+  }
+
+ private:
+  std::vector<pid_t> children_;  // by rank; 0 = has ended
+  int alive_ = 0;
+  tuttiLaunchOutcome_t outcome_{0, -1, 0};
+  Clock::time_point failed_at_{};
+};
+
+[[noreturn]] void run_child(pid_t parent, const WaitedSignals& signals, tuttiLaunchBody_t body,
+                            const tuttiLaunchInfo_t& info, const ncclUniqueId& id, void* context) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(128 + SIGKILL);  // it died before the line above
+  signals.restore();
+  const int code = body(&info, &id, context);
+  // No exit(): the caller's statics are not this process's to destroy.
+  std::fflush(nullptr);
+  _exit(code & 0xff);
+}
+
+void supervise(Family& family, const WaitedSignals& signals) {
+  bool told = false;
+  for (family.collect(); !family.empty(); family.collect()) {
+    const int signal = signals.next(std::chrono::milliseconds(50));
+    if (signal != 0 && signal != SIGCHLD) family.signal_all(signal);
+    if (!family.failed()) continue;
+    const auto waited = Clock::now() - family.failed_at();
+    if (waited > kGrace + kKillAfterTerm) {
+      family.signal_all(SIGKILL);
+    } else if (waited > kGrace && !told) {
+      family.signal_all(SIGTERM);
+      told = true;
+    }
+  }
+}
+
+}  // namespace
+
+Result<tuttiLaunchOutcome_t> launch_local(int ranks, tuttiLaunchBody_t body, void* context) {
+  // Blocked before the id's threads start, so that these inherit the mask and leave the signals to this thread.
+  const WaitedSignals signals;
+  TUTTI_TRY_ASSIGN(const UniqueId made, make_unique_id());
+  ncclUniqueId id;
+  static_assert(sizeof(id) == sizeof(made));
+  std::memcpy(&id, &made, sizeof(id));
+
+  std::fflush(nullptr);  // or the children would print what the parent has buffered, too
+  const pid_t parent = getpid();
+  tuttiLaunchInfo_t info{0, ranks, 0, ranks, TUTTI_LAUNCHER_LOCAL, {}};
+  // The secret part of the id is not shown; its address is enough to be the only job of this name.
+  std::snprintf(info.job, sizeof(info.job), "local %d %.80s", parent, made.address);
+  Family family;
+  for (int rank = 0; rank < ranks; ++rank) {
+    info.rank = info.local_rank = rank;
+    const pid_t child = fork();
+    if (child < 0) return system_error(fmt::format("fork rank {} of {}", rank, ranks));
+    if (child == 0) run_child(parent, signals, body, info, id, context);
+    family.add(child);
+  }
+  supervise(family, signals);
+  return family.outcome();
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,73 @@
+#include "comm/launch.h"
+
+#include "base/config.h"
+
+#include <fmt/format.h>
+
+#include <sys/un.h>
+#include <unistd.h>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+// Where the ranks of a job meet: a name that only this user, this job and this call of it can have.
+
+namespace tutti::comm {
+namespace {
+
+Result<std::string> address_of(const tuttiLaunchInfo_t& info, std::uint32_t call) {
+  const char* place = launcher_variable("TUTTI_RENDEZVOUS");
+  if (!place || !*place) {
+    if (!info.job[0])
+      return error(Code::kInvalidUsage,
+                   "the launcher gives no identity of the job; set TUTTI_RENDEZVOUS=file:/path, the same for "
+                   "all ranks and for no other job");
+    std::uint64_t low = 0xcbf29ce484222325u, high = 0x9ae16a3b2f90404fu;
+    for (const char* c = info.job; *c; ++c) {
+      low = (low ^ static_cast<unsigned char>(*c)) * 0x100000001b3u;
+      high = (high + static_cast<unsigned char>(*c)) * 0x9e3779b97f4a7c15u;
+    }
+    return fmt::format("@tutti-launch/{}/{:016x}{:016x}/{}", geteuid(), low, high, call);
+  }
+  const std::string_view text = place;
+  if (!text.starts_with("file:/"))
+    return error(Code::kInvalidUsage, fmt::format("TUTTI_RENDEZVOUS=\"{}\" is not file:/absolute/path", text));
+  const std::string path = fmt::format("{}.{}", text.substr(5), call);
+  if (path.size() >= sizeof(sockaddr_un::sun_path))
+    return error(Code::kInvalidUsage, fmt::format("TUTTI_RENDEZVOUS: the path {} is longer than {} characters", path,
+                                                  sizeof(sockaddr_un::sun_path) - 1));
+  return path;
+}
+
+Result<double> meeting_timeout() {
+  const char* text = launcher_variable("TUTTI_RENDEZVOUS_TIMEOUT_S");
+  if (!text || !*text) return 120.0;
+  double seconds = 0;
+  const auto [end, problem] = std::from_chars(text, text + std::strlen(text), seconds);
+  if (problem != std::errc{} || *end || !(seconds > 0 && seconds <= 1e6))
+    return error(Code::kInvalidUsage,
+                 fmt::format("TUTTI_RENDEZVOUS_TIMEOUT_S=\"{}\" is not a number of seconds", text));
+  return seconds;
+}
+
+}  // namespace
+
+Result<MeetingPlace> next_meeting_place(const tuttiLaunchInfo_t& info) {
+  static std::mutex mutex;
+  static std::map<std::string, std::uint32_t> calls;
+  TUTTI_TRY_ASSIGN(const double timeout_s, meeting_timeout());
+  if (info.local_size > 0 && info.local_size < info.size)
+    return error(Code::kInvalidUsage,
+                 fmt::format("{} of the job's {} ranks are on this host; ranks on several hosts cannot meet here "
+                             "yet",
+                             info.local_size, info.size));
+  const std::lock_guard lock(mutex);
+  std::uint32_t& call = calls[info.job];
+  TUTTI_TRY_ASSIGN(std::string address, address_of(info, call));
+  return MeetingPlace{std::move(address), call++, timeout_s};
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,268 @@
+// Creating, splitting and ending communicators.
+
+#include "base/config.h"
+#include "comm/batch.h"
+#include "comm/group_jobs.h"
+#include "comm/registry.h"
+#include "executor/backoff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace tutti::comm {
+namespace {
+
+Options effective(Options options) {
+  if (config().blocking_set) options.blocking = config().blocking;
+  return options;
+}
+
+/// An abort may come from another thread just as a call enters: that call has found the communicator, and has yet to see
+/// that it is over. So what was aborted stays in memory for a while; the next to make or end one cleans up.
+void bury(std::shared_ptr<Communicator> communicator) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kRest = std::chrono::seconds(1);
+  static std::mutex mutex;
+  static auto* graves = new std::deque<std::pair<Clock::time_point, std::shared_ptr<Communicator>>>;
+  std::vector<std::shared_ptr<Communicator>> gone;
+  const std::lock_guard lock(mutex);
+  for (; !graves->empty() && Clock::now() - graves->front().first > kRest; graves->pop_front()) {
+    gone.push_back(std::move(graves->front().second));
+  }
+  if (communicator) graves->emplace_back(Clock::now(), std::move(communicator));
+}
+
+Result<std::shared_ptr<Communicator>> make(Handle* handle, const Options& options) {
+  bury(nullptr);
+  auto communicator = std::make_shared<Communicator>(effective(options));
+  *handle = add(communicator);
+  if (!*handle) return error(Code::kSystem, "too many communicators are open (16384); destroy some");
+  return communicator;
+}
+
+/// Now, at the group's end, or in the background; a blocking job's failure takes the handle back.
+Status schedule(std::shared_ptr<Communicator> communicator, Handle* handle, std::function<void()> work) {
+  if (in_group()) {
+    queue_job({std::move(communicator), std::move(work)});
+    return {};
+  }
+  const bool blocking = communicator->options().blocking;
+  Status status = [&] {
+    std::vector<InitJob> jobs;
+    jobs.push_back({communicator, std::move(work)});
+    return run_jobs(std::move(jobs));
+  }();
+  if (blocking && !status.ok()) {
+    remove(*handle);
+    *handle = nullptr;
+  }
+  return status;
+}
+
+/// What a split's ranks tell each other first.
+struct Wish {
+  std::int32_t color;
+  std::int32_t key;
+};
+
+/// An exchange of a split under way. Its announcement cannot be taken back, so when the user aborts the child before the
+/// others have come, the parent fails.
+class Exchange : public executor::Task {
+ public:
+  Exchange(Communicator& parent, const Communicator& child, const CallArgs& args)
+      : parent_(parent), child_(child), call_(parent) {
+    call_.set_internal();
+    call_.start(args);
+  }
+  executor::Progress advance() override { return call_.advance(); }
+  void check_patience() override {
+    heed_abort(parent_, child_);
+    static_cast<executor::Task&>(call_).check_patience();
+  }
+  const Status& status() const { return call_.status(); }
+
+  static void heed_abort(Communicator& parent, const Communicator& child) {
+    if (!child.is_cancelled() || parent.failed()) return;
+    parent.fail(Code::kRemote, parent.rank(),
+                fmt::format("rank {} aborted the communicator that ncclCommSplit was making", parent.rank()));
+  }
+
+ private:
+  Communicator& parent_;
+  const Communicator& child_;
+  CollectiveCall call_;
+};
+
+/// An all-gather among the ranks of `parent` that no user call may meet.
+Status exchange(Communicator& parent, const Communicator& child, const void* own, std::size_t bytes, void* all) {
+  CallArgs args;
+  args.collective = Collective::kAllGather;
+  args.send = own;
+  args.receive = all;
+  args.count = bytes;
+  args.type = DataType::kUint8;
+  const std::uint64_t ticket = parent.take_ticket();
+  executor::Backoff backoff(parent.crowded());
+  while (!parent.is_turn(ticket)) {
+    Exchange::heed_abort(parent, child);
+    backoff.wait();
+  }
+  Exchange call(parent, child, args);
+  executor::Task* task = &call;
+  executor::run_tasks({&task, 1}, parent.crowded());
+  Status status = call.status();
+  parent.complete_ticket();
+  return status;
+}
+
+struct Place {
+  std::vector<int> members;  ///< parent ranks of my color, in the child's order
+  int rank = -1;
+};
+
+Place place_of(const std::vector<Wish>& wishes, int rank) {
+  Place place;
+  if (wishes[rank].color < 0) return place;
+  for (int r = 0; r < static_cast<int>(wishes.size()); ++r) {
+    if (wishes[r].color == wishes[rank].color) place.members.push_back(r);
+  }
+  std::ranges::stable_sort(place.members, {}, [&](int r) { return std::pair(wishes[r].key, r); });
+  place.rank = static_cast<int>(std::ranges::find(place.members, rank) - place.members.begin());
+  return place;
+}
+
+/// The second half of a split: the leaders' ids go round, and each color's ranks meet. `own`: empty where this rank leads
+/// no other, or could not make one.
+Status meet_child(Communicator& parent, const Place& place, const UniqueId& own, Communicator& child) {
+  std::vector<UniqueId> ids(parent.ranks());
+  TUTTI_TRY(exchange(parent, child, &own, sizeof(own), ids.data()));
+  if (place.rank < 0) return {};
+  child.set_place(static_cast<int>(place.members.size()), place.rank);
+  if (place.members.size() == 1) return child.initialise({}, &parent);
+  const UniqueId& id = ids[place.members[0]];
+  if (id.magic == 0) {
+    return error(Code::kRemote, fmt::format("ncclCommSplit: rank {} could not start the new communicator's bootstrap",
+                                            place.members[0]));
+  }
+  return child.initialise({id}, &parent);
+}
+
+/// Runs on every rank of the parent; for those without a color `child` stays empty.
+Status run_split(Communicator& parent, int color, int key, Communicator& child) {
+  const Wish wish{color, key};
+  std::vector<Wish> wishes(parent.ranks());
+  TUTTI_TRY(exchange(parent, child, &wish, sizeof(wish), wishes.data()));
+  const Place place = place_of(wishes, parent.rank());
+  if (place.rank != 0 || place.members.size() == 1) return meet_child(parent, place, UniqueId{}, child);
+  auto id = make_unique_id();
+  Status status = meet_child(parent, place, id.ok() ? id.value() : UniqueId{}, child);
+  if (!id.ok()) return id.error();
+  // Ranks that never joined would keep the bootstrap waiting for them.
+  if (!status.ok()) end_bootstrap(id.value());
+  return status;
+}
+
+}  // namespace
+
+Status run_jobs(std::vector<InitJob> jobs) {
+  if (jobs.size() == 1 && jobs[0].communicator->options().blocking) {
+    jobs[0].work();
+    return jobs[0].communicator->wait_initialised();
+  }
+  for (InitJob& job : jobs) job.communicator->start_background(std::move(job.work));
+  Status first;
+  bool pending = false;
+  for (InitJob& job : jobs) {
+    if (!job.communicator->options().blocking) {
+      pending = true;
+      continue;
+    }
+    Status status = job.communicator->wait_initialised();
+    if (first.ok() && !status.ok()) first = status;
+  }
+  if (first.ok() && pending) return error(Code::kInProgress, "");
+  return first;
+}
+
+Status init_rank(Handle* handle, std::span<const UniqueId> ids, int ranks, int rank, const Options& options) {
+  TUTTI_TRY_ASSIGN(std::shared_ptr<Communicator> communicator, make(handle, options));
+  communicator->set_place(ranks, rank);
+  Communicator* raw = communicator.get();
+  return schedule(std::move(communicator), handle,
+                  [raw, ids = std::vector<UniqueId>(ids.begin(), ids.end())] { (void)raw->initialise(ids); });
+}
+
+Status split(Communicator& parent, int color, int key, Handle* child, const Options* options) {
+  *child = nullptr;
+  if (!parent.is_initialised()) {
+    return error(Code::kInvalidUsage, "ncclCommSplit of a communicator that is still initialising or has failed to");
+  }
+  if (parent.failed()) return parent.failure();
+  const std::shared_ptr<Communicator> keep = parent.shared_from_this();
+  // Without a color the child stays empty; the exchange still has to run, in a group beside the others.
+  Options wanted_options = effective(options ? *options : parent.options());
+  // What the parent's ranks have agreed on: one that asked for it may not be in the child.
+  const planner::Rules& agreed = parent.members().plans.rules();
+  wanted_options.reproducible |= agreed.reproducible;
+  wanted_options.wide_wire |= agreed.wide_wire;
+  wanted_options.blocking |= color < 0;  // nobody could wait for it later
+  auto communicator = std::make_shared<Communicator>(wanted_options);
+  if (color < 0 && !in_group()) return run_split(parent, color, key, *communicator);
+  if (color >= 0) {
+    *child = add(communicator);
+    if (!*child) return error(Code::kSystem, "too many communicators are open (16384); destroy some");
+  }
+  Communicator* raw = communicator.get();
+  const bool wanted = color >= 0;
+  return schedule(std::move(communicator), child, [keep, raw, color, key, wanted] {
+    Status status = run_split(*keep, color, key, *raw);
+    if (!status.ok()) raw->fail_initialisation(status.error());
+    if (status.ok() && !wanted) raw->skip_initialisation();
+  });
+}
+
+Status finalize(Communicator& communicator) {
+  if (!communicator.is_initialised()) {
+    return error(Code::kInvalidUsage, "ncclCommFinalize of a communicator that is still initialising or has failed to");
+  }
+  return communicator.finalize();
+}
+
+Status destroy(Handle handle) {
+  const std::shared_ptr<Communicator> communicator = remove(handle);
+  if (!communicator) return error(Code::kInvalidArgument, "not a communicator, or destroyed already");
+  communicator->leave();
+  bury(nullptr);
+  return {};
+}
+
+Status abort(Handle handle) {
+  const std::shared_ptr<Communicator> communicator = remove(handle);
+  if (!communicator) return error(Code::kInvalidArgument, "not a communicator, or destroyed already");
+  if (!communicator->abort_now()) {
+    new std::shared_ptr<Communicator>(communicator);  // a thread is still inside: better a leak than a crash
+    return error(Code::kSystem,
+                 "ncclCommAbort: a call of this communicator did not come back within 10 s; its memory stays");
+  }
+  communicator->leave();
+  bury(communicator);
+  return {};
+}
+
+Code async_error(Communicator& communicator) {
+  const Code code = communicator.async_state();
+  if (code != Code::kSuccess && code != Code::kInProgress) set_last_error(&communicator, communicator.async_message());
+  return code;
+}
+
+int rank_of(const Communicator& communicator) { return communicator.rank(); }
+int size_of(const Communicator& communicator) { return communicator.ranks(); }
+bool is_blocking(const Communicator& communicator) { return communicator.options().blocking; }
+
+}  // namespace tutti::comm

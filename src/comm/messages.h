@@ -1,0 +1,69 @@
+// What the bootstrap's frames carry, and the proofs of the handshake.
+#pragma once
+
+#include "base/result.h"
+#include "base/sha256.h"
+#include "comm/bootstrap.h"
+#include "comm/connection.h"
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tutti::comm {
+
+using Secret = std::array<std::uint8_t, 32>;
+using Nonce = std::array<std::uint8_t, 32>;
+
+inline constexpr int kRanksMax = 65536;
+
+/// Fresh for every connection, so that nothing can be replayed.
+struct Greeting {
+  std::uint32_t version = 0;
+  Nonce nonce = {};
+};
+
+struct Challenge {
+  std::uint32_t version = 0;
+  Nonce nonce = {};
+  Digest proof = {};
+};
+
+/// Proofs are MACs over both nonces, both versions and the direction; the secret itself never travels.
+Digest root_proof(const Secret& secret, const Greeting& greeting, const Challenge& challenge);
+Digest rank_proof(const Secret& secret, const Greeting& greeting, const Challenge& challenge, FrameType type,
+                  std::span<const std::uint8_t> body);
+
+struct Hello {
+  int ranks = 0;
+  Peer peer;
+};
+
+struct Control {
+  std::uint64_t bytes = 0;
+};
+
+struct Leave {
+  bool timed_out = false;
+  std::string reason;
+};
+
+Bytes encode(const Greeting& greeting);
+Bytes encode(const Challenge& challenge);
+Bytes encode(const Hello& hello);
+Bytes encode(const std::vector<Peer>& peers);
+Bytes encode(const Control& control);
+Bytes encode(const Leave& leave);
+Bytes encode(const Error& failure);
+
+/// Nothing for bytes that are not such a message.
+std::optional<Greeting> decode_greeting(const Bytes& bytes);
+std::optional<Challenge> decode_challenge(const Bytes& bytes);
+std::optional<Hello> decode_hello(std::span<const std::uint8_t> bytes);
+std::optional<std::vector<Peer>> decode_table(const Bytes& bytes);
+std::optional<Control> decode_control(const Bytes& bytes);
+std::optional<Leave> decode_leave(const Bytes& bytes);
+std::optional<Error> decode_failure(const Bytes& bytes);
+
+}  // namespace tutti::comm

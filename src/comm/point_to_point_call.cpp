@@ -1,0 +1,213 @@
+#include "comm/call.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tutti::comm {
+namespace {
+
+/// Sends up to here are eager even where the receiver could load the input itself: two short copies cost less than a word back.
+constexpr std::size_t kAlwaysCarriedBytes = 2 << 10;
+
+std::size_t bytes_of(const Signature& signature) { return signature.count * size_of(signature.type); }
+
+}  // namespace
+
+PointToPointCall::PointToPointCall(Communicator& communicator, int peer, Direction direction)
+    : Call(communicator),
+      direction_(direction),
+      theirs_(direction == Direction::kSend ? Direction::kReceive : Direction::kSend),
+      pair_(direction == Direction::kSend ? communicator.members().control.pair(communicator.rank(), peer)
+                                          : communicator.members().control.pair(peer, communicator.rank())),
+      signatures_(direction == Direction::kSend
+                      ? communicator.members().control.pair_signatures(communicator.rank(), peer)
+                      : communicator.members().control.pair_signatures(peer, communicator.rank())) {
+  peers_.resize(communicator.ranks());
+}
+
+std::string PointToPointCall::name() const {
+  return fmt::format("{} {} rank {} #{}", name_of(args_.collective), direction_ == Direction::kSend ? "to" : "from",
+                     args_.root, signature_.sequence);
+}
+
+/// What a call has in common with the next one of the same arguments but for the buffers.
+void PointToPointCall::prepare(const CallArgs& args) {
+  const planner::PlanCache& plans = comm_.members().plans;
+  shape_ = shape_of(args, comm_.ranks(), comm_.rank());
+  // Both ends give the same signature: the sender's view, no root.
+  signature_ = Signature{args.count, 0, 0, Collective::kSend, args.type, ReduceOp::kSum, 0, 0, {}};
+  signature_.tuning = plans.tuning_fingerprint();
+  fingerprint_ = signature_.fingerprint();
+  eager_ = is_eager(signature_);
+  may_carry_ = may_carry(signature_);
+  prepared_with_ = plans.schedules_version();
+  prepared_ = true;
+}
+
+bool PointToPointCall::is_prepared_for(const CallArgs& args) const {
+  return prepared_ && args.count == args_.count && args.type == args_.type &&
+         prepared_with_ == comm_.members().plans.schedules_version();
+}
+
+/// By the signature alone, so that both ends know.
+bool PointToPointCall::is_eager(const Signature& signature) const {
+  return bytes_of(signature) <= std::max(protocol::kAnnouncePayloadBytes, std::min(kAlwaysCarriedBytes, carry_bytes()));
+}
+bool PointToPointCall::may_carry(const Signature& signature) const {
+  return !is_eager(signature) && bytes_of(signature) <= carry_bytes();
+}
+
+/// Once the sender has announced: whether its send was eager.
+bool PointToPointCall::sender_carries(const Signature& sent) const {
+  if (is_eager(sent)) return true;
+  return may_carry(sent) && (pair_.send(signature_.sequence).buffers.flags & protocol::kCarried) != 0;
+}
+
+void PointToPointCall::start(const CallArgs& args) {
+  if (!is_prepared_for(args)) prepare(args);
+  args_ = args;
+  if (!status_.ok()) status_ = {};
+  waiting_since_ = {};
+  done_ = false;
+  Membership& members = comm_.members();
+  if (direction_ == Direction::kSend) {
+    signature_.sequence = ++members.sent_calls[args.root];
+    phase_ = Phase::kRoom;
+  } else {
+    signature_.sequence = ++members.received_calls[args.root];
+    announce();
+    phase_ = Phase::kMeet;
+  }
+}
+
+void PointToPointCall::announce() {
+  executor::HostMachine& machine = lanes_.machine();
+  const std::uint32_t sequence = signature_.sequence;
+  const std::uint64_t word = protocol::announce_word(sequence, fingerprint_);
+  const bool sends = direction_ == Direction::kSend;
+  signatures_.of(direction_, sequence) = signature_;
+  const Membership& members = comm_.members();
+  protocol::BufferReferences buffers{};
+  if (!eager_) {
+    buffers = members.reach.describe(args_.send, shape_.input_bytes, args_.receive, shape_.output_bytes);
+  }
+  done_ = sends && (eager_ || (may_carry_ && !members.maps(buffers)));
+  if (done_) return send_eagerly(machine, pair_, word, args_.send, shape_.input_bytes);
+  protocol::AnnounceLine& line = sends ? pair_.send(sequence) : pair_.receive(sequence);
+  if (!eager_) announce_buffers(machine, line, buffers);
+  publish(machine, line, word);
+}
+
+const protocol::AnnounceLine& PointToPointCall::line_of(int) const {
+  return direction_ == Direction::kSend ? pair_.receive(signature_.sequence) : pair_.send(signature_.sequence);
+}
+
+bool PointToPointCall::has_room() { return protocol::has_room(lanes_.machine(), pair_, signature_.sequence, taken_); }
+
+std::uint64_t PointToPointCall::peer_word() {
+  return announced_word(lanes_.machine(), line_of(args_.root), signature_.sequence);
+}
+
+bool PointToPointCall::peer_has_announced() {
+  for (int look = 0; look < kLooks; ++look) {
+    if (peer_word() != 0) return true;
+  }
+  return false;
+}
+
+/// An eager send is over for its rank, which believes that it succeeded: then the communicator fails, so that it learns of it.
+Status PointToPointCall::mismatch() {
+  const Signature& other = signatures_.of(theirs_, signature_.sequence);
+  const bool sends = direction_ == Direction::kSend;
+  const Signature& sent = sends ? signature_ : other;
+  const bool late = sender_carries(sent);
+  const auto text = [](const Signature& s) {
+    return fmt::format("count {} {}{}", s.count, name_of(s.type), s.describe_tuning());
+  };
+  Error failure =
+      error(Code::kInvalidUsage,
+            fmt::format("send and recv differ, and nothing was {}: rank {} sends {}, rank {} receives {}. Both must "
+                        "give the same count and data type",
+                        late ? "received" : "done", sends ? comm_.rank() : args_.root, text(sent),
+                        sends ? args_.root : comm_.rank(), text(sends ? other : signature_)));
+  if (late) comm_.fail(failure.code, -1, name() + ": " + failure.message);
+  return failure;
+}
+
+/// The peer has announced: an eager send's data is here, all others plan.
+executor::Progress PointToPointCall::meet() {
+  if (peer_word() != protocol::announce_word(signature_.sequence, fingerprint_)) {
+    const Status differs = mismatch();
+    finish(Progress::kFailed);
+    return fail(differs.error());
+  }
+  if (direction_ == Direction::kReceive && sender_carries(signature_)) {
+    receive_eagerly(lanes_.machine(), pair_, signature_.sequence, args_.receive, shape_.output_bytes);
+    return finish(Progress::kDone);
+  }
+  if (Status running = run(); !running.ok()) {
+    // The other end has no part in this; it must not wait, nor the line stay taken.
+    comm_.fail(running.error().code, comm_.rank(), name() + ": " + running.error().message);
+    return finish(fail(running.error()));
+  }
+  phase_ = Phase::kRun;
+  return Progress::kAdvanced;
+}
+
+/// What was sent, and the sender's line, are no longer needed.
+executor::Progress PointToPointCall::finish(Progress progress) {
+  if (direction_ == Direction::kReceive) take(lanes_.machine(), pair_, signature_.sequence);
+  return progress;
+}
+
+Status PointToPointCall::run() {
+  Membership& members = comm_.members();
+  planner::Question question;
+  question.request = shape_.request;
+  question.count = shape_.count;
+  question.element_bytes = static_cast<std::uint32_t>(size_of(args_.type));
+  const std::uint32_t flags =
+      pair_.send(signature_.sequence).buffers.flags & pair_.receive(signature_.sequence).buffers.flags;
+  const bool same_process = members.reach.same_process(args_.root);
+  question.access = members.access((flags & protocol::kMappable) != 0 || same_process, same_process);
+  TUTTI_TRY_ASSIGN(auto plan, members.plans.find(question, comm_.rank()));
+  peers_[args_.root] = {};
+  TUTTI_TRY(reach_buffers(*plan));
+  lanes_.start(args_, std::move(plan), peers_.data(),
+               {kPointToPointLane, writes_past_caches(args_, comm_.ranks(), false)});
+  return {};
+}
+
+executor::Progress PointToPointCall::advance() {
+  if (phase_ == Phase::kRoom) {
+    if (comm_.has_left(args_.root)) {
+      // No receive can have met this send, of which nothing is written yet.
+      comm_.check_patience(args_.root, true, name(), {});
+      return fail(comm_.failure());
+    }
+    if (!has_room()) return blocked();
+    announce();
+    if (done_) return Progress::kDone;
+    phase_ = Phase::kMeet;
+  }
+  if (phase_ == Phase::kMeet) {
+    if (!peer_has_announced()) return blocked();
+    if (const Progress met = meet(); met != Progress::kAdvanced) return met;
+  }
+  const Progress progress = lanes_.advance();
+  if (progress == Progress::kBlocked) return blocked();
+  if (progress == Progress::kFailed) return fail(comm_.failure());
+  return progress == Progress::kDone ? finish(progress) : moved(progress);
+}
+
+int PointToPointCall::waiting_for() {
+  switch (phase_) {
+    case Phase::kRoom: return has_room() ? -1 : args_.root;
+    case Phase::kMeet: return peer_has_announced() ? -1 : args_.root;
+    case Phase::kRun: break;
+  }
+  return lanes_.waiting_for();
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,77 @@
+// The Host machine: what the lane interpreter needs, on CPU threads.
+#pragma once
+
+#include "base/reduce.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace tutti::executor {
+
+/// Reaches memory of other processes that is not mapped here. Failures are kept by the implementer.
+class RemoteMemory {
+ public:
+  virtual ~RemoteMemory() = default;
+  virtual bool read(std::uint32_t peer, std::uint64_t address, std::byte* local, std::size_t bytes) = 0;
+  virtual bool write(std::uint32_t peer, std::uint64_t address, const std::byte* local, std::size_t bytes) = 0;
+};
+
+inline std::uint64_t load_acquire(const std::uint64_t* word) {
+  return std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(word)).load(std::memory_order_acquire);
+}
+inline void store_release(std::uint64_t* word, std::uint64_t value) {
+  std::atomic_ref<std::uint64_t>(*word).store(value, std::memory_order_release);
+}
+
+class HostMachine {
+ public:
+  /// `abort_word`: not 0 = give up. Both outlive the machine.
+  HostMachine(const std::uint64_t* abort_word, RemoteMemory* remote) : abort_word_(abort_word), remote_(remote) {}
+
+  void set_reduce(ReduceFunction reduce) { reduce_ = reduce; }
+
+  std::uint64_t load_acquire(const std::uint64_t* word) const { return executor::load_acquire(word); }
+  void store_release(std::uint64_t* word, std::uint64_t value) const { executor::store_release(word, value); }
+  std::uint64_t load_word(const std::uint64_t* word) const {
+    return std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(word)).load(std::memory_order_relaxed);
+  }
+  void store_word(std::uint64_t* word, std::uint64_t value) const {
+    std::atomic_ref<std::uint64_t>(*word).store(value, std::memory_order_relaxed);
+  }
+  void load_bytes(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
+  void store_bytes(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
+  /// Asks for the lines now, so that the stores need not wait for them to come from a reader's cache.
+  void prepare_write([[maybe_unused]] const std::byte* address, [[maybe_unused]] std::size_t bytes) const {
+#if defined(__x86_64__)
+    // The compiler's own prefetch for writing is one for reading unless it may assume more than the first x86-64 had;
+    // processors that do not know the instruction take it for no operation.
+    for (std::size_t at = 0; at < bytes; at += 64) asm volatile("prefetchw %0" : : "m"(address[at]));
+#endif
+  }
+  bool aborted() const { return executor::load_acquire(abort_word_) != 0; }
+  void reduce(const ReduceArgs& args) const { reduce_(args); }
+
+  bool read_remote(std::uint32_t peer, std::uint64_t address, std::byte* local, std::size_t bytes) {
+    return remote_->read(peer, address, local, bytes);
+  }
+  bool write_remote(std::uint32_t peer, std::uint64_t address, const void* local, std::size_t bytes) {
+    return remote_->write(peer, address, static_cast<const std::byte*>(local), bytes);
+  }
+  std::byte* staging(std::size_t index, std::size_t bytes) {
+    if (tiles_.size() <= index) tiles_.resize(index + 1);
+    if (!tiles_[index]) tiles_[index] = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    return tiles_[index].get();
+  }
+
+ private:
+  const std::uint64_t* abort_word_;
+  RemoteMemory* remote_;
+  ReduceFunction reduce_ = nullptr;
+  std::vector<std::unique_ptr<std::byte[]>> tiles_;
+};
+
+}  // namespace tutti::executor

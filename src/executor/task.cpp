@@ -1,0 +1,49 @@
+#include "executor/task.h"
+
+#include "executor/backoff.h"
+
+#include <vector>
+
+namespace tutti::executor {
+namespace {
+
+/// One task alone, the common case: no list to keep.
+void run_one(Task& task, bool crowded) {
+  Backoff backoff(crowded);
+  for (;;) {
+    const Progress progress = task.advance();
+    if (progress == Progress::kDone || progress == Progress::kFailed) return;
+    if (progress == Progress::kAdvanced) {
+      backoff.reset();
+      continue;
+    }
+    if (backoff.is_slow()) task.check_patience();
+    backoff.wait();
+  }
+}
+
+}  // namespace
+
+void run_tasks(std::span<Task* const> tasks, bool crowded) {
+  if (tasks.size() == 1) return run_one(*tasks[0], crowded);
+  std::vector<Task*> open(tasks.begin(), tasks.end());
+  Backoff backoff(crowded);
+  while (!open.empty()) {
+    bool moved = false;
+    std::erase_if(open, [&](Task* task) {
+      const Progress progress = task->advance();
+      moved |= progress != Progress::kBlocked;
+      return progress == Progress::kDone || progress == Progress::kFailed;
+    });
+    if (moved) {
+      backoff.reset();
+      continue;
+    }
+    if (backoff.is_slow()) {
+      for (Task* task : open) task->check_patience();
+    }
+    backoff.wait();
+  }
+}
+
+}  // namespace tutti::executor

@@ -1,0 +1,65 @@
+#include "planner/plan_cache.h"
+
+#include "planner/tuning.h"
+
+#include <bit>
+
+namespace tutti::planner {
+
+std::size_t PlanCache::Hash::operator()(const Question& q) const {
+  std::uint64_t hash = q.count * 0x9e3779b97f4a7c15u;
+  hash ^= static_cast<std::uint64_t>(q.request.collective) << 56 | static_cast<std::uint64_t>(q.element_bytes) << 48 |
+          static_cast<std::uint64_t>(q.access) << 40 | std::uint64_t{q.in_place} << 36 |
+          std::uint64_t{q.wide_wire} << 37 | std::uint64_t{q.set} << 38 |
+          static_cast<std::uint64_t>(q.request.root) << 16 | static_cast<std::uint64_t>(q.request.rank);
+  hash ^= hash >> 29;
+  return hash * 0xbf58476d1ce4e5b9u;
+}
+
+Result<std::shared_ptr<const Plan>> PlanCache::find(const Question& question, int rank) {
+  if (last_ && question == last_question_) return last_;
+  auto known = plans_.find(question);
+  if (known == plans_.end()) {
+    const Question asked = size_class(question);
+    auto choice = choices_.find(asked);
+    if (choice == choices_.end()) {
+      TUTTI_TRY_ASSIGN(const std::vector<Candidate> found, candidates_for(asked));
+      choice = choices_.emplace(asked, found.front()).first;
+    }
+    if (plans_.size() >= kPlansMax) plans_.clear();
+    TUTTI_TRY_ASSIGN(Plan plan, make(question, choice->second, rank));
+    known = plans_.emplace(question, std::make_shared<const Plan>(std::move(plan))).first;
+  }
+  last_question_ = question;
+  last_ = known->second;
+  return last_;
+}
+
+void PlanCache::set_tuning(std::shared_ptr<const Tuning> tuning) {
+  tuning_fingerprint_ = tuning ? tuning->fingerprint() : 0;
+  rules_.tuning = tuning ? std::move(tuning) : first_tuning_;
+  ++schedules_version_;
+  forget();
+}
+
+Result<std::vector<Candidate>> PlanCache::candidates_for(const Question& question) const {
+  return question.set ? candidates(question, rules_, *set_) : candidates(question, rules_);
+}
+
+Result<Plan> PlanCache::make(const Question& question, const Candidate& candidate, int rank) const {
+  if (question.set) return make_plan(question, rules_, *set_, candidate, rank);
+  return make_plan(question, rules_, candidate, rank);
+}
+
+Question PlanCache::size_class(Question question) {
+  question.count = std::bit_floor(question.count);
+  return question;
+}
+
+bool PlanCache::may_announce(Collective collective) const {
+  const AlgorithmFilter& special = rules_.special[static_cast<int>(collective)];
+  if (special.present) return special.admits("oneshot");
+  return rules_.everywhere.admits("oneshot");
+}
+
+}  // namespace tutti::planner

@@ -1,0 +1,267 @@
+#include "planner/plan.h"
+#include "planner/tuning.h"
+
+#include "base/assert.h"
+#include "schedule/cost_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tutti::planner {
+namespace {
+
+using algorithm::Algorithm;
+using schedule::Endpoint;
+using schedule::Place;
+using schedule::Schedule;
+using schedule::Tiling;
+
+/// Widest messages in units that any rank sends through slots, 0 if none does: equal on every rank, as it looks at all.
+struct Widest {
+  std::uint32_t narrow = 0;
+  std::uint32_t wide = 0;  ///< those that are float32
+};
+Widest widest_messages(const Schedule& schedule, const Question& q, bool direct) {
+  Widest widest;
+  for (const auto& rank : schedule.ranks) {
+    for (const auto& lane : rank.lanes) {
+      for (const Endpoint& e : lane.endpoints) {
+        const bool through_slots = e.place == Place::kPeer && !(direct && e.direct != schedule::Direct::kNone);
+        std::uint32_t& width = q.wide_wire && e.wide ? widest.wide : widest.narrow;
+        if (through_slots) width = std::max(width, e.width);
+      }
+    }
+  }
+  return widest;
+}
+
+/// The longest message through slots.
+std::uint64_t message_bytes_max(const Tiling& t, const Widest& widest) {
+  return std::max(t.message_bytes_max(widest.narrow),
+                  t.message_bytes_max(widest.wide) / t.element_bytes * sizeof(float));
+}
+
+/// How much of a share one round covers: everything where no data goes through slots, else what slots hold.
+Tiling make_tiling(const Question& q, const schedule::Shape& shape, const Widest& widest,
+                   const schedule::SlotShape& slots) {
+  Tiling t;
+  t.count = q.count;
+  t.element_bytes = q.element_bytes;
+  t.units = shape.units;
+  t.lanes = shape.lanes;
+  t.slab = std::max<std::uint64_t>(1, t.share(0).count);
+  const std::uint64_t unit_bytes =
+      std::max<std::uint64_t>(widest.narrow * q.element_bytes, widest.wide * sizeof(float));  // per element of a unit
+  if (unit_bytes == 0) return t;
+  const std::uint64_t per_unit = slots.slot_bytes / unit_bytes / t.align() * t.align();
+  // Units shorter than their alignment: the first ones hold all of a round, which fits a slot then.
+  const std::uint64_t in_slot = slots.slot_bytes / (widest.wide != 0 ? sizeof(float) : q.element_bytes);
+  t.slab = std::min(t.slab, per_unit != 0 ? per_unit * shape.units : in_slot);
+  TUTTI_ASSERT(message_bytes_max(t, widest) <= slots.slot_bytes);
+  return t;
+}
+
+/// What a message and a byte cost, by the way that data goes. Round figures for one host, chosen so that the planner takes what
+/// tutti-perf --tune finds to be the fastest at 2 ranks on 2 cores, or something close to it, at most sizes.
+struct Prices {
+  double message_us;
+  double copy_gbps;
+  double reduce_gbps;
+};
+constexpr Prices kThroughSlots{0.3, 10, 10};
+constexpr Prices kMappedBuffers{0.15, 15, 20};
+constexpr Prices kSingleCopies{1.4, 20, 10};
+/// Blocks from which on system calls copy at a fraction of that: no cache holds them, and what slots carry is written past the
+/// caches, which a system call does not do. Measured like the prices, 2 ranks on 2 cores.
+constexpr double kLargeCopies = 0.2;
+std::uint64_t large_block(Collective collective, bool in_place) {
+  constexpr std::uint64_t kMega = std::uint64_t{1} << 20;
+  switch (collective) {
+    case Collective::kAllReduce: return (in_place ? 32 : 8) * kMega;
+    case Collective::kReduceScatter: return (in_place ? 16 : 4) * kMega;
+    case Collective::kReduce: return kMega;
+    case Collective::kBroadcast: return (in_place ? 1 : 32) * kMega;
+    case Collective::kSend:
+    case Collective::kReceive: return 32 * kMega;
+    default: return 16 * kMega;
+  }
+}
+
+Prices prices_of(const Question& q, bool direct) {
+  if (!direct) return kThroughSlots;
+  if (q.access != Access::kSingleCopy) return kMappedBuffers;
+  Prices prices = kSingleCopies;
+  if (q.count * q.element_bytes >= large_block(q.request.collective, q.in_place)) {
+    prices.copy_gbps *= kLargeCopies;
+    prices.reduce_gbps *= kLargeCopies;
+  }
+  return prices;
+}
+
+double price(const Schedule& schedule, const Question& q, const Rules& rules, bool direct) {
+  schedule::CostInputs inputs;
+  inputs.count = q.count;
+  inputs.element_bytes = q.element_bytes;
+  inputs.wide_bytes = q.wide_wire ? sizeof(float) : 0;
+  inputs.slot_bytes = rules.slots.slot_bytes;
+  inputs.slots = static_cast<int>(rules.slots.slots);
+  inputs.direct = direct;
+  inputs.ranks_per_core = rules.crowding;
+  const Prices prices = prices_of(q, direct);
+  inputs.message_us = prices.message_us;
+  inputs.copy_gbps = prices.copy_gbps;
+  inputs.reduce_gbps = prices.reduce_gbps;
+  return schedule::predict_us(schedule, inputs);
+}
+
+/// A step from message to message names no place, so that all units must be equally long: there is only one.
+bool lengths_are_known(const Schedule& schedule) {
+  if (schedule.shape.units == 1) return true;
+  for (const auto& rank : schedule.ranks) {
+    for (const auto& lane : rank.lanes) {
+      for (const schedule::Step& step : lane.steps) {
+        const auto is_message = [](const Endpoint& e) {
+          return e.place == Place::kPeer && e.direct == schedule::Direct::kNone;
+        };
+        const bool moves = std::ranges::any_of(lane.sources(step), [](const Endpoint& e) { return e.width != 0; });
+        if (moves && std::ranges::all_of(lane.sources(step), is_message) &&
+            std::ranges::all_of(lane.sinks(step), is_message)) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+/// Whether its sums are as the rules and the call ask: in rank order, rounded once.
+bool adds_as_asked(const Algorithm& a, const Question& q, const Rules& rules) {
+  if (!reduces(q.request.collective)) return true;
+  return (!rules.reproducible || a.reproducible) && (!q.wide_wire || a.wide_wire);
+}
+
+bool admitted(const Algorithm& a, const Question& q, const Rules& rules, const AlgorithmFilter& filter) {
+  return a.supports(q.request) && filter.admits(a.name) && adds_as_asked(a, q, rules);
+}
+
+/// A rule for what is not among the candidates says nothing.
+void put_tuned_first(std::vector<Candidate>& found, const Question& q, const Tuning& tuning) {
+  const TunedChoice* choice = tuning.find(q);
+  if (choice == nullptr) return;
+  const auto is_chosen = [&](const Candidate& c) {
+    return c.algorithm->name == choice->algorithm && c.direct == choice->direct;
+  };
+  const auto tuned = std::ranges::find_if(found, is_chosen);
+  if (tuned == found.end()) return;
+  tuned->reason = Reason::kTuning;
+  std::rotate(found.begin(), tuned, tuned + 1);
+}
+
+std::vector<Candidate> admitted_candidates(const Question& q, const Rules& rules, const AlgorithmFilter& filter) {
+  std::vector<Candidate> found;
+  bool all = true;
+  for (const Algorithm& a : algorithm::algorithms()) {
+    if (!admitted(a, q, rules, filter)) {
+      all = all && !admitted(a, q, rules, {});
+      continue;
+    }
+    const bool may_direct = q.in_place ? a.direct_in_place : a.direct;
+    const Schedule schedule = algorithm::make_schedule(a, q.request);
+    TUTTI_ASSERT(lengths_are_known(schedule));
+    const std::uint64_t bytes = q.count * q.element_bytes;
+    const bool worth_copying = q.access == Access::kMapped || bytes >= rules.single_copy_min_bytes;
+    found.push_back(make_candidate(a, schedule, q, rules, false));
+    if (may_direct && q.access != Access::kSlots && worth_copying) {
+      found.push_back(make_candidate(a, schedule, q, rules, true));
+    }
+  }
+  std::ranges::stable_sort(found, {}, &Candidate::predicted_us);
+  for (Candidate& c : found) c.reason = all ? Reason::kPrice : Reason::kNamed;
+  if (rules.tuning) put_tuned_first(found, q, *rules.tuning);
+  put_ordered_first(found, q, rules);
+  return found;
+}
+
+Error nothing_left(const Question& q, const Rules& rules) {
+  std::string names;
+  for (const Algorithm& a : algorithm::algorithms()) {
+    if (admitted(a, q, rules, {})) names += (names.empty() ? "" : ", ") + std::string(a.name);
+  }
+  return error(Code::kInvalidUsage,
+               fmt::format("NCCL_ALGO=\"{}\" leaves no algorithm for {}{}{}; there are {}", rules.text,
+                           tutti::name_of(q.request.collective),
+                           rules.reproducible ? " in reproducible mode (sums in rank order)" : "",
+                           q.wide_wire ? " with a float32 wire (partial sums are not rounded)" : "", names));
+}
+
+}  // namespace
+
+std::string_view name_of(Access access) {
+  switch (access) {
+    case Access::kSlots: return "slots";
+    case Access::kSingleCopy: return "single copy";
+    case Access::kMapped: return "direct";
+  }
+  return "?";
+}
+
+void put_ordered_first(std::vector<Candidate>& found, const Question& q, const Rules& rules) {
+  if (q.access != Access::kSingleCopy || rules.single_copy_min_bytes == 0) return;
+  const auto others = std::stable_partition(found.begin(), found.end(), [](const Candidate& c) { return c.direct; });
+  for (auto c = found.begin(); c != others; ++c) {
+    if (c->reason != Reason::kTuning) c->reason = Reason::kSingleCopy;
+  }
+}
+
+Candidate make_candidate(const Algorithm& a, const Schedule& schedule, const Question& q, const Rules& rules,
+                         bool direct) {
+  const Widest widest = widest_messages(schedule, q, direct);
+  return {&a, direct, widest.narrow, price(schedule, q, rules, direct), widest.wide, Reason::kPrice};
+}
+
+Result<std::vector<Candidate>> candidates(const Question& q, const Rules& rules) {
+  const AlgorithmFilter& special = rules.special[static_cast<int>(q.request.collective)];
+  std::vector<Candidate> found = admitted_candidates(q, rules, special.present ? special : rules.everywhere);
+  // A list for all collectives says nothing about those that have none of its algorithms. One that only fails for want of
+  // reproducible or wide sums is a contradiction.
+  if (found.empty() && !special.present) {
+    Question any_sum = q;
+    any_sum.wide_wire = false;
+    Rules relaxed = rules;
+    relaxed.reproducible = false;
+    if (admitted_candidates(any_sum, relaxed, rules.everywhere).empty())
+      found = admitted_candidates(q, rules, AlgorithmFilter{});
+  }
+  if (found.empty()) return nothing_left(q, rules);
+  return found;
+}
+
+Plan make_plan(const Question& q, const Rules& rules, const Candidate& candidate, int rank) {
+  const Algorithm& a = *candidate.algorithm;
+  return make_plan(q, rules, candidate, std::make_shared<const schedule::RankProgram>(a.build(q.request, rank)),
+                   a.shape(q.request));
+}
+
+Plan make_plan(const Question& q, const Rules& rules, const Candidate& candidate,
+               std::shared_ptr<const schedule::RankProgram> program, const schedule::Shape& shape) {
+  Plan plan;
+  plan.algorithm = candidate.algorithm;
+  plan.program = std::move(program);
+  plan.shape = shape;
+  plan.access = q.access;
+  plan.direct = candidate.direct;
+  plan.reason = candidate.reason;
+  plan.predicted_us = candidate.predicted_us;
+  const Widest widest{candidate.widest, candidate.widest_wide};
+  plan.tiling = make_tiling(q, plan.shape, widest, rules.slots);
+  const std::uint64_t longest = message_bytes_max(plan.tiling, widest);
+  // Words of lines order nothing but themselves, and pushes rely on the order that earlier messages make.
+  plan.lines = !candidate.direct && longest != 0 && longest <= rules.line_bytes;
+  plan.wide_wire = q.wide_wire;
+  plan.scratch_bytes = plan.shape.scratch_blocks * plan.tiling.slab * q.element_bytes;
+  return plan;
+}
+
+}  // namespace tutti::planner

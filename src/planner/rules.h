@@ -1,0 +1,49 @@
+// What restricts and guides the planner's choice: NCCL_ALGO, reproducible sums, a float32 wire, measured crossovers, and the
+// sizes the communicator was made with. Equal on every rank, so that all plan alike.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/result.h"
+#include "schedule/tiling.h"
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::planner {
+
+struct AlgorithmFilter {
+  bool present = false;
+  bool exclude = false;  ///< "^a,b": all but these
+  std::vector<std::string> names;
+
+  bool admits(std::string_view name) const;
+};
+
+class Tuning;
+
+struct Rules {
+  AlgorithmFilter everywhere;  ///< "ring,tree": where it leaves nothing, it is ignored
+  std::array<AlgorithmFilter, kCollectives>
+      special;       ///< "allreduce:ring": where it leaves nothing, the call is an error
+  std::string text;  ///< NCCL_ALGO as given
+  bool reproducible = false;
+  bool wide_wire = false;  ///< partial sums of 16- and 8-bit floats travel as float32
+  schedule::SlotShape slots;
+  std::uint64_t line_bytes = 0;             ///< messages of a plan go as lines if none is longer
+  std::uint64_t single_copy_min_bytes = 0;  ///< 0: by cost
+  double crowding = 1;                      ///< ranks per core
+  std::shared_ptr<const Tuning> tuning;     ///< measured crossovers; nullptr: none
+};
+
+/// Parses NCCL_ALGO: lists of names, "^" in front to exclude, sections split by ";", each for all collectives or, with
+/// "allreduce:" and so on in front, for one. Case does not matter. kInvalidUsage names the word that is wrong and the words there are.
+Result<Rules> make_rules(std::string_view nccl_algo, bool reproducible);
+
+/// Whether the wide wire is for such a call: a sum, product or average of 16- or 8-bit floats.
+bool uses_wide_wire(const Rules& rules, Collective collective, DataType type, ReduceOp op);
+
+}  // namespace tutti::planner

@@ -1,0 +1,29 @@
+// Where an axis has its ticks and what is written at them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tutti::plot {
+
+enum class Scale { kLinear, kLog10, kLog2 };
+/// kBytes: 512, 4K, 256M, 1G in powers of 1024.
+enum class Labels { kPlain, kBytes };
+
+struct Tick {
+  double value = 0;
+  std::string label;
+};
+
+/// The range that the axis covers, and its ticks (at most about ten, all within the range).
+struct Ticks {
+  double low = 0;
+  double high = 1;
+  std::vector<Tick> ticks;
+};
+
+/// For data from `low` to `high` (low <= high, finite, positive for logarithmic scales). The range is the data rounded
+/// outwards: to ticks (linear), powers of two (log2), or 1, 2, 5 times a power of ten (log10).
+Ticks ticks_for(double low, double high, Scale scale, Labels labels);
+
+}  // namespace tutti::plot

@@ -1,0 +1,55 @@
+#include "sim/world.h"
+
+#include "sim/own_algorithms.h"
+
+#include <fmt/format.h>
+
+namespace tutti::sim {
+namespace {
+
+planner::Access access_of(Protocol protocol) {
+  switch (protocol) {
+    case Protocol::kDirect: return planner::Access::kMapped;
+    case Protocol::kSingleCopy: return planner::Access::kSingleCopy;
+    case Protocol::kAnnounce: return planner::Access::kMapped;  // its plan is not run
+    default: return planner::Access::kSlots;
+  }
+}
+
+/// The planner's own view of the one algorithm that is asked for.
+Result<planner::Candidate> find_candidate(const planner::Question& question, planner::Rules rules,
+                                          const CallCase& call) {
+  const bool direct = opens_with_announcement(call.protocol);
+  if (is_own(*call.algorithm)) return planner::Candidate{call.algorithm, true, 0, 0};  // all its messages are direct
+  rules.everywhere.present = true;
+  rules.everywhere.names = {std::string(call.algorithm->name)};
+  TUTTI_TRY_ASSIGN(const auto candidates, planner::candidates(question, rules));
+  const auto wanted = std::find_if(candidates.begin(), candidates.end(), [&](const planner::Candidate& c) {
+    return c.algorithm == call.algorithm && c.direct == direct;
+  });
+  if (wanted != candidates.end()) return *wanted;
+  return error(Code::kInvalidUsage,
+               fmt::format("{} does not do {} over {}{}", call.algorithm->name, tutti::name_of(call.request.collective),
+                           name_of(call.protocol), call.in_place ? " in place" : ""));
+}
+
+}  // namespace
+
+Result<std::vector<planner::Plan>> make_plans(const RunShape& shape, const CallCase& call) {
+  const bool announced = call.protocol == Protocol::kAnnounce;
+  planner::Question question{call.request, call.count, sizeof(Value), access_of(call.protocol),
+                             call.in_place && !announced};
+  planner::Rules rules;
+  rules.slots = shape.slots;
+  // Lines have as many slots, of their own length.
+  if (call.protocol == Protocol::kLines) {
+    rules.slots.slot_bytes = static_cast<std::uint32_t>(shape.lines.payload_bytes());
+    rules.line_bytes = shape.lines.payload_bytes();
+  }
+  TUTTI_TRY_ASSIGN(const planner::Candidate wanted, find_candidate(question, rules, call));
+  std::vector<planner::Plan> plans;
+  for (int r = 0; r < shape.ranks; ++r) plans.push_back(planner::make_plan(question, rules, wanted, r));
+  return plans;
+}
+
+}  // namespace tutti::sim

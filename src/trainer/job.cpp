@@ -1,0 +1,105 @@
+#include "trainer/job.h"
+
+#include "trainer/image_classifier.h"
+#include "trainer/journal.h"
+#include "trainer/language_model.h"
+#include "trainer/replicas.h"
+#include "trainer/summary.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+namespace tutti::trainer {
+
+Outcome<Job> Job::prepare(const Options& options) {
+  Job job;
+  job.options_ = options;
+  if (options.model == ModelKind::kMlp) {
+    auto images = ImageDataset::load(options.images, options.labels, options.holdout, options.seed);
+    if (!images) return images.failure();
+    job.images_ = std::make_unique<ImageDataset>(std::move(*images));
+    job.dataset_ = job.images_.get();
+  } else {
+    auto text = TextDataset::load(options.text, options.context, options.holdout);
+    if (!text) return text.failure();
+    job.text_ = std::make_unique<TextDataset>(std::move(*text));
+    job.dataset_ = job.text_.get();
+  }
+  return job;
+}
+
+std::unique_ptr<Model> Job::make_model() const {
+  if (text_) return std::make_unique<LanguageModel>(options_.context, options_.embedding, options_.hidden);
+  std::vector<std::size_t> sizes{images_->feature_count()};
+  sizes.insert(sizes.end(), options_.hidden.begin(), options_.hidden.end());
+  sizes.push_back(images_->class_count());
+  return std::make_unique<ImageClassifier>(sizes);
+}
+
+int Job::run_rank(int rank, int size, const ncclUniqueId& id) const {
+  use_one_blas_thread();
+  const auto fail = [rank](const Failure& failure) {
+    fmt::print(stderr, "tutti-train: rank {}: {}\n", rank, failure.message);
+    return 1;
+  };
+  const auto model = make_model();
+  auto replicas = Replicas::join(rank, size, id);
+  if (!replicas) return fail(replicas.failure());
+  auto trainer = Trainer::make(options_, *dataset_, *model, *replicas);
+  if (!trainer) return fail(trainer.failure());
+
+  const auto problem = train(*model, *replicas, **trainer);
+  if (!problem) return 0;
+  replicas->give_up();  // before the trainer's buffers go
+  return fail(*problem);
+}
+
+Problem Job::train(Model& model, Replicas& replicas, Trainer& trainer) const {
+  std::optional<Journal> journal;  // rank 0's
+  if (replicas.rank() == 0) {
+    auto opened = Journal::open(options_, trainer.steps());
+    if (!opened) return opened.failure();
+    journal.emplace(std::move(*opened));
+    print_heading(model, trainer.steps(), replicas.size());
+  }
+
+  const auto start = std::chrono::steady_clock::now();
+  if (auto problem = trainer.run(journal ? &*journal : nullptr)) return problem;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+
+  const auto held_out = trainer.evaluate_held_out();
+  if (!held_out) return held_out.failure();
+  if (auto problem = replicas.leave()) return problem;
+  if (!journal) return {};
+  if (auto problem = journal->finish(*held_out)) return problem;
+  print_summary(*held_out, seconds, model, trainer.parameters());
+  return {};
+}
+
+void Job::print_heading(const Model& model, std::int64_t steps, int size) const {
+  fmt::print("{}: {} parameters\n", model.describe(), model.layout().parameter_count());
+  if (text_) {
+    fmt::print("{} bytes of text in {} files, {} of them held out\n", text_->text().bytes.size(),
+               text_->text().file_count, dataset_->held_out().size());
+  } else {
+    fmt::print("{} images of {} classes, {} of them held out\n",
+               dataset_->training().size() + dataset_->held_out().size(), images_->class_count(),
+               dataset_->held_out().size());
+  }
+  fmt::print("{} rank{} ({}), {} steps of {} samples\n\n", size, size == 1 ? "" : "s",
+             options_.threads ? "threads" : "processes", steps, options_.batch);
+  std::fflush(stdout);
+}
+
+void Job::print_summary(const HeldOut& held_out, double seconds, Model& model, const float* parameters) const {
+  if (text_) {
+    print_text_summary(held_out, seconds, *text_, static_cast<LanguageModel&>(model), parameters, options_.seed);
+  } else {
+    print_image_summary(held_out, seconds);
+  }
+}
+
+}  // namespace tutti::trainer

@@ -1,0 +1,132 @@
+#include "trainer/journal.h"
+
+#include "plot/svg.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <numbers>
+#include <string>
+
+namespace tutti::trainer {
+namespace {
+
+constexpr std::int64_t kLinesDefault = 40;
+
+/// Steps averaged into one point of the smooth curve, so that it has about 50 points.
+std::size_t smoothing(std::size_t records) { return std::max<std::size_t>(1, records / 50); }
+
+std::string loss_curve(const std::vector<StepRecord>& records, bool bits) {
+  const double unit = bits ? std::numbers::ln2 : 1.0;
+  plot::Series each{.name = "each step"}, smooth{.name = fmt::format("mean of {} steps", smoothing(records.size()))};
+  const std::size_t window = smoothing(records.size());
+  double sum = 0;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const double loss = records[i].loss / unit;
+    each.points.push_back({static_cast<double>(records[i].step), loss});
+    sum += loss;
+    if ((i + 1) % window != 0) continue;
+    smooth.points.push_back({static_cast<double>(records[i].step) - static_cast<double>(window - 1) / 2.0,
+                             sum / static_cast<double>(window)});
+    sum = 0;
+  }
+  plot::Chart chart;
+  chart.title = "Training loss";
+  chart.x.title = "step";
+  chart.y.title = bits ? "bits per byte" : "cross entropy (nats)";
+  chart.y.from_zero = true;
+  chart.series = {each, smooth};
+  return plot::svg(std::array{chart});
+}
+
+Failure write_failure(const std::string& path) {
+  return Failure{fmt::format("{}: cannot write: {}", path, std::strerror(errno))};
+}
+
+}  // namespace
+
+Problem Journal::check_paths(const Options& options) {
+  for (const auto& path : {options.log, options.plot}) {
+    if (path.empty()) continue;
+    File probe(std::fopen(path.c_str(), "a"));
+    if (!probe) return write_failure(path);
+  }
+  return {};
+}
+
+Outcome<Journal> Journal::open(const Options& options, std::int64_t steps) {
+  Journal journal;
+  journal.model_ = options.model;
+  journal.steps_ = steps;
+  journal.report_every_ = options.report_every > 0 ? options.report_every : (steps + kLinesDefault - 1) / kLinesDefault;
+  journal.log_path_ = options.log;
+  journal.plot_path_ = options.plot;
+  if (!options.log.empty()) {
+    journal.log_.reset(std::fopen(options.log.c_str(), "w"));
+    if (!journal.log_) return write_failure(options.log);
+  }
+  return journal;
+}
+
+Problem Journal::write_log(const std::string& line) {
+  if (!log_) return {};
+  // Flushed, so that a run that is killed leaves whole lines and a reader can follow.
+  if (std::fprintf(log_.get(), "%s\n", line.c_str()) < 0 || std::fflush(log_.get()) != 0)
+    return write_failure(log_path_);
+  return {};
+}
+
+Problem Journal::step(const StepRecord& record) {
+  records_.push_back(record);
+  nlohmann::ordered_json line = {
+      {"step", record.step},       {"loss", record.loss},
+      {"lr", record.lr},           {"samples_per_s", static_cast<double>(record.samples) / record.step_ms * 1e3},
+      {"step_ms", record.step_ms}, {"comm_ms", record.comm_ms}};
+  if (record.param_hash) line["param_hash"] = fmt::format("{:016x}", *record.param_hash);
+  if (auto problem = write_log(line.dump())) return problem;
+  if (record.step == 1 || record.step % report_every_ == 0 || record.step == steps_) print_progress();
+  return {};
+}
+
+void Journal::print_progress() {
+  StepRecord sum;
+  const std::size_t count = records_.size() - reported_;
+  for (std::size_t i = reported_; i < records_.size(); ++i) {
+    sum.loss += records_[i].loss;
+    sum.accuracy += records_[i].accuracy;
+    sum.samples += records_[i].samples;
+    sum.step_ms += records_[i].step_ms;
+    sum.comm_ms += records_[i].comm_ms;
+  }
+  reported_ = records_.size();
+  const double loss = sum.loss / static_cast<double>(count);
+  std::string quality = model_ == ModelKind::kLm
+                            ? fmt::format("{:6.3f} bits/byte", loss / std::numbers::ln2)
+                            : fmt::format("accuracy {:5.1f}%", 100.0 * sum.accuracy / static_cast<double>(count));
+  fmt::print("step {:>6}/{}  loss {:7.4f}  {}  {:>8.0f} samples/s  communication {:4.1f}%\n", records_.back().step,
+             steps_, loss, quality, static_cast<double>(sum.samples) / sum.step_ms * 1e3,
+             100.0 * sum.comm_ms / sum.step_ms);
+  std::fflush(stdout);
+}
+
+Problem Journal::finish(const HeldOut& held_out) {
+  if (held_out.samples > 0) {
+    nlohmann::ordered_json line = {{"held_out_accuracy", held_out.accuracy}, {"held_out_loss", held_out.loss}};
+    if (model_ == ModelKind::kLm) line["held_out_bits_per_byte"] = held_out.loss / std::numbers::ln2;
+    if (auto problem = write_log(line.dump())) return problem;
+  }
+  if (plot_path_.empty()) return {};
+  File file(std::fopen(plot_path_.c_str(), "w"));
+  const std::string picture = loss_curve(records_, model_ == ModelKind::kLm);
+  if (!file || std::fwrite(picture.data(), 1, picture.size(), file.get()) != picture.size() ||
+      std::fflush(file.get()) != 0) {
+    return write_failure(plot_path_);
+  }
+  return {};
+}
+
+}  // namespace tutti::trainer

@@ -1,0 +1,76 @@
+#include "trainer/summary.h"
+
+#include "trainer/random.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <numbers>
+#include <string>
+#include <vector>
+
+namespace tutti::trainer {
+namespace {
+
+constexpr std::size_t kSampleBytes = 400;
+constexpr double kTemperature = 0.7;
+
+/// Indented, with what a terminal must not get as dots.
+std::string for_terminal(const std::string& bytes) {
+  std::string shown = "  | ";
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n') {
+      shown += "\n  | ";
+    } else if (c == '\t') {
+      shown += "    ";
+    } else {
+      shown += byte >= 0x20 && byte < 0x7f ? c : '.';
+    }
+  }
+  return shown;
+}
+
+/// What stands before the first word after the middle of the text.
+std::string prompt_from_middle(const std::vector<std::uint8_t>& bytes, std::size_t context) {
+  std::size_t end = std::max(bytes.size() / 2, context);
+  const auto starts_word = [&](std::size_t at) { return bytes[at - 1] == ' ' && bytes[at] > ' '; };
+  while (end + 1 < bytes.size() && !starts_word(end)) ++end;
+  return {bytes.begin() + static_cast<std::ptrdiff_t>(end - context), bytes.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+}  // namespace
+
+void print_image_summary(const HeldOut& held_out, double seconds) {
+  fmt::print("\ntrained in {:.1f} s\n", seconds);
+  if (held_out.samples == 0) {
+    fmt::print("nothing was held out (--holdout 0), so the accuracy on unseen images is unknown\n");
+  } else {
+    fmt::print("held-out loss: {:.4f} on {} images\n", held_out.loss, held_out.samples);
+    fmt::print("held-out accuracy: {:.4f}\n", held_out.accuracy);
+  }
+  std::fflush(stdout);
+}
+
+void print_text_summary(const HeldOut& held_out, double seconds, const TextDataset& dataset, LanguageModel& model,
+                        const float* parameters, std::uint64_t seed) {
+  const auto& bytes = dataset.text().bytes;
+  fmt::print("\ntrained in {:.1f} s\n", seconds);
+  if (held_out.samples == 0) {
+    fmt::print("nothing was held out (--holdout 0), so the loss on unseen text is unknown\n");
+  } else {
+    fmt::print("held-out loss: {:.3f} bits per byte on {} bytes; knowing only how often each byte occurs: {:.3f}\n",
+               held_out.loss / std::numbers::ln2, held_out.samples, unigram_bits(bytes));
+    fmt::print("held-out accuracy: {:.4f} (next byte guessed)\n", held_out.accuracy);
+  }
+  Random random(seed);
+  const std::string prompt = prompt_from_middle(bytes, dataset.context());
+  fmt::print("\nthe model goes on from \"{}\":\n{}\n", for_terminal(prompt).substr(4),
+             for_terminal(model.sample(parameters, prompt, kSampleBytes, kTemperature, random)));
+  std::fflush(stdout);
+}
+
+}  // namespace tutti::trainer

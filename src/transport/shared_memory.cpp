@@ -1,0 +1,162 @@
+#include "transport/shared_memory.h"
+
+#include "base/mapping.h"
+#include "transport/address_table.h"
+#include "transport/memory_available.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace tutti::transport {
+namespace {
+
+constexpr std::uint64_t kFreedRemembered = 256;
+
+struct State {
+  AddressTable table;
+  std::mutex mutex;  ///< of writers, and of freed_inodes
+  std::uint32_t last_number = 0;
+  std::array<std::uint64_t, kFreedRemembered> freed_inodes{};
+  std::atomic<std::uint64_t> freed_count{0};
+};
+
+// Never destroyed: threads that outlive main may still look addresses up.
+State& state() {
+  static State& created = [&]() -> State& {
+    auto* made = new State;
+    // A child must not inherit a table in the middle of a change.
+    pthread_atfork([] { state().mutex.lock(); }, [] { state().mutex.unlock(); }, [] { state().mutex.unlock(); });
+    return *made;
+  }();
+  return created;
+}
+
+Error no_memory(std::uint64_t bytes, const std::string& reason) {
+  const std::uint64_t available = memory_available_bytes();
+  return error(
+      Code::kSystem,
+      fmt::format("cannot allocate {} bytes ({:.1f} MiB) of shared memory: {}; {:.1f} MiB are available. Use "
+                  "smaller buffers, free memory, or raise the container's memory limit",
+                  bytes, static_cast<double>(bytes) / (1 << 20), reason, static_cast<double>(available) / (1 << 20)));
+}
+
+Result<void*> map_whole(int fd, std::uint64_t bytes) {
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  if (address == MAP_FAILED) {
+    if (errno == ENOMEM) return no_memory(bytes, fmt::format("mmap: {}", strerror(errno)));
+    return system_error(fmt::format("cannot map {} bytes of shared memory (descriptor {})", bytes, fd));
+  }
+  return address;
+}
+
+/// Maps the file and enters it into the table, which owns the descriptor from then on.
+Result<void*> enter(Descriptor& fd, std::uint64_t bytes, std::uint64_t inode) {
+  TUTTI_TRY_ASSIGN(void* const address, map_whole(fd.get(), bytes));
+  State& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  if (shared.last_number == std::numeric_limits<std::uint32_t>::max()) {
+    munmap(address, bytes);
+    return error(Code::kInvalidUsage, "this process has made 2^32 shared allocations; it cannot number another");
+  }
+  shared.table.insert({.start = reinterpret_cast<std::uintptr_t>(address),
+                       .bytes = bytes,
+                       .inode = inode,
+                       .number = ++shared.last_number,
+                       .fd = fd.release()});
+  return address;
+}
+
+}  // namespace
+
+Result<void*> shared_allocate(std::size_t bytes) {
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()) - page)
+    return error(Code::kInvalidArgument, fmt::format("cannot allocate {} bytes of shared memory: more than an address "
+                                                     "space holds",
+                                                     bytes));
+  const std::uint64_t rounded = std::max<std::uint64_t>((bytes + page - 1) / page * page, page);
+  // Asked before, because the kernel's own answer to too much shared memory is to kill a process.
+  if (rounded > memory_available_bytes()) return no_memory(rounded, "it is more than there is");
+
+  auto file = create_memory_file("tutti-shared", rounded, Backing::kReserved);
+  if (!file.ok()) return no_memory(rounded, file.error().message);
+  Descriptor fd = std::move(file).value();
+  struct stat facts;
+  if (fstat(fd.get(), &facts) != 0) return system_error("cannot make a shared allocation: fstat");
+  return enter(fd, rounded, facts.st_ino);
+}
+
+Result<void*> shared_import(int fd) {
+  struct stat facts;
+  if (fstat(fd, &facts) != 0) return system_error(fmt::format("cannot import descriptor {}: fstat", fd));
+  if (!S_ISREG(facts.st_mode) || facts.st_size <= 0)
+    return error(Code::kInvalidArgument,
+                 fmt::format("cannot import descriptor {}: it is not shared memory, or is empty "
+                             "(give one from tuttiMemAlloc or memfd_create)",
+                             fd));
+  Descriptor own(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (own.get() < 0) return system_error(fmt::format("cannot import descriptor {}: fcntl(F_DUPFD_CLOEXEC)", fd));
+  return enter(own, static_cast<std::uint64_t>(facts.st_size), facts.st_ino);
+}
+
+Result<int> shared_fd(const void* address) {
+  State& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  const auto found = shared.table.find(reinterpret_cast<std::uintptr_t>(address), 1);
+  if (!found)
+    return error(Code::kInvalidArgument,
+                 fmt::format("{} does not lie in a shared allocation of this process", fmt::ptr(address)));
+  const int copy = fcntl(found->fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return system_error("cannot duplicate the descriptor of a shared allocation");
+  return copy;
+}
+
+Status shared_free(void* address) {
+  State& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  const auto removed = shared.table.remove(reinterpret_cast<std::uintptr_t>(address));
+  if (!removed)
+    return error(Code::kInvalidArgument, fmt::format("cannot free {}: it is not the start of a shared allocation of "
+                                                     "this process (freed already?)",
+                                                     fmt::ptr(address)));
+  munmap(address, removed->bytes);
+  close(removed->fd);
+  const std::uint64_t count = shared.freed_count.load(std::memory_order_relaxed);
+  shared.freed_inodes[count % kFreedRemembered] = removed->inode;
+  shared.freed_count.store(count + 1, std::memory_order_release);
+  return {};
+}
+
+std::optional<SharedReference> shared_find(const void* address, std::size_t bytes) {
+  return state().table.find(reinterpret_cast<std::uintptr_t>(address), bytes);
+}
+
+std::uint64_t shared_version() { return state().table.version(); }
+
+std::uint64_t shared_freed_count() { return state().freed_count.load(std::memory_order_acquire); }
+
+std::optional<std::vector<std::uint64_t>> shared_freed_since(std::uint64_t since) {
+  State& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  const std::uint64_t count = shared.freed_count.load(std::memory_order_relaxed);
+  if (since > count || count - since > kFreedRemembered) return std::nullopt;
+  std::vector<std::uint64_t> inodes;
+  for (std::uint64_t i = since; i < count; ++i) inodes.push_back(shared.freed_inodes[i % kFreedRemembered]);
+  return inodes;
+}
+
+}  // namespace tutti::transport

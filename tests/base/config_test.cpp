@@ -1,0 +1,192 @@
+// The configuration is read once per process, so every case forks a child, sets its environment and looks at it there.
+// An executable of its own: no other test may have read the configuration before.
+#include "base/config.h"
+#include "base/log.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <catch2/catch.hpp>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+/// What the child wrote to stderr and what `report` returned there.
+struct Seen {
+  std::string log;
+  std::string report;
+};
+
+std::string read_all(int fd) {
+  std::string text;
+  char part[4096];
+  for (ssize_t got = 0; (got = read(fd, part, sizeof(part))) > 0;) text.append(part, static_cast<std::size_t>(got));
+  close(fd);
+  return text;
+}
+
+Seen in_child(const Environment& environment, const std::function<std::string(const tutti::Config&)>& report) {
+  int log[2];
+  int answer[2];
+  REQUIRE(pipe(log) == 0);
+  REQUIRE(pipe(answer) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    clearenv();
+    for (const auto& [key, value] : environment) setenv(key.c_str(), value.c_str(), 1);
+    dup2(log[1], STDERR_FILENO);
+    const std::string text = report(tutti::config());
+    _exit(write(answer[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
+  }
+  close(log[1]);
+  close(answer[1]);
+  Seen seen{read_all(log[0]), read_all(answer[0])};
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
+  return seen;
+}
+
+std::string everything(const tutti::Config& c) {
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", static_cast<int>(c.log_level),
+                     c.log_file, c.algorithm, c.device, c.host_id, c.timeout_s, c.reproducible, c.blocking,
+                     c.blocking_set, c.shm_disable, c.single_copy, c.slot_bytes, c.single_copy_min_bytes, c.simd,
+                     c.lines, c.p2p_disable, c.wide_wire, c.tuning_file, c.stream_min_bytes);
+}
+
+constexpr const char* kDefaults = "0|||||1800|false|true|false|false|true|0|0||false|false|false||0";
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("without variables, or with empty ones, everything has its default", "[config]") {
+  CHECK(in_child({}, everything).report == kDefaults);
+  const Seen empty = in_child({{"NCCL_DEBUG", ""}, {"TUTTI_TIMEOUT_S", ""}, {"TUTTI_SIMD", ""}}, everything);
+  CHECK(empty.report == kDefaults);
+  CHECK(empty.log.empty());
+}
+
+TEST_CASE("every variable arrives in its field", "[config]") {
+  const Seen seen = in_child({{"NCCL_DEBUG", "Info"},
+                              {"NCCL_DEBUG_FILE", "/dev/null"},
+                              {"NCCL_ALGO", "ring;allreduce:^tree"},
+                              {"TUTTI_DEVICE", "HOST"},
+                              {"NCCL_HOSTID", "box-7"},
+                              {"TUTTI_TIMEOUT_S", "2.5"},
+                              {"TUTTI_REPRODUCIBLE", "1"},
+                              {"NCCL_COMM_BLOCKING", "0"},
+                              {"NCCL_SHM_DISABLE", "1"},
+                              {"TUTTI_SINGLE_COPY", "0"},
+                              {"TUTTI_SLOT_BYTES", "64K"},
+                              {"TUTTI_SINGLE_COPY_MIN_BYTES", "12345"},
+                              {"TUTTI_STREAM_MIN_BYTES", "3M"},
+                              {"NCCL_PROTO", "ll"},
+                              {"NCCL_P2P_DISABLE", "1"},
+                              {"TUTTI_SIMD", "avx2"},
+                              {"TUTTI_WIRE", "Float32"},
+                              {"TUTTI_TUNING_FILE", "/etc/tuning"}},
+                             everything);
+  CHECK(seen.report ==
+        "3|/dev/null|ring;allreduce:^tree|host|box-7|2.5|true|false|true|true|false|65536|12345|avx2|true|true|true|/"
+        "etc/tuning|3145728");
+  CHECK(seen.log.empty());
+}
+
+TEST_CASE("a bad value is told once, with key, value and what is accepted, and the default is used", "[config]") {
+  const Environment bad_values = {
+      {"TUTTI_DEVICE", "gpu"},          {"TUTTI_TIMEOUT_S", "10 s"},  {"TUTTI_REPRODUCIBLE", "yes"},
+      {"NCCL_COMM_BLOCKING", "2"},      {"NCCL_SHM_DISABLE", "on"},   {"TUTTI_SINGLE_COPY", "-1"},
+      {"TUTTI_SLOT_BYTES", "65"},       {"TUTTI_SIMD", "sse"},        {"TUTTI_SINGLE_COPY_MIN_BYTES", "1e6"},
+      {"NCCL_PROTO", "LL,Fast"},        {"NCCL_P2P_DISABLE", "2"},    {"TUTTI_WIRE", "float64"},
+      {"TUTTI_STREAM_MIN_BYTES", "-1"}, {"TUTTI_CARRY_BYTES", "8KB"},
+  };
+  Environment environment = bad_values;
+  environment["NCCL_DEBUG"] = "WARN";
+  const Seen seen = in_child(environment, [](const tutti::Config&) { return everything(tutti::config()); });
+  CHECK(seen.report == "2" + std::string(kDefaults).substr(1));
+  for (const auto& [key, value] : bad_values) {
+    CHECK(count_of(seen.log, key + "=" + value + " is ignored: accepted is ") == 1);
+  }
+  CHECK(count_of(seen.log, "\n") == bad_values.size());
+}
+
+TEST_CASE("numbers are read strictly", "[config]") {
+  const auto timeout = [](const tutti::Config& c) { return fmt::format("{}", c.timeout_s); };
+  CHECK(in_child({{"TUTTI_TIMEOUT_S", "0"}}, timeout).report == "0");
+  for (const char* bad : {"-1", "nan", "inf", "1,5", " 3", "3 ", "0x10", "1e999"}) {
+    CHECK(in_child({{"TUTTI_TIMEOUT_S", bad}}, timeout).report == "1800");
+  }
+  const auto slots = [](const tutti::Config& c) { return fmt::format("{}", c.slot_bytes); };
+  CHECK(in_child({{"TUTTI_SLOT_BYTES", "1g"}}, slots).report == "1073741824");
+  for (const char* bad : {"2G", "-64", "64KB", "K", "64 K", "18446744073709551616", "18446744073709551552", "+64"}) {
+    CHECK(in_child({{"TUTTI_SLOT_BYTES", bad}}, slots).report == "0");
+  }
+}
+
+TEST_CASE("NCCL_PROTO leaves lines or does not", "[config]") {
+  const auto lines = [](const char* list) {
+    return in_child({{"NCCL_PROTO", list}}, [](const tutti::Config& c) { return fmt::format("{}", c.lines); }).report;
+  };
+  for (const char* with : {"LL", "ll128", "LL,LL128", "^Simple", "^LL128,Simple"}) CHECK(lines(with) == "true");
+  for (const char* without : {"Simple", "Simple,LL", "^LL", "^LL,LL128"}) CHECK(lines(without) == "false");
+}
+
+TEST_CASE("a bad NCCL_DEBUG is told although no level was chosen", "[config]") {
+  const Seen seen = in_child({{"NCCL_DEBUG", "LOUD"}}, [](const tutti::Config&) { return std::string(); });
+  CHECK_THAT(seen.log, Catch::Contains("NCCL_DEBUG=LOUD") && Catch::Contains("VERSION"));
+}
+
+TEST_CASE("a log line has host, process, thread, level and text, and levels filter", "[log]") {
+  const Seen seen = in_child({{"NCCL_DEBUG", "WARN"}}, [](const tutti::Config&) {
+    tutti::log_warn("tile {} of {}", 3, 4);
+    tutti::log_info("not shown");
+    return fmt::format(":{0}:{0} [WARN] Tutti tile 3 of 4\n", getpid());
+  });
+  CHECK_THAT(seen.log, Catch::EndsWith(seen.report));
+  CHECK(count_of(seen.log, "\n") == 1);
+  CHECK(in_child({}, [](const tutti::Config&) {
+          tutti::log_warn("silent");
+          return std::string();
+        }).log.empty());
+}
+
+TEST_CASE("NCCL_DEBUG_FILE: %h and %p are filled in, and a file that cannot be opened falls back to stderr", "[log]") {
+  char directory[] = "/tmp/tutti-log-XXXXXX";
+  REQUIRE(mkdtemp(directory) != nullptr);
+  const std::string pattern = std::string(directory) + "/%h.%p%%.log";
+  const Seen seen = in_child({{"NCCL_DEBUG", "INFO"}, {"NCCL_DEBUG_FILE", pattern}}, [&](const tutti::Config&) {
+    tutti::log_info("first");
+    tutti::log_info("second");
+    char host[256] = {};
+    gethostname(host, sizeof(host) - 1);
+    host[strcspn(host, ".")] = '\0';
+    return fmt::format("{}/{}.{}%.log", directory, host, getpid());
+  });
+  CHECK(seen.log.empty());
+  const int file = open(seen.report.c_str(), O_RDONLY);
+  REQUIRE(file >= 0);
+  const std::string text = read_all(file);
+  CHECK_THAT(text, Catch::Contains("Tutti first\n") && Catch::EndsWith("Tutti second\n"));
+  unlink(seen.report.c_str());
+  rmdir(directory);
+
+  const Seen fallback = in_child({{"NCCL_DEBUG", "WARN"}, {"NCCL_DEBUG_FILE", "/nowhere/x"}}, [](const tutti::Config&) {
+    tutti::log_warn("kept");
+    tutti::log_warn("kept");
+    return std::string();
+  });
+  CHECK(count_of(fallback.log, "Tutti kept\n") == 2);
+  CHECK(count_of(fallback.log, "NCCL_DEBUG_FILE=/nowhere/x") == 1);
+}

@@ -1,0 +1,86 @@
+#include "base/descriptor.h"
+
+#include "base/mapping.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <catch2/catch.hpp>
+
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+namespace {
+
+bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+
+}  // namespace
+
+TEST_CASE("a descriptor has one owner and is closed once", "[descriptor]") {
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  tutti::Descriptor reader(ends[0]);
+  {
+    tutti::Descriptor writer(ends[1]);
+    tutti::Descriptor moved = std::move(writer);
+    CHECK(moved.get() == ends[1]);
+    CHECK_FALSE(static_cast<bool>(writer));
+    CHECK(is_open(ends[1]));
+  }
+  CHECK_FALSE(is_open(ends[1]));
+  const int raw = reader.release();
+  reader.reset();
+  CHECK(is_open(raw));
+  reader.reset(raw);
+  reader = tutti::Descriptor();
+  CHECK_FALSE(is_open(raw));
+}
+
+TEST_CASE("a memory file is zero-filled, shared, sealed and closed on exec", "[mapping]") {
+  for (const auto backing : {tutti::Backing::kReserved, tutti::Backing::kOnTouch}) {
+    auto file = tutti::create_memory_file("tutti-test", 10000, backing);
+    REQUIRE(file.ok());
+    const int fd = file.value().get();
+    CHECK((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+    CHECK(ftruncate(fd, 100) != 0);
+    CHECK(ftruncate(fd, 20000) != 0);
+    auto first = tutti::Mapping::map_file(fd, 10000);
+    auto second = tutti::Mapping::map_file(fd, 10000);
+    REQUIRE(first.ok());
+    REQUIRE(second.ok());
+    for (std::size_t i = 0; i < 10000; ++i) REQUIRE(first.value().data()[i] == std::byte{0});
+    std::memset(first.value().data() + 9000, 0x5a, 1000);
+    CHECK(second.value().data()[9999] == std::byte{0x5a});
+    auto too_long = tutti::Mapping::map_file(fd, 10001);
+    REQUIRE_FALSE(too_long.ok());
+    CHECK_THAT(too_long.error().message, Catch::Contains("10000") && Catch::Contains("10001"));
+  }
+}
+
+TEST_CASE("a mapping moves and keeps its contents", "[mapping]") {
+  auto made = tutti::Mapping::map_anonymous(4096);
+  REQUIRE(made.ok());
+  tutti::Mapping first = std::move(made).value();
+  first.data()[4095] = std::byte{7};
+  tutti::Mapping second;
+  second = std::move(first);
+  CHECK_FALSE(static_cast<bool>(first));
+  CHECK(second.size() == 4096);
+  CHECK(second.data()[4095] == std::byte{7});
+}
+
+TEST_CASE("shared memory that cannot be had is an error with the number of bytes", "[mapping]") {
+  rlimit before = {};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit small = before;
+  small.rlim_cur = 4096;
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  auto file = tutti::create_memory_file("tutti-test", 123456789, tutti::Backing::kReserved);
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  std::signal(SIGXFSZ, old_handler);
+  REQUIRE_FALSE(file.ok());
+  CHECK(file.error().code == tutti::Code::kSystem);
+  CHECK_THAT(file.error().message, Catch::Contains("123456789"));
+}

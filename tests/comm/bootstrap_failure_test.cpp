@@ -1,0 +1,349 @@
+// What must happen when a bootstrap goes wrong: everybody gets the same reason, soon, and nothing is left behind.
+#include "base/random.h"
+#include "comm/bootstrap.h"
+#include "comm/messages.h"
+#include "comm/unix_socket.h"
+#include "rank_runs.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+using namespace rank_runs;
+using Catch::Contains;
+using tutti::Code;
+using tutti::comm::BootstrapArgs;
+using tutti::comm::Connection;
+using tutti::comm::FrameType;
+using tutti::comm::PrivateDescriptor;
+using tutti::comm::UniqueId;
+
+namespace {
+
+UniqueId new_id() {
+  auto id = tutti::comm::make_unique_id();
+  REQUIRE(id.ok());
+  return id.value();
+}
+
+void check_all_work(std::vector<Outcome>& outcomes) {
+  for (Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    REQUIRE(outcome.ok);
+    close(outcome.result.control.fd);
+  }
+}
+
+PrivateDescriptor stranger(const UniqueId& id, const std::string& bytes) {
+  PrivateDescriptor socket = tutti::comm::connect_unix(id.address);
+  REQUIRE(socket);
+  REQUIRE(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+  return socket;
+}
+
+bool is_closed_soon(int socket) {
+  const Stopwatch watch;
+  char byte = 0;
+  while (watch.seconds() < 5) {
+    const ssize_t got = recv(socket, &byte, 1, MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN)) return true;
+    usleep(1000);
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a rank with a damaged secret fails alone", "[bootstrap]") {
+  const NothingLeft nothing_left;
+  const UniqueId id = new_id();
+  UniqueId damaged = id;
+  damaged.secret[31] ^= 1;
+  const Outcome outcome = run_rank(damaged, 1, 2);
+  CHECK_FALSE(outcome.ok);
+  CHECK(outcome.code == Code::kInvalidUsage);
+  CHECK_THAT(outcome.message, Contains("secret"));
+  auto others = run_threads(id, {0, 1}, 2);
+  check_all_work(others);
+}
+
+TEST_CASE("strangers delay nobody and get nothing", "[bootstrap]") {
+  const NothingLeft nothing_left;
+  {
+    const UniqueId id = new_id();
+    const std::string header("TUTI\x01\0\0\0", 8);
+    const PrivateDescriptor silent = stranger(id, "");
+    const PrivateDescriptor half = stranger(id, header + std::string("\x24\0\0\0ab", 6));
+    const PrivateDescriptor garbage = stranger(id, "GET / HTTP/1.1\r\nHost: box\r\n\r\n");
+    const PrivateDescriptor huge = stranger(id, header + "\xff\xff\xff\x7f" + std::string(5000, 'x'));
+    const PrivateDescriptor no_greeting = stranger(id, std::string("TUTI\x06\0\0\0\0\0\0\0", 12));
+    // A good greeting, then a hello whose proof is wrong.
+    PrivateDescriptor liar = stranger(id, header + std::string("\x24\0\0\0", 4) + std::string(36, 'n'));
+    const std::string hello = std::string("TUTI\x03\0\0\0\x50\0\0\0", 12) + std::string(80, 'p');
+    REQUIRE(send(liar.get(), hello.data(), hello.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(hello.size()));
+    CHECK(is_closed_soon(garbage.get()));
+    CHECK(is_closed_soon(huge.get()));
+    CHECK(is_closed_soon(no_greeting.get()));
+    const Stopwatch watch;
+    auto outcomes = run_threads(id, all_ranks(4), 4);
+    check_all_work(outcomes);
+    CHECK(watch.seconds() < 1);
+    CHECK(is_closed_soon(silent.get()));
+    CHECK(is_closed_soon(half.get()));
+  }
+}
+
+TEST_CASE("a crowd of silent strangers cannot keep ranks out", "[bootstrap]") {
+  const NothingLeft nothing_left;
+  const UniqueId id = new_id();
+  std::vector<PrivateDescriptor> crowd;
+  for (int i = 0; i < 400; ++i) {
+    PrivateDescriptor socket = tutti::comm::connect_unix(id.address);
+    if (socket) crowd.push_back(std::move(socket));
+  }
+  REQUIRE(crowd.size() > 300);
+  const Stopwatch watch;
+  auto outcomes = run_threads(id, all_ranks(3), 3);
+  check_all_work(outcomes);
+  CHECK(watch.seconds() < 1.5);
+}
+
+TEST_CASE("a duplicate rank is told to all, with both processes", "[bootstrap]") {
+  const NothingLeft nothing_left;
+  const UniqueId id = new_id();
+  for (const Outcome& outcome : run_threads(id, {0, 3, 1, 3}, 4)) {
+    CHECK_FALSE(outcome.ok);
+    CHECK(outcome.code == Code::kInvalidUsage);
+    CHECK_THAT(outcome.message, Contains(fmt::format("rank 3 appeared twice (processes {0} and {0})", getpid())));
+    CHECK(outcome.seconds < 2);
+  }
+}
+
+TEST_CASE("different rank counts are told to all, with both counts", "[bootstrap]") {
+  const NothingLeft nothing_left(8);  // If rank 1 comes first, the root waits a while for five.
+  const UniqueId id = new_id();
+  const auto outcomes = run_threads(id, {0, 1, 2}, 3, [](BootstrapArgs& args) {
+    if (args.rank == 1) args.ranks = 5;
+  });
+  for (const Outcome& outcome : outcomes) {
+    CHECK_FALSE(outcome.ok);
+    CHECK(outcome.code == Code::kInvalidUsage);
+    CHECK_THAT(outcome.message, Contains("3") && Contains("5") && Contains("rank 1") && Contains("ranks"));
+  }
+}
+
+TEST_CASE("another version of the protocol is told to all", "[bootstrap]") {
+  const NothingLeft nothing_left;
+  const UniqueId id = new_id();
+  tutti::comm::Secret secret;
+  std::memcpy(secret.data(), id.secret, secret.size());
+  std::vector<Outcome> outcomes;
+  std::thread ranks([&] { outcomes = run_threads(id, {0}, 2); });
+  Connection newer(tutti::comm::connect_unix(id.address), Connection::kRootPayloadMax);
+  const auto next = [&newer] {
+    for (bool open = true;;) {
+      auto frame = newer.next();
+      if (frame.ok() && frame.value()) return std::move(*frame.value());
+      if (!frame.ok() || !open) return tutti::comm::Frame{};
+      open = newer.fill() == Connection::Input::kOpen;
+      usleep(500);
+    }
+  };
+  usleep(50000);
+  const tutti::comm::Greeting greeting{77, {}};
+  newer.queue(FrameType::kGreeting, encode(greeting));
+  newer.flush();
+  const auto challenge = tutti::comm::decode_challenge(next().payload);
+  tutti::comm::WireWriter hello;
+  if (challenge) hello.raw(rank_proof(secret, greeting, *challenge, FrameType::kHello, {}));
+  newer.queue(FrameType::kHello, hello.take());
+  newer.flush();
+  const auto told = tutti::comm::decode_failure(next().payload);
+  ranks.join();
+  REQUIRE(challenge);
+  CHECK(tutti::same_digest(challenge->proof, root_proof(secret, greeting, *challenge)));
+  REQUIRE(told);
+  for (const std::string& message : {told->message, outcomes[0].message}) {
+    CHECK_THAT(message, Contains("version 77") && Contains("version 1"));
+  }
+  CHECK_FALSE(outcomes[0].ok);
+
+  UniqueId newer_id = id;
+  newer_id.version = 9;
+  CHECK_THAT(run_rank(newer_id, 0, 1).message, Contains("version 9") && Contains("version 1"));
+}
+
+TEST_CASE("a rank that is killed while others still come is named to all, late comers too", "[bootstrap]") {
+  const NothingLeft nothing_left;
+  const UniqueId id = new_id();
+  const pid_t victim = spawn([&] { return run_rank(id, 2, 4).message; });
+  std::vector<Outcome> outcomes;
+  std::thread ranks([&] { outcomes = run_threads(id, {0, 3}, 4); });
+  usleep(100000);
+  const Stopwatch watch;
+  kill(victim, SIGKILL);
+  ranks.join();
+  CHECK(watch.seconds() < 0.5);
+  waitpid(victim, nullptr, 0);
+  outcomes.push_back(run_rank(id, 1, 4));
+  for (const Outcome& outcome : outcomes) {
+    CHECK_FALSE(outcome.ok);
+    CHECK(outcome.code == Code::kRemote);
+    CHECK_THAT(outcome.message, Contains(fmt::format("rank 2 (process {})", victim)));
+  }
+}
+
+TEST_CASE("a rank that is killed between the table and the control segment is named to all", "[bootstrap]") {
+  const NothingLeft nothing_left;
+  for (const int victim_rank : {0, 2}) {  // The leader and a follower.
+    const UniqueId id = new_id();
+    const pid_t victim = spawn([&] {
+      return run_rank(id, victim_rank, 3,
+                      [](BootstrapArgs& args) {
+                        args.control_bytes = [](int) -> std::size_t {
+                          raise(SIGKILL);
+                          return 0;
+                        };
+                      })
+          .message;
+    });
+    const auto outcomes = run_threads(id, victim_rank == 0 ? std::vector{1, 2} : std::vector{0, 1}, 3);
+    waitpid(victim, nullptr, 0);
+    for (const Outcome& outcome : outcomes) {
+      CHECK_FALSE(outcome.ok);
+      CHECK(outcome.seconds < 1);
+      CHECK_THAT(outcome.message, Contains(fmt::format("rank {} (process {})", victim_rank, victim)));
+    }
+  }
+}
+
+TEST_CASE("what one rank cannot do is told to all", "[bootstrap]") {
+  const NothingLeft nothing_left;
+  const UniqueId id = new_id();
+  const auto outcomes = run_threads(id, {0, 1, 2}, 3, [](BootstrapArgs& args) {
+    if (args.rank == 2) args.control_bytes = [](int) -> std::size_t { return 12345; };
+  });
+  for (const Outcome& outcome : outcomes) {
+    CHECK_FALSE(outcome.ok);
+    CHECK_THAT(outcome.message, Contains("12345") && Contains("12288"));
+  }
+  CHECK_THAT(outcomes[0].message, Contains("rank 2"));
+}
+
+TEST_CASE("the death of the id's maker ends all waits, even if it has children", "[bootstrap]") {
+  const NothingLeft nothing_left;
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t maker = spawn([&]() -> std::string {
+    auto id = tutti::comm::make_unique_id();
+    if (!id.ok()) return id.error().message;
+    spawn([&]() -> std::string {
+      close(ends[1]);
+      sleep(3);
+      return "";
+    });
+    if (write(ends[1], &id.value(), sizeof(UniqueId)) != sizeof(UniqueId)) return "pipe";
+    pause();
+    return "";
+  });
+  close(ends[1]);
+  UniqueId id;
+  REQUIRE(read(ends[0], &id, sizeof(id)) == sizeof(id));
+  close(ends[0]);
+  std::vector<Outcome> outcomes;
+  std::thread ranks([&] { outcomes = run_threads(id, {0, 1}, 3); });
+  usleep(100000);
+  const Stopwatch watch;
+  kill(maker, SIGKILL);
+  ranks.join();
+  CHECK(watch.seconds() < 0.5);
+  for (const Outcome& outcome : outcomes) {
+    CHECK(outcome.code == Code::kRemote);
+    CHECK_THAT(outcome.message, Contains(fmt::format("process {}", maker)) && Contains("unique id"));
+  }
+  const Outcome late = run_rank(id, 2, 3);
+  CHECK(late.code == Code::kRemote);
+  CHECK_THAT(late.message, Contains("nobody listens"));
+  CHECK(late.seconds < 0.5);
+  waitpid(maker, nullptr, 0);
+}
+
+TEST_CASE("a timeout names the missing ranks", "[bootstrap]") {
+  const NothingLeft nothing_left(8);
+  const UniqueId id = new_id();
+  for (const Outcome& outcome : run_threads(id, {0, 2}, 4, [](BootstrapArgs& args) { args.timeout_s = 0.3; })) {
+    CHECK_FALSE(outcome.ok);
+    CHECK(outcome.code == Code::kRemote);
+    CHECK_THAT(outcome.message, Contains("0.3 s") && Contains("2 of 4 ranks did not come: ranks 1, 3"));
+    CHECK(outcome.seconds > 0.29);
+    CHECK(outcome.seconds < 0.8);
+  }
+}
+
+TEST_CASE("a stopped maker of the id is a timeout too", "[bootstrap]") {
+  const NothingLeft nothing_left;
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t maker = spawn([&]() -> std::string {
+    auto id = tutti::comm::make_unique_id();
+    if (!id.ok() || write(ends[1], &id.value(), sizeof(UniqueId)) != sizeof(UniqueId)) return "no id";
+    pause();
+    return "";
+  });
+  UniqueId id;
+  REQUIRE(read(ends[0], &id, sizeof(id)) == sizeof(id));
+  close(ends[0]);
+  close(ends[1]);
+  kill(maker, SIGSTOP);
+  const Outcome outcome = run_rank(id, 0, 2, [](BootstrapArgs& args) { args.timeout_s = 0.2; });
+  CHECK_FALSE(outcome.ok);
+  CHECK(outcome.seconds < 2);  // The root, if it has taken the connection, gets a second to say who is missing.
+  CHECK_THAT(outcome.message, Contains(fmt::format("process {}", maker)) && Contains("0.2 s"));
+  kill(maker, SIGKILL);
+  waitpid(maker, nullptr, 0);
+}
+
+TEST_CASE("cancelling ends the wait at once and is told to the others", "[bootstrap]") {
+  const NothingLeft nothing_left;
+  const UniqueId id = new_id();
+  std::atomic<bool> cancelled{false};
+  Outcome mine;
+  Outcome other;
+  std::thread first([&] { mine = run_rank(id, 1, 3, [&](BootstrapArgs& args) { args.cancelled = &cancelled; }); });
+  std::thread second([&] { other = run_rank(id, 0, 3); });
+  usleep(100000);
+  const Stopwatch watch;
+  cancelled = true;
+  first.join();
+  CHECK(watch.seconds() < 0.15);
+  second.join();
+  CHECK_FALSE(mine.ok);
+  CHECK_THAT(mine.message, Contains("aborted"));
+  CHECK(other.code == Code::kRemote);
+  CHECK_THAT(other.message, Contains("rank 1") && Contains("aborted"));
+  const Outcome late = run_rank(id, 2, 3);
+  CHECK(late.message == other.message);
+}
+
+TEST_CASE("bad arguments and used ids are refused with the reason", "[bootstrap]") {
+  const NothingLeft nothing_left;
+  const UniqueId id = new_id();
+  CHECK(run_rank(id, 2, 2).code == Code::kInvalidArgument);
+  CHECK(run_rank(id, -1, 2).code == Code::kInvalidArgument);
+  CHECK(run_rank(id, 0, 0).code == Code::kInvalidArgument);
+  CHECK_THAT(run_rank(UniqueId{}, 0, 1).message, Contains("ncclGetUniqueId"));
+  CHECK(run_rank(id, 0, 1, [](BootstrapArgs& args) { args.ids.clear(); }).code == Code::kInvalidArgument);
+  auto good = run_threads(id, {0}, 1);
+  check_all_work(good);
+  usleep(20000);
+  const Outcome again = run_rank(id, 0, 1);
+  CHECK_FALSE(again.ok);
+  CHECK_THAT(again.message, Contains("used before"));
+}

@@ -1,0 +1,178 @@
+#include "planner/plan_cache.h"
+
+#include <catch2/catch.hpp>
+
+using namespace tutti;
+using planner::Access;
+using planner::Question;
+using planner::Rules;
+
+namespace {
+
+Rules rules_for(std::string_view algorithms, bool reproducible = false) {
+  auto rules = planner::make_rules(algorithms, reproducible);
+  REQUIRE(rules.ok());
+  rules.value().slots = {4, 32 << 10};
+  return rules.value();
+}
+
+Question question(Collective collective, int ranks, std::uint64_t count, Access access = Access::kSlots) {
+  return {{collective, ranks, 0, 0}, count, 4, access, false};
+}
+
+/// Pieces of all lanes and rounds lie side by side and cover each block once.
+void check_cover(const planner::Plan& plan, std::uint64_t count) {
+  std::uint64_t next = 0;
+  for (std::uint32_t lane = 0; lane < plan.shape.lanes; ++lane) {
+    const std::uint64_t rounds = plan.tiling.rounds(lane);
+    REQUIRE(rounds < 10000000);
+    for (std::uint64_t round = 0; round<rounds; round += rounds> 1000 ? rounds - 1 : 1) {
+      if (rounds > 1000 && round > 0) next = plan.tiling.slab_of(lane, round).offset;
+      for (std::uint32_t unit = 0; unit < plan.shape.units; ++unit) {
+        const schedule::Piece piece = plan.tiling.piece(lane, round, unit, 1);
+        if (piece.count != 0) REQUIRE(piece.offset == next);
+        next += piece.count;
+      }
+    }
+  }
+  CHECK(next == count);
+}
+
+}  // namespace
+
+TEST_CASE("every candidate cuts every count into pieces that cover it and fit a slot") {
+  const Rules rules = rules_for("");
+  for (const int ranks : {1, 2, 3, 8, 16}) {
+    for (const std::uint64_t count : {1ull, 15ull, 16ull, 17ull, 8191ull, 100003ull, (1ull << 31) + 11}) {
+      for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather, Collective::kBroadcast}) {
+        const Question q = question(collective, ranks, count);
+        const auto found = planner::candidates(q, rules);
+        REQUIRE(found.ok());
+        for (const planner::Candidate& candidate : found.value()) {
+          INFO(candidate.algorithm->name << " ranks " << ranks << " count " << count);
+          const planner::Plan plan = planner::make_plan(q, rules, candidate, ranks - 1);
+          check_cover(plan, count);
+          if (candidate.widest != 0) CHECK(plan.tiling.message_bytes_max(candidate.widest) <= rules.slots.slot_bytes);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a list for all collectives is ignored where it leaves nothing, a collective's own is not") {
+  CHECK(planner::candidates(question(Collective::kAllToAll, 4, 100), rules_for("tree")).ok());
+  const auto own = planner::candidates(question(Collective::kAllToAll, 4, 100), rules_for("alltoall:tree"));
+  REQUIRE_FALSE(own.ok());
+  CHECK(own.error().code == Code::kInvalidUsage);
+  CHECK_THAT(own.error().message, Catch::Contains("all_to_all") && Catch::Contains("pairwise"));
+}
+
+TEST_CASE("reproducible sums and an algorithm that cannot give them contradict each other") {
+  const auto found = planner::candidates(question(Collective::kAllReduce, 4, 100), rules_for("ring", true));
+  REQUIRE_FALSE(found.ok());
+  CHECK(found.error().code == Code::kInvalidUsage);
+  CHECK_THAT(found.error().message, Catch::Contains("reproducible") && Catch::Contains("twoshot"));
+  // What moves bytes only has no order of sums.
+  CHECK(planner::candidates(question(Collective::kAllGather, 4, 100), rules_for("ring", true)).ok());
+  const auto free_choice = planner::candidates(question(Collective::kAllReduce, 4, 100), rules_for("", true));
+  REQUIRE(free_choice.ok());
+  for (const auto& candidate : free_choice.value()) CHECK(candidate.algorithm->reproducible);
+}
+
+TEST_CASE("with a float32 wire messages fit the slots too, however small, and none that rounds on the way is chosen") {
+  for (const std::uint32_t slot_bytes : {64u, 192u, 4096u, 32u << 10}) {
+    Rules rules = rules_for("");
+    rules.wide_wire = true;
+    rules.slots.slot_bytes = slot_bytes;
+    rules.line_bytes = 60;
+    for (const std::uint32_t bytes : {1u, 2u}) {
+      for (const int ranks : {2, 3, 8, 37}) {
+        for (const std::uint64_t count : {1ull, 33ull, 70001ull}) {
+          for (const Collective collective :
+               {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
+            Question q = question(collective, ranks, count);
+            q.element_bytes = bytes;
+            q.wide_wire = true;
+            const auto found = planner::candidates(q, rules);
+            REQUIRE(found.ok());
+            for (const planner::Candidate& candidate : found.value()) {
+              INFO(candidate.algorithm->name << " ranks " << ranks << " count " << count << " slots " << slot_bytes);
+              CHECK(candidate.algorithm->wide_wire);
+              const planner::Plan plan = planner::make_plan(q, rules, candidate, ranks - 1);
+              check_cover(plan, count);
+              CHECK(plan.wide_wire);
+              const std::uint64_t narrow = plan.tiling.message_bytes_max(candidate.widest);
+              const std::uint64_t wide = plan.tiling.message_bytes_max(candidate.widest_wide) / bytes * 4;
+              CHECK(std::max(narrow, wide) <= slot_bytes);
+              CHECK(plan.lines == (std::max(narrow, wide) <= rules.line_bytes));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a float32 wire and an algorithm that rounds on the way contradict each other") {
+  Rules rules = rules_for("halving_doubling");
+  rules.wide_wire = true;
+  Question q = question(Collective::kAllReduce, 4, 100);
+  CHECK(planner::candidates(q, rules).ok());  // float32: nothing to widen
+  q.element_bytes = 2;
+  q.wide_wire = true;
+  const auto found = planner::candidates(q, rules);
+  REQUIRE_FALSE(found.ok());
+  CHECK(found.error().code == Code::kInvalidUsage);
+  CHECK_THAT(found.error().message, Catch::Contains("float32 wire") && Catch::Contains("ring, tree, oneshot, twoshot"));
+  q.request.collective = Collective::kReduce;
+  CHECK(planner::candidates(q, rules).ok());  // has no such algorithm anyway: the list says nothing about it
+}
+
+TEST_CASE("a float32 wire is for sums, products and averages of 16- and 8-bit floats") {
+  Rules rules = rules_for("");
+  const auto uses = [&](Collective c, DataType t, ReduceOp o) { return planner::uses_wide_wire(rules, c, t, o); };
+  CHECK_FALSE(uses(Collective::kAllReduce, DataType::kBfloat16, ReduceOp::kSum));
+  rules.wide_wire = true;
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kAverage}) {
+    for (const DataType type : {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat8e4m3, DataType::kFloat8e5m2})
+      CHECK(uses(Collective::kReduceScatter, type, op));
+    for (const DataType type : {DataType::kFloat32, DataType::kFloat64, DataType::kInt8, DataType::kUint64})
+      CHECK_FALSE(uses(Collective::kAllReduce, type, op));
+  }
+  CHECK_FALSE(uses(Collective::kAllReduce, DataType::kBfloat16, ReduceOp::kMax));
+  CHECK_FALSE(uses(Collective::kAllReduce, DataType::kFloat16, ReduceOp::kMin));
+  CHECK_FALSE(uses(Collective::kAllGather, DataType::kBfloat16, ReduceOp::kSum));
+}
+
+TEST_CASE("wide messages cost what they carry") {
+  const Rules rules = rules_for("ring");
+  Question q = question(Collective::kAllReduce, 8, 1 << 22);
+  q.element_bytes = 2;
+  const double narrow = planner::candidates(q, rules).value().front().predicted_us;
+  q.wide_wire = true;
+  const double wide = planner::candidates(q, rules).value().front().predicted_us;
+  CHECK(wide > 1.2 * narrow);
+  CHECK(wide < 2 * narrow);
+}
+
+TEST_CASE("direct access is only planned where buffers can be reached") {
+  const Rules rules = rules_for("");
+  const auto through_slots = planner::candidates(question(Collective::kAllReduce, 4, 100000), rules);
+  REQUIRE(through_slots.ok());
+  for (const auto& candidate : through_slots.value()) CHECK_FALSE(candidate.direct);
+  const auto mapped = planner::candidates(question(Collective::kAllReduce, 4, 100000, Access::kMapped), rules);
+  REQUIRE(mapped.ok());
+  CHECK(mapped.value().front().direct);
+  CHECK(mapped.value().front().algorithm->name == "twoshot");
+}
+
+TEST_CASE("a plan is made once per shape") {
+  planner::PlanCache cache(rules_for(""));
+  const auto first = cache.find(question(Collective::kAllReduce, 4, 1000), 1);
+  const auto again = cache.find(question(Collective::kAllReduce, 4, 1000), 1);
+  const auto other = cache.find(question(Collective::kAllReduce, 4, 1001), 1);
+  REQUIRE(first.ok());
+  REQUIRE(other.ok());
+  CHECK(first.value() == again.value());
+  CHECK(first.value() != other.value());
+}

@@ -1,0 +1,115 @@
+// The cost model against times worked out by hand, and the orders of algorithms that it must get right.
+#include "schedule/cost_model.h"
+#include "algorithm/algorithm.h"
+#include "schedules.h"
+
+namespace tutti::schedule {
+namespace {
+
+constexpr const char* kSend = R"(
+schedule p2p send ranks 2 root 1 caller 0 units 1 lanes 1 input 1 output 1 scratch 0
+rank 0 lane 0
+  in[0.0] -> send 1 pull in[0.0]
+rank 1 lane 0
+  recv 0 pull in[0.0] -> out[0.0]
+)";
+
+/// 1 us for a message, 1 us for a step, 1000 bytes per us copied, 500 added.
+CostInputs simple(std::uint64_t count) {
+  return {.count = count, .slot_bytes = 1000, .message_us = 1, .step_us = 1, .copy_gbps = 1, .reduce_gbps = 0.5};
+}
+
+Schedule made(std::string_view name, const Request& request) {
+  const algorithm::Algorithm* row = algorithm::find(name, request);
+  REQUIRE(row != nullptr);
+  return algorithm::make_schedule(*row, request);
+}
+
+TEST_CASE("a message costs a copy in, the way, and a copy out") {
+  const Schedule s = schedule_of(kSend);
+  CHECK(predict_us(s, simple(1000)) == Approx(2 + 1 + 2));
+  CHECK(rounds_of(s, simple(1000)) == 1);
+  CHECK(rounds_of(s, simple(1001)) == 2);
+}
+
+TEST_CASE("rounds overlap as far as the slots allow") {
+  const Schedule s = schedule_of(kSend);
+  CHECK(predict_us(s, simple(2000)) == Approx(5 + 2));
+  // The third message waits until the first is taken (5) and that is known (6); each pair of messages takes 6.
+  CHECK(predict_us(s, simple(3000)) == Approx(11));
+  CHECK(predict_us(s, simple(10000)) == Approx(11 + 7 * 3));
+  CostInputs many = simple(10000);
+  many.slots = 4;
+  // Enough slots for the way there and back: the busiest rank decides.
+  CHECK(predict_us(s, many) == Approx(5 + 9 * 2));
+  many.slots = 1;
+  // Copy in 2, way 1, copy out 2, way back 1.
+  CHECK(predict_us(s, many) == Approx(5 + 9 * 6));
+}
+
+TEST_CASE("a pull is one copy and one round") {
+  CostInputs in = simple(10000);
+  in.direct = true;
+  CHECK(rounds_of(schedule_of(kSend), in) == 1);
+  CHECK(predict_us(schedule_of(kSend), in) == Approx(1 + 1 + (1 + 10)));
+}
+
+TEST_CASE("sums cost what is added, cores shared cost their share") {
+  const Schedule s = made("oneshot", {Collective::kReduce, 2, 0});
+  CostInputs in = simple(500);
+  // send 1 + 0.5, way 1, add 1 + 500 bytes at 500 per us + 0.5 to write
+  CHECK(predict_us(s, in) == Approx(1.5 + 1 + 1 + 1 + 0.5));
+  in.ranks_per_core = 2;
+  CHECK(predict_us(s, in) == Approx(2 * 1.5 + 1 + 2 * 2.5));
+}
+
+TEST_CASE("lanes of a rank share its thread") {
+  std::string two = kSend;
+  two.replace(two.find("lanes 1"), 7, "lanes 2");
+  two.insert(two.find("rank 1 lane 0"), "rank 0 lane 1\n  in[0.0] -> send 1 pull in[0.0]\n");
+  two += "rank 1 lane 1\n  recv 0 pull in[0.0] -> out[0.0]\n";
+  // Half of the bytes each: 1.5, then 1.5 for the other lane; the receiver is done with the first by then.
+  CHECK(predict_us(schedule_of(two), simple(1000)) == Approx(3 + 1 + 1.5));
+}
+
+TEST_CASE("a schedule that cannot end costs nothing, at once") {
+  CHECK(predict_us(schedule_of(R"(
+schedule bad broadcast ranks 2 root 0 units 1 lanes 1 input 1 output 1 scratch 0
+rank 0 lane 0
+  in[0.0] -> out[0.0]
+rank 1 lane 0
+  recv 0 -> out[0.0]
+)"),
+                   simple(10)) == 0);
+}
+
+TEST_CASE("small calls like few hops, large ones few bytes") {
+  const Request request{Collective::kAllReduce, 8};
+  CostInputs in{.count = 64, .element_bytes = 4};
+  CHECK(predict_us(made("oneshot", request), in) < predict_us(made("ring", request), in));
+  in.count = 1 << 24;
+  CHECK(predict_us(made("ring", request), in) < predict_us(made("oneshot", request), in));
+  CHECK(predict_us(made("twoshot", request), in) < predict_us(made("oneshot", request), in));
+}
+
+TEST_CASE("time grows with size for every algorithm") {
+  for (const algorithm::Algorithm& row : algorithm::algorithms()) {
+    for (int c = 0; c < kCollectives; ++c) {
+      const Request request{static_cast<Collective>(c), 7, 1, 0};
+      if (!row.supports(request)) continue;
+      const Schedule s = algorithm::make_schedule(row, request);
+      for (const bool direct : {false, true}) {
+        double before = 0;
+        for (std::uint64_t count = 1; count < (1u << 28); count *= 16) {
+          INFO(row.name << " " << name_of(request.collective) << " count " << count << " direct " << direct);
+          const double now = predict_us(s, {.count = count, .element_bytes = 4, .direct = direct});
+          CHECK(now > before);
+          before = now;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti::schedule

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Runs bench/compare as its users do, tiny: its rows, JSON, charts, exit codes, and what it says when something is wrong.
+
+    compare_test.py COMPARE BUILD
+"""
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+BUILD = os.path.abspath(sys.argv.pop(2))
+COMPARE = os.path.abspath(sys.argv.pop(1))
+QUICK = ["--rounds", "1", "--budget", "1"]
+OURS = ["--peers", "tutti,floor", *QUICK]
+TIMEOUT_S = 120
+
+
+def run(*arguments, build=BUILD):
+    return subprocess.run([sys.executable, COMPARE, "--build", build, *arguments], capture_output=True, text=True,
+                          timeout=TIMEOUT_S, check=False)
+
+
+class CompareTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="tutti-compare-test-")
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.json = os.path.join(self.folder, "rows.json")
+
+    def document(self, *arguments):
+        result = run(*arguments, "--json", self.json)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        with open(self.json, encoding="utf-8") as file:
+            return json.load(file), result
+
+    def test_rows_and_table(self):
+        document, result = self.document("--ranks", "2", "--sizes", "64K,8", *OURS)
+        rows = document["rows"]
+        self.assertEqual([(row["bytes"], row["in_place"], row["ranks"]) for row in rows],
+                         [(8, False, 2), (65536, False, 2), (8, True, 2), (65536, True, 2)])
+        for row in rows:
+            self.assertEqual(set(row["values"]), {"tutti", "direct"} | ({"lines"} if row["bytes"] == 8 else set()))
+            self.assertIsNone(row["best_peer"])
+            for name, value in row["values"].items():
+                sample = value["rounds"][0]
+                self.assertEqual(sample["wrong"], 0, name)
+                self.assertLessEqual(sample["fastest_us"], sample["us"])
+                self.assertLessEqual(sample["us"], sample["slowest_us"])
+                self.assertGreaterEqual(sample["batches"], 3)
+                self.assertAlmostEqual(value["busbw_gbps"], row["bytes"] / value["us"] / 1000)
+            floor = min(row["values"][name]["us"] for name in row["values"] if name != "tutti")
+            self.assertAlmostEqual(row["tutti_over_floor"], row["values"]["tutti"]["us"] / floor)
+        kernels = {(entry["kernel"], entry["bytes"]) for entry in document["memory"]}
+        self.assertLessEqual({("copy", 262144), ("copy_nt", 262144), ("add", 262144), ("add_nt", 262144)}, kernels)
+        self.assertTrue(all(entry["gbps"] > 0 for entry in document["memory"]))
+        lines = [line.split() for line in result.stdout.splitlines() if line and not line.startswith("#")]
+        self.assertEqual([line[0] for line in lines if len(line) < 9], ["size", "8", "64K", "size", "8", "64K"])
+
+    def test_every_collective_of_ours_is_right(self):
+        for collective, forms in [("all_gather", 2), ("reduce_scatter", 2), ("broadcast", 1), ("reduce", 2), ("all_to_all", 1),
+                                  ("sendrecv", 1)]:
+            with self.subTest(collective=collective):
+                document, _ = self.document("--collective", collective, "--ranks", "3", "--sizes", "8,30000", *OURS)
+                self.assertEqual(len(document["rows"]), 2 * forms)
+                self.assertTrue(all(sample["wrong"] == 0 for row in document["rows"] for value in row["values"].values()
+                                    for sample in value["rounds"]))
+
+    def test_types_threads_and_registered_buffers(self):
+        document, _ = self.document("--ranks", "2", "--sizes", "100,8K", "--dtype", "double", "--out-of-place", "--buffers", "registered",
+                                    "--peers", "tutti,tutti_threads,floor", *QUICK)
+        self.assertEqual([sorted(row["values"]) for row in document["rows"]],
+                         [["direct", "lines", "tutti", "tutti_threads"], ["direct", "tutti", "tutti_threads"]])
+        document, result = self.document("--ranks", "2", "--sizes", "8K", "--dtype", "bfloat16", *OURS)
+        self.assertEqual([sorted(row["values"]) for row in document["rows"]], [["tutti"], ["tutti"]])
+        self.assertIn("floor: it does not add bfloat16", result.stdout)
+
+    def test_charts(self):
+        prefix = os.path.join(self.folder, "chart")
+        self.document("--ranks", "2", "--sizes", "8,1K", "--in-place", "--svg-prefix", prefix, *OURS)
+        root = xml.etree.ElementTree.parse(prefix + "-all_reduce-2-in.svg").getroot()
+        texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+        for text in ("Tutti", "floor", "us per call", "GB/s"):
+            self.assertIn(text, texts)
+        self.assertEqual(os.listdir(self.folder).count("chart-all_reduce-2-out.svg"), 0)
+
+    def fake_build(self, **scripts):
+        """A build folder with the real workers, but for those given: name=shell script, or None for none."""
+        folder = os.path.join(self.folder, "build")
+        os.makedirs(os.path.join(folder, "bench"))
+        for name in ("compare-floor", "compare-nccl"):
+            os.symlink(os.path.join(BUILD, "bench", name), os.path.join(folder, "bench", name))
+        for name, script in scripts.items():
+            path = os.path.join(folder, "bench", name.replace("_", "-"))
+            if os.path.islink(path):
+                os.unlink(path)
+            if script is not None:
+                with open(path, "w", encoding="ascii") as file:
+                    file.write("#!/bin/sh\n" + script + "\n")
+                os.chmod(path, stat.S_IRWXU)
+        return folder
+
+    def test_missing_peers_are_named(self):
+        result = run("--ranks", "2", "--sizes", "8", "--peers", "tutti,floor,gloo,mpich", *QUICK, "--json", self.json,
+                     build=self.fake_build())
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for name, program in (("Gloo", "compare-gloo"), ("MPICH", "compare-mpich")):
+            self.assertRegex(result.stdout, f"# left out: {name}: .*{program} is not there; run: ./setup --peers")
+        with open(self.json, encoding="utf-8") as file:
+            self.assertEqual(len(json.load(file)["left_out"]), 2)
+
+    def test_workers_that_fail_are_named(self):
+        build = self.fake_build(compare_gloo="echo rank 0: no network here >&2; exit 1")
+        result = run("--ranks", "2", "--sizes", "8", "--peers", "tutti,gloo", *QUICK, build=build)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("# left out: gloo, 2 ranks: does not start: rank 0: no network here", result.stdout)
+
+    def test_our_own_failure_is_a_failure(self):
+        build = self.fake_build(compare_nccl="echo rank 1: broken >&2; exit 1")
+        result = run("--ranks", "2", "--sizes", "8", *OURS, build=build)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("# FAILED: tutti: does not start: rank 1: broken", result.stdout)
+
+    def test_wrong_values_are_a_failure(self):
+        # A worker that answers as a library with a wrong result would.
+        answer = '{"us": 1, "fastest_us": 1, "slowest_us": 1, "batches": 5, "calls": 1, "bytes": 8, "wrong": 3}'
+        script = f"""while [ $# -gt 0 ]; do case $1 in --commands) c=$2;; --replies) r=$2;; esac; shift; done
+exec 3<$c 4>$r; echo '{{"ready": true}}' >&4
+while read line <&3; do [ "$line" = end ] && exit 0; echo '{answer}' >&4; done"""
+        result = run("--ranks", "2", "--sizes", "8", "--in-place", *OURS, build=self.fake_build(compare_nccl=script))
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertIn("# FAILED: tutti: 3 wrong elements", result.stdout)
+
+    def test_nothing_is_left_behind(self):
+        def places():
+            return {name for folder in ("/dev/shm", tempfile.gettempdir()) for name in os.listdir(folder)
+                    if name.startswith("tutti-compare-") and not name.startswith("tutti-compare-test-")}
+        before = places()
+        self.document("--ranks", "2", "--sizes", "8", *OURS)
+        self.assertEqual(places() - before, set())
+
+    def test_bad_command_lines(self):
+        for arguments, words in [
+                (["--collective", "all_redcue"], "all_redcue"),
+                (["--sizes", "4X"], '"4X" is not a size'),
+                (["--sizes", "0"], '"0" is not a size'),
+                (["--ranks", "1"], '"1" is not a number from 2 to 64'),
+                (["--peers", "tutti,nobody"], 'no peer "nobody"'),
+                (["--dtype", "complex"], "complex"),
+                (["--rounds", "0"], '"0" is not a number'),
+                (["-b", "1M", "-e", "1K"], "-e 1024 is less than -b 1048576"),
+                (["--sizes", "8", "-b", "8"], "not both"),
+                (["--in-place", "--out-of-place"], "leave both out"),
+                (["--collective", "all_to_all", "--in-place"], "all_to_all has no form but out of place"),
+                (["--json", "/nonexistent/rows.json"], "no such folder"),
+                (["extra"], "extra")]:
+            with self.subTest(arguments=arguments):
+                result = run(*arguments)
+                self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+                self.assertIn(words, result.stderr)
+        result = run("--help")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("bench/compare --quick", result.stdout)
+
+    def test_a_build_folder_without_workers(self):
+        result = run("--ranks", "2", "--sizes", "8", "--peers", "tutti", build=self.folder)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("compare-nccl is not there; run: ./setup", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Runs tutti-perf as its users do, and checks its numbers, files and exit codes.
+
+    perf_test.py TUTTI_PERF [mpirun]    `mpirun`: only the test under mpirun; 77 (skipped) where there is none
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+PERF = sys.argv.pop(1)
+COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter",
+               "sendrecv"]
+ONLY_OUT_OF_PLACE = {"all_to_all", "sendrecv"}
+FACTORS = {"all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1, "reduce": lambda n: 1, "sendrecv": lambda n: 1}
+FIELDS = {"collective", "dtype", "redop", "root", "ranks", "bytes", "in_place", "time_us", "p50_us", "p99_us", "algbw_gbps",
+          "busbw_gbps", "wrong"}
+QUICK = ["-n", "3", "-w", "1"]
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI", "MPI_", "SLURM_", "ENVIRONMENT", "TUTTI_",
+             "NCCL_")
+TIMEOUT_S = 120
+
+
+EXCHANGE = """schedule exchange all_reduce ranks 2 units 1 lanes 1 input 1 output 1 scratch 0
+rank 0 lane 0
+  in[0.0] -> send 1
+  in[0.0] + recv 1 -> out[0.0] finish
+rank 1 lane 0
+  in[0.0] -> send 0
+  recv 0 + in[0.0] -> out[0.0] finish
+"""
+
+
+def clean_environment(**more):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    return {**kept, **more}
+
+
+def run(*arguments, environment=None, prefix=(), input=None):
+    return subprocess.run([*prefix, PERF, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, input=input,
+                          env=environment or clean_environment())
+
+
+class FolderTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="tutti-perf-test-")
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.json = os.path.join(self.folder, "rows.json")
+
+
+class PerfTest(FolderTest):
+    def rows(self, *arguments, **options):
+        result = run(*arguments, *QUICK, "--json", self.json, **options)
+        self.assertEqual(result.returncode, 0, result.stderr + result.stdout)
+        with open(self.json, encoding="utf-8") as file:
+            return json.load(file), result.stdout
+
+    def check_rows(self, rows, ranks, sizes):
+        for row in rows:
+            self.assertEqual(set(row), FIELDS)
+            self.assertEqual(row["wrong"], 0, row)
+            self.assertEqual(row["ranks"], ranks)
+            self.assertGreater(row["time_us"], 0)
+            self.assertLessEqual(row["p50_us"], row["p99_us"])
+            self.assertAlmostEqual(row["algbw_gbps"], row["bytes"] / row["time_us"] / 1000, delta=0.01 * row["algbw_gbps"] + 1e-6)
+            factor = FACTORS.get(row["collective"], lambda n: (n - 1) / n)(ranks)
+            self.assertAlmostEqual(row["busbw_gbps"], row["algbw_gbps"] * factor, places=6)
+        for collective in COLLECTIVES:
+            mine = [row for row in rows if row["collective"] == collective]
+            forms = 1 if collective in ONLY_OUT_OF_PLACE else 2
+            self.assertEqual(len(mine), sizes * forms, collective)
+
+    def test_every_collective(self):
+        for how in ([], ["--threads"], ["--memory", "shared"], ["--stream", "-R", "1"]):
+            for ranks in (1, 2, 3):
+                with self.subTest(how=how, ranks=ranks):
+                    rows, text = self.rows("all", "--ranks", str(ranks), "-b", "8", "-e", "96K", "-f", "13", *how)
+                    self.check_rows(rows, ranks, sizes=4)
+                    self.assertIn("# Out of bounds values : 0 OK", text)
+                    self.assertIn("# Avg bus bandwidth", text)
+
+    def test_every_type_and_operation(self):
+        rows, _ = self.rows("all_reduce", "reduce_scatter", "reduce", "--ranks", "3", "-d", "all", "-o", "all", "-b", "100",
+                            "-e", "5000", "-f", "50", "-r", "-1")
+        self.assertEqual({row["dtype"] for row in rows}, {"int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float",
+                                                          "double", "bfloat16", "f8e4m3", "f8e5m2"})
+        self.assertEqual({row["redop"] for row in rows}, {"sum", "prod", "max", "min", "avg", "mulsum"})
+        self.assertEqual({row["root"] for row in rows if row["collective"] == "reduce"}, {0, 1, 2})
+        self.assertTrue(all(row["wrong"] == 0 for row in rows))
+
+    def test_sizes_and_table(self):
+        rows, text = self.rows("all_reduce", "--ranks", "2", "-b", "1K", "-e", "4K", "-i", "1K", "--percentiles", "-a", "3", "-m", "2")
+        self.assertEqual([row["bytes"] for row in rows if row["in_place"]], [1024, 2048, 3072, 4096])
+        lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
+        self.assertEqual(len(lines), 4)
+        self.assertEqual(lines[0][:5], ["1024", "256", "float", "sum", "-1"])
+        self.assertEqual(len(lines[0]), 5 + 2 * 6)
+        rows, _ = self.rows("all_reduce", "--ranks", "2", "-b", "64", "-e", "64", "-c", "0")
+        self.assertEqual([row["wrong"] for row in rows], [None, None])
+
+    def test_plot(self):
+        plot = os.path.join(self.folder, "plot.svg")
+        result = run("all_reduce", "all_gather", "--ranks", "2", "-e", "64K", *QUICK, "--plot", plot)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        root = xml.etree.ElementTree.parse(plot).getroot()
+        texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+        self.assertIn("all_reduce sum in place", texts)
+        self.assertIn("all_gather out of place", texts)
+        result = run("all_reduce", "--ranks", "2", "-e", "64", *QUICK, "--plot", "/nonexistent/plot.svg")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("/nonexistent/plot.svg", result.stderr)
+
+    def test_explain(self):
+        for collective in COLLECTIVES:
+            result = run(collective, "--ranks", "3", "-b", "1K", "-e", "1M", "-f", "1024", "--explain")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(result.stdout.count("== " + collective), 2)
+
+    def plan_file(self, text):
+        path = os.path.join(self.folder, "plan.txt")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def test_plan(self):
+        plan = self.plan_file(EXCHANGE)
+        for how in ([], ["--threads"], ["--memory", "shared"]):
+            # The collective and the number of ranks are the file's.
+            rows, text = self.rows("--plan", plan, "-b", "4", "-e", "4M", "-f", "64", "-d", "bfloat16", "-o", "mulsum", *how)
+            self.assertEqual({(row["collective"], row["ranks"], row["wrong"]) for row in rows}, {("all_reduce", 2, 0)})
+            self.assertEqual({row["in_place"] for row in rows}, {False, True})
+            self.assertIn(f"# Plan {plan}, proved: out of place through slots; in place through slots", text)
+        result = run("--plan", "-", "-e", "64", *QUICK, input=EXCHANGE)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        result = run("--plan", plan, "-b", "1K", "-e", "1K", "--explain")
+        self.assertIn("exchange: set by tuttiCommSetSchedule", result.stdout)
+        self.assertIn(EXCHANGE, result.stdout)
+
+    def test_plan_that_explain_printed(self):
+        for collective in COLLECTIVES:
+            if collective == "sendrecv":
+                continue
+            explained = run(collective, "--ranks", "3", "-r", "2", "-b", "1M", "-e", "1M", "--explain")
+            self.assertEqual(explained.returncode, 0, explained.stderr)
+            plan = self.plan_file(explained.stdout)
+            rows, _ = self.rows("--plan", plan, "-b", "1K", "-e", "1M", "-f", "32")
+            self.assertTrue(rows)
+            self.assertEqual({(row["collective"], row["ranks"], row["wrong"]) for row in rows}, {(collective, 3, 0)})
+            again = run("--plan", plan, "-b", "1M", "-e", "1M", "--explain")
+            schedule = explained.stdout[explained.stdout.index("\nschedule "):]
+            self.assertEqual(again.stdout[again.stdout.index("\nschedule "):], schedule)
+
+    def test_plan_that_is_right_out_of_place_only(self):
+        plan = self.plan_file(EXCHANGE.replace("in[0.0] -> send 1", "in[0.0] -> out[0.0], send 1"))
+        rows, text = self.rows("--plan", plan, "-e", "4K")
+        self.assertEqual({(row["in_place"], row["wrong"]) for row in rows}, {(False, 0)})
+        self.assertIn("in place no", text)
+
+    def test_wrong_plans(self):
+        for text, code, words in [
+                (EXCHANGE.replace("recv 0 + in", "in"), 1, ["rank 0, lane 0, step 0", "sends message number 1 to rank 1"]),
+                (EXCHANGE.replace(" finish", ""), 1, ["lane 0, step 1", "expected finish"]),
+                (EXCHANGE.replace("in[0.0] -> send 0", "in[0.0] -> sned 0"), 1, ["line 6", "sned"]),
+                ("# a comment\n\n" + EXCHANGE.replace("-> send 0", "-> send 7"), 1, ["rank 1, lane 0, step 0", "peer 7"]),
+                ("words\n" + EXCHANGE.replace("-> send 0", "-> sned 0"), 1, ["line 7", "sned"]),
+                (EXCHANGE + EXCHANGE, 1, ["line 8"]),
+                (EXCHANGE.replace("units 1", "units 1048576 ").replace("scratch 0", "scratch 131072"), 1, ["the verifier takes at most"]),
+                (EXCHANGE.replace("ranks 2", "ranks 99999999999999999999"), 2, ["a number from 1 to 1024"]),
+                (EXCHANGE.replace("all_reduce", "send"), 2, ["\"send\""]),
+                ("", 2, ["no line starts with \"schedule\""]),
+                ("schedule", 2, ["a schedule for \"\""]),
+                ("\x00\x01", 2, ["zero bytes"])]:
+            with self.subTest(text=text):
+                result = run("--plan", self.plan_file(text), "-e", "64", *QUICK)
+                self.assertEqual(result.returncode, code, result.stderr)
+                self.assertEqual(result.stdout, "")
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                for word in ["tutti-perf: ", "plan.txt", *words]:
+                    self.assertIn(word, result.stderr)
+        plan = self.plan_file(EXCHANGE)
+        for arguments, words in [(["--plan", "/nonexistent/plan"], "/nonexistent/plan: No such file"),
+                                 (["--plan", self.folder], "Is a directory"),
+                                 (["all_gather", "--plan", plan], "is for all_reduce, not for all_gather"),
+                                 (["--plan", plan, "--ranks", "3"], "is for 2 ranks, --ranks says 3")]:
+            result = run(*arguments)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(words, result.stderr)
+
+    def test_bad_command_lines(self):
+        for arguments, words in [
+                ([], "which collective"),
+                (["all_redcue"], "all_redcue"),
+                (["all_reduce", "-b", "4X"], "4X"),
+                (["all_reduce", "-b", "1M", "-e", "1K"], "-e 1K is less than -b 1M"),
+                (["all_reduce", "-d", "complex"], "complex"),
+                (["all_reduce", "-o", "xor"], "xor"),
+                (["all_reduce", "--ranks", "0"], "ranks"),
+                (["broadcast", "--ranks", "2", "-r", "2"], "-r 2"),
+                (["all_reduce", "-f", "1"], "--stepfactor"),
+                (["all_reduce", "-i", "0"], "-i 0"),
+                (["all_reduce", "-n", "many"], "many"),
+                (["all_reduce", "--memory", "holographic"], "holographic"),
+                (["all_reduce", "--no-such-flag"], "--no-such-flag")]:
+            result = run(*arguments)
+            with self.subTest(arguments=arguments):
+                self.assertEqual(result.returncode, 2)
+                self.assertEqual(result.stdout, "")
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                self.assertTrue(result.stderr.startswith("tutti-perf: "))
+                self.assertIn(words, result.stderr)
+        self.assertEqual(run("--help").returncode, 0)
+        self.assertEqual(run("--version").returncode, 0)
+
+    def started_by_hand(self, variables):
+        """Two processes with a launcher's variables; rank 0's rows."""
+        processes = [subprocess.Popen([PERF, "all_reduce", "-e", "4K", *QUICK, "--json", self.json], text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(**variables(rank)))
+                     for rank in (1, 0)]
+        outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
+        self.assertEqual([process.returncode for process in processes], [0, 0], outputs)
+        self.assertEqual(outputs[0][0], "", "only rank 0 prints")
+        with open(self.json, encoding="utf-8") as file:
+            rows = json.load(file)
+        self.assertTrue(rows and all(row["ranks"] == 2 and row["wrong"] == 0 for row in rows))
+        return outputs[1][0]
+
+    def test_torchrun(self):
+        text = self.started_by_hand(lambda rank: {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": f"perf-test-{os.getpid()}", "TORCHELASTIC_RESTART_COUNT": "0"})
+        self.assertIn("2 ranks, torchrun", text)
+
+    def test_srun(self):
+        text = self.started_by_hand(lambda rank: {
+            "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NTASKS": "2", "SLURM_NNODES": "1",
+            "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0"})
+        self.assertIn("2 ranks, srun", text)
+
+    def test_all_ranks_plan_by_rank_0s_tuning_file(self):
+        """A rank that took another algorithm than the others would wait for ever; rank 1's own file is not even read."""
+        rule = "all_reduce ranks 2 access {} {}: from 0 {} slots\n"
+        tuning = "tutti-tuning 1\n" + "".join(rule.format(access, form, "halving_doubling") for access in ("slots", "single_copy")
+                                              for form in ("in_place", "out_of_place"))
+        path = self.plan_file(tuning)
+        self.started_by_hand(lambda rank: {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": f"tuning-test-{os.getpid()}", "TORCHELASTIC_RESTART_COUNT": "0",
+            "TUTTI_TIMEOUT_S": "20", "TUTTI_CARRY_BYTES": "0", "TUTTI_TUNING_FILE": path if rank == 0 else "/nonexistent"})
+
+    def test_launcher_and_flags_that_disagree(self):
+        environment = clean_environment(RANK="0", WORLD_SIZE="2", MASTER_PORT="1")
+        self.assertEqual(run("all_reduce", "--ranks", "4", environment=environment).returncode, 2)
+        self.assertEqual(run("all_reduce", "--threads", environment=environment).returncode, 2)
+
+
+class MpirunTest(FolderTest):
+    def test_mpirun(self):
+        result = run("all_reduce", "-e", "4K", *QUICK, "--json", self.json,
+                     prefix=["mpirun", "-np", "2", "--oversubscribe", "--allow-run-as-root"])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout.count("# Out of bounds values : 0 OK"), 1)
+        self.assertIn("2 ranks, mpirun", result.stdout)
+        with open(self.json, encoding="utf-8") as file:
+            self.assertTrue(all(row["ranks"] == 2 and row["wrong"] == 0 for row in json.load(file)))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["mpirun"]:
+        if not shutil.which("mpirun"):
+            print("skipped: there is no mpirun on this machine")
+            sys.exit(77)
+        names = ["MpirunTest.test_mpirun"]
+    else:
+        names = sys.argv[1:] or ["PerfTest"]
+    unittest.main(argv=[PERF, *names])

@@ -1,0 +1,98 @@
+#include "plot/svg.h"
+
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+using namespace tutti::plot;
+
+namespace {
+
+std::vector<std::string> labels_of(const Ticks& ticks) {
+  std::vector<std::string> labels;
+  for (const Tick& tick : ticks.ticks) labels.push_back(tick.label);
+  return labels;
+}
+
+std::size_t occurrences(const std::string& text, const std::string& what) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+Chart chart_of(std::vector<Point> points) {
+  Chart chart;
+  chart.title = "title";
+  chart.series = {{"line", std::move(points), true, false}};
+  return chart;
+}
+
+}  // namespace
+
+TEST_CASE("linear ticks are 1, 2 or 5 times a power of ten and hold the data") {
+  CHECK(labels_of(ticks_for(0, 7.5, Scale::kLinear, Labels::kPlain)) ==
+        std::vector<std::string>{"0", "2", "4", "6", "8"});
+  CHECK(labels_of(ticks_for(-1, 1, Scale::kLinear, Labels::kPlain)) ==
+        std::vector<std::string>{"-1", "-0.5", "0", "0.5", "1"});
+  for (double low : {-3e7, 0.0, 1e-9, 17.0}) {
+    for (double span : {0.0, 1e-6, 3.0, 1e12}) {
+      const Ticks ticks = ticks_for(low, low + span, Scale::kLinear, Labels::kPlain);
+      INFO("from " << low << " over " << span);
+      const double slack = 1e-9 * span;  // a tick that misses the data by less than this is no reason for another one
+      CHECK(ticks.low <= low + slack);
+      CHECK(ticks.high >= low + span - slack);
+      CHECK(ticks.ticks.size() >= 2);
+      CHECK(ticks.ticks.size() <= 12);
+    }
+  }
+}
+
+TEST_CASE("byte sizes are powers of two with binary units") {
+  CHECK(labels_of(ticks_for(8, 4096, Scale::kLog2, Labels::kBytes)) ==
+        std::vector<std::string>{"8", "16", "32", "64", "128", "256", "512", "1K", "2K", "4K"});
+  CHECK(labels_of(ticks_for(8, 1 << 28, Scale::kLog2, Labels::kBytes)) ==
+        std::vector<std::string>{"16", "256", "4K", "64K", "1M", "16M", "256M"});
+}
+
+TEST_CASE("decades on a logarithmic axis") {
+  CHECK(labels_of(ticks_for(3, 27000, Scale::kLog10, Labels::kPlain)) ==
+        std::vector<std::string>{"10", "100", "1000", "10k"});
+  CHECK(labels_of(ticks_for(3, 9.5, Scale::kLog10, Labels::kPlain)) == std::vector<std::string>{"2", "5", "10"});
+}
+
+TEST_CASE("text is escaped and the bytes are the same every time") {
+  Chart chart = chart_of({{1, 2}, {3, 4}});
+  chart.title = "a < b & \"c\" > d\x01";
+  const std::string text = svg({&chart, 1});
+  CHECK(text.find("a &lt; b &amp; &quot;c&quot; &gt; d </text>") != std::string::npos);
+  CHECK(text == svg({&chart, 1}));
+}
+
+TEST_CASE("points that cannot be drawn break the line") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  Chart chart = chart_of({{1, 1}, {2, 2}, {3, nan}, {4, 4}, {5, 5}});
+  const std::string text = svg({&chart, 1});
+  CHECK(occurrences(text, "<circle") == 4);
+  const std::size_t path = text.find("<path d=\"");
+  REQUIRE(path != std::string::npos);
+  CHECK(occurrences(text.substr(path, text.find('"', path + 9) - path), "M") == 2);
+  CHECK(text.find("nan") == std::string::npos);
+
+  chart.y.scale = Scale::kLog10;
+  chart.series[0].points = {{1, 0}, {2, -1}, {3, 10}};
+  CHECK(occurrences(svg({&chart, 1}), "<circle") == 1);
+}
+
+TEST_CASE("a chart without data says so") {
+  Chart chart = chart_of({});
+  CHECK(svg({&chart, 1}).find(">no data<") != std::string::npos);
+}
+
+TEST_CASE("a file that cannot be written is an error that names it") {
+  Chart chart = chart_of({{1, 1}});
+  const tutti::Status status = write_svg("/nonexistent/a.svg", {&chart, 1});
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().message.find("/nonexistent/a.svg") != std::string::npos);
+}

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""tutti-train as a user runs it: end_to_end.py PART PATH-OF-TUTTI-TRAIN MNIST-FOLDER
+
+Parts: equivalence, learning, errors, lost-rank, mnist. Exit code 77: skipped, the data is not there.
+"""
+
+import gzip
+import json
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+PROGRAM = ""
+MNIST = ""
+FOLDER = ""
+
+
+def path(name):
+    return os.path.join(FOLDER, name)
+
+
+def run(*arguments, code=0, timeout=120):
+    """Output and errors of a run that must end with this exit code."""
+    result = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=timeout)
+    if result.returncode != code:
+        sys.exit(f"exit code {result.returncode}, not {code}: {' '.join(arguments)}\n{result.stdout}{result.stderr}")
+    return result.stdout + result.stderr
+
+
+def check(condition, message):
+    if not condition:
+        sys.exit(f"FAILED: {message}")
+
+
+def log_lines(name):
+    with open(path(name), encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def write_images(count=500, side=6, classes=4, seed=3):
+    """A small image set that can be learnt: each class has a bright place of its own, in noise."""
+    print(f"image seed {seed}")
+    noise = random.Random(seed)
+    pixels, labels = bytearray(), bytearray()
+    for _ in range(count):
+        label = noise.randrange(classes)
+        labels.append(label)
+        image = [noise.randrange(100) for _ in range(side * side)]
+        for place in range(label, side * side, classes):
+            image[place] += noise.randrange(40, 120)
+        pixels += bytes(image)
+    with open(path("images"), "wb") as file:
+        file.write(struct.pack(">IIII", 0x803, count, side, side) + pixels)
+    with gzip.open(path("labels.gz"), "wb") as file:
+        file.write(struct.pack(">II", 0x801, count) + labels)
+    return ["--model", "mlp", "--images", path("images"), "--labels", path("labels.gz")]
+
+
+def write_text():
+    words = random.Random(5)
+    text = " ".join(words.choice(["the", "sum", "of", "all", "ranks", "is", "here"]) for _ in range(6000))
+    with open(path("text"), "w", encoding="ascii") as file:
+        file.write(text)
+    return ["--model", "lm", "--text", path("text"), "--context", "6", "--embedding", "8", "--hidden", "32"]
+
+
+def equivalence():
+    # 101 divides neither by 3 nor into 400: uneven shares, and a smaller last batch in each epoch.
+    common = ["--steps", "23", "--batch", "101", "--check-every", "5"]
+    for name, data in (("mlp", write_images() + ["--hidden", "24,12"]), ("lm", write_text())):
+        runs = {
+            "1x3": ["--ranks", "1", "--accumulate", "3"],
+            "3 processes": ["--ranks", "3"],
+            "3 processes, small buckets": ["--ranks", "3", "--bucket-mb", "0.0001"],
+            "3 threads": ["--ranks", "3", "--threads"],
+            "1x1": ["--ranks", "1"],
+        }
+        logs = {}
+        for title, flags in runs.items():
+            run(*data, *common, *flags, "--log", path("log"))
+            logs[title] = log_lines("log")
+        steps = logs["1x3"]
+        check(len(steps) == 24 and steps[-1].keys() >= {"held_out_accuracy"}, f"{name}: 23 steps and a last line")
+        compared = [line["step"] for line in steps if "param_hash" in line]
+        check(compared == [5, 10, 15, 20, 23], f"{name}: compared after {compared}")
+        for title in ("3 processes", "3 processes, small buckets", "3 threads"):
+            for ours, theirs in zip(logs[title], steps):
+                same = [ours.get(key) == theirs.get(key) for key in ("step", "loss", "lr", "param_hash", "held_out_accuracy")]
+                check(all(same), f"{name}, {title}: {ours} is not {theirs}")
+        # The same batches in other portions: only the rounding of sums may differ.
+        for ours, theirs in zip(logs["1x1"][:-1], steps[:-1]):
+            check(abs(ours["loss"] - theirs["loss"]) < 1e-4 * (1 + theirs["loss"]), f"{name}: {ours} is far from {theirs}")
+        print(f"{name}: hash {steps[-2]['param_hash']} after 23 steps, 1 rank and 3")
+
+
+def learning():
+    for name, data in (("mlp", write_images()), ("lm", write_text())):
+        for optimizer in ("sgd", "adam"):
+            output = run(*data, "--steps", "120", "--ranks", "2", "--optimizer", optimizer, "--batch", "64",
+                         "--log", path("log"), "--plot", path("loss.svg"))
+            losses = [line["loss"] for line in log_lines("log") if "loss" in line]
+            first, last = sum(losses[:5]) / 5, sum(losses[-5:]) / 5
+            print(f"{name} {optimizer}: loss {first:.3f} to {last:.3f}")
+            check(last < 0.6 * first, "the loss hardly fell")
+            logged = log_lines("log")[-1]["held_out_accuracy"]
+            printed = float(re.search(r"held-out accuracy: ([0-9.]+)", output).group(1))
+            check(abs(logged - printed) < 1e-3, f"logged accuracy {logged}, printed {printed}")
+            with open(path("loss.svg"), encoding="utf-8") as file:
+                check("<svg" in file.read(200), "the plot is no SVG")
+    # More ranks than samples in a batch: some ranks have nothing to do, and still take part.
+    run(*write_images(count=50), "--steps", "3", "--batch", "2", "--ranks", "4")
+
+
+def errors():
+    data = write_images()
+    with open(path("labels.gz"), "rb") as file:
+        packed = file.read()
+    with open(path("cut.gz"), "wb") as file:
+        file.write(packed[: len(packed) // 2])
+    with open(path("few"), "wb") as file:
+        file.write(struct.pack(">II", 0x801, 3) + bytes(3))
+    open(path("empty"), "wb").close()
+
+    def fails(code, words, *arguments):
+        output = run(*arguments, code=code, timeout=30)
+        for word in words:
+            check(word in output, f"no '{word}' in: {output}")
+
+    images, labels = data[3], data[5]
+    fails(1, ["missing", "No such file"], "--model", "mlp", "--images", path("missing"), "--labels", labels)
+    fails(1, [images, "0x00000803", "0x00000801"], "--model", "mlp", "--images", images, "--labels", images)
+    fails(1, [images, "500", path("few"), "3 labels"], "--model", "mlp", "--images", images, "--labels", path("few"))
+    fails(1, [path("cut.gz"), "cut short"], "--model", "mlp", "--images", images, "--labels", path("cut.gz"))
+    fails(1, [path("empty"), "0 bytes"], "--text", path("empty"))
+    fails(1, [path("none/log"), "cannot write"], *data, "--ranks", "2", "--log", path("none/log"))
+    fails(1, [path("none/plot"), "cannot write"], *data, "--ranks", "2", "--plot", path("none/plot"))
+    # Rank 0 alone fails, in the middle of the run; the others must not wait for it.
+    fails(1, ["rank 0: /dev/full: cannot write"], *data, "--ranks", "3", "--steps", "1000000", "--log", "/dev/full")
+    fails(1, ["rank 0: /dev/full: cannot write"], *data, "--ranks", "3", "--threads", "--steps", "1000000", "--log", "/dev/full")
+    fails(1, ["diverged", "--lr"], *data, "--ranks", "2", "--optimizer", "sgd", "--lr", "100000", "--hidden", "64,64,64")
+    fails(2, ["--images"], "--model", "mlp")
+    fails(2, ["--ranks", "0"], "--ranks", "0")
+    fails(2, ["--ranks", "x"], "--ranks", "x")
+    fails(2, ["--batch", "-1"], "--batch", "-1")
+    fails(2, ["--lr", "nan"], "--lr", "nan")
+    fails(2, ["--optimizer", "adamw"], "--optimizer", "adamw")
+    fails(2, ["--hidden", "0"], "--hidden", "64,0")
+    fails(2, ["--frobnicate"], "--frobnicate")
+    fails(2, ["--steps", "--epochs"], "--steps", "3", "--epochs", "2")
+    check("Examples" in run("--help"), "the help has no examples")
+
+
+def children_of(process):
+    with open(f"/proc/{process}/task/{process}/children", encoding="ascii") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def lost_rank():
+    data = write_text()
+    with open(path("output"), "w", encoding="utf-8") as output:
+        process = subprocess.Popen([PROGRAM, *data, "--ranks", "3", "--steps", "100000000", "--log", path("log")], stdout=output,
+                                   stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + 60
+    while not os.path.exists(path("log")) or os.path.getsize(path("log")) < 2000:
+        check(process.poll() is None and time.monotonic() < deadline, "the run did not start")
+        time.sleep(0.05)
+    ranks = children_of(process.pid)
+    check(len(ranks) == 3, f"{len(ranks)} children, not 3")
+    os.kill(ranks[1], signal.SIGKILL)
+    start = time.monotonic()
+    code = process.wait(timeout=30)
+    seconds = time.monotonic() - start
+    with open(path("output"), encoding="utf-8") as output:
+        text = output.read()
+    print(f"ended {seconds:.2f} s after the kill")
+    check(code == 1, f"exit code {code}, not 1:\n{text}")
+    check(seconds < 5, f"took {seconds:.1f} s to end:\n{text}")
+    check(re.search(r"tutti-train: rank [02]: .*rank 1", text), f"no survivor names rank 1:\n{text}")
+    for rank in ranks:
+        check(not os.path.exists(f"/proc/{rank}"), f"process {rank} is left")
+
+
+def mnist():
+    images = os.path.join(MNIST, "t10k-images-idx3-ubyte.gz")
+    labels = os.path.join(MNIST, "t10k-labels-idx1-ubyte.gz")
+    if not os.path.exists(images):
+        print(f"skipped: {images} is not there")
+        sys.exit(77)
+    start = time.monotonic()
+    output = run("--model", "mlp", "--images", images, "--labels", labels, "--holdout", "0.2", "--ranks", "4", timeout=200)
+    accuracy = float(re.search(r"held-out accuracy: ([0-9.]+)", output).group(1))
+    print(f"held-out accuracy {accuracy} in {time.monotonic() - start:.1f} s")
+    check(accuracy > 0.93, output)
+
+
+PARTS = {"equivalence": equivalence, "learning": learning, "errors": errors, "lost-rank": lost_rank, "mnist": mnist}
+
+if __name__ == "__main__":
+    PROGRAM, MNIST = sys.argv[2], sys.argv[3]
+    with tempfile.TemporaryDirectory(prefix="tutti-train-") as FOLDER:
+        PARTS[sys.argv[1]]()

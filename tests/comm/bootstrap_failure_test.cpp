@@ -180,7 +180,7 @@ TEST_CASE("another version of the protocol is told to all", "[bootstrap]") {
   CHECK_THAT(run_rank(newer_id, 0, 1).message, Contains("version 9") && Contains("version 1"));
 }
 
-TEST_CASE("a rank that is killed while others still come is named to all, late comers too", "[bootstrap]") {
+TEST_CASE("a rank that is killed while others still come is named to all, late comers too", "[bootstrap][forks]") {
   const NothingLeft nothing_left;
   const UniqueId id = new_id();
   const pid_t victim = spawn([&] { return run_rank(id, 2, 4).message; });
@@ -200,7 +200,7 @@ TEST_CASE("a rank that is killed while others still come is named to all, late c
   }
 }
 
-TEST_CASE("a rank that is killed between the table and the control segment is named to all", "[bootstrap]") {
+TEST_CASE("a rank that is killed between the table and the control segment is named to all", "[bootstrap][forks]") {
   const NothingLeft nothing_left;
   for (const int victim_rank : {0, 2}) {  // The leader and a follower.
     const UniqueId id = new_id();
@@ -237,7 +237,7 @@ TEST_CASE("what one rank cannot do is told to all", "[bootstrap]") {
   CHECK_THAT(outcomes[0].message, Contains("rank 2"));
 }
 
-TEST_CASE("the death of the id's maker ends all waits, even if it has children", "[bootstrap]") {
+TEST_CASE("the death of the id's maker ends all waits, even if it has children", "[bootstrap][forks]") {
   const NothingLeft nothing_left;
   int ends[2];
   REQUIRE(pipe(ends) == 0);

@@ -95,7 +95,7 @@ TEST_CASE("ranks that are threads find each other and share the control segment"
   CHECK(watch.seconds() < 2);
 }
 
-TEST_CASE("ranks that are processes, forked after the id was made, find each other", "[bootstrap]") {
+TEST_CASE("ranks that are processes, forked after the id was made, find each other", "[bootstrap][forks]") {
   const NothingLeft nothing_left;
   for (int ranks = 1; ranks <= 16; ++ranks) check_processes(ranks, ranks % 2 == 0);
   const Stopwatch watch;
@@ -128,7 +128,7 @@ TEST_CASE("with several ids the first root serves and the others end", "[bootstr
   }
 }
 
-TEST_CASE("16 ranks work with 64 descriptors, in one process and in many", "[bootstrap]") {
+TEST_CASE("16 ranks work with 64 descriptors, in one process and in many", "[bootstrap][forks]") {
   const NothingLeft nothing_left;
   const pid_t child = spawn([]() -> std::string {
     const rlimit limit = {64, 64};
@@ -198,7 +198,7 @@ TEST_CASE("one rank of a bootstrap over several hosts", "[.host-rank]") {
   CHECK(meet_in_control(outcome.result, rank) == "");
 }
 
-TEST_CASE("every host has a control segment of its own, of the size for its ranks", "[bootstrap]") {
+TEST_CASE("every host has a control segment of its own, of the size for its ranks", "[bootstrap][forks]") {
   const NothingLeft nothing_left;
   const UniqueId id = new_id();
   const int ranks = 7;

@@ -461,7 +461,7 @@ TEST_CASE("memory that is freed and made anew between calls is never stale", "[m
   }));
 }
 
-TEST_CASE("a child of a rank that is no rank disturbs nothing", "[memory]") {
+TEST_CASE("a child of a rank that is no rank disturbs nothing", "[memory][forks]") {
   crew::check(crew::run(2, [](const Member& m) -> std::string {
     Work work(m.rank, 2, 20000, Memory::kShared);
     ncclComm_t comm = nullptr;

@@ -125,8 +125,7 @@ TEST_CASE("watching and unwatching from many threads", "[watchdog]") {
   end(child);
 }
 
-#ifndef __SANITIZE_THREAD__  // Which cannot start threads in the child of a process with threads.
-TEST_CASE("a forked child has a watchdog of its own and leaves the parent's alone", "[watchdog]") {
+TEST_CASE("a forked child has a watchdog of its own and leaves the parent's alone", "[watchdog][forks]") {
   const NothingLeft nothing_left;
   const pid_t watched = sleeper();
   std::atomic<int> calls{0};
@@ -147,7 +146,6 @@ TEST_CASE("a forked child has a watchdog of its own and leaves the parent's alon
   end(watched);
   CHECK(becomes(calls, 1, 0.5));
 }
-#endif
 
 TEST_CASE("without free descriptors the watchdog looks at processes in intervals", "[watchdog]") {
   const NothingLeft nothing_left;

@@ -1,15 +1,20 @@
 /* conformance: a program that knows nothing but nccl.h tries a library's whole behaviour on host memory.
  *
- *   conformance [RANKS] [--quick] [--seed N]
+ *   conformance [RANKS] [--quick] [--ids-first] [--seed N]
  *
- * The parent makes the ids and forks RANKS (1 to 16, default 4) ranks; it is no rank itself. Exit code 0: all checks
- * held. */
+ * The parent forks RANKS (1 to 16, default 4) ranks and makes the ids; it is no rank itself. Exit code 0: all checks
+ * held.
+ *
+ * --ids-first: the ids before the ranks, so that the ranks are forked by a process with the library's threads in it. Not
+ * under a sanitizer: GCC 12's do not take their allocators' locks before a fork, and a child that inherits a locked one
+ * waits for ever. */
 #include "harness.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,9 +45,6 @@ static int rank_main(int rank, int ranks, uint32_t seed, int quick, const ncclUn
   me.ranks = ranks;
   me.seed = seed;
   me.quick = quick;
-  /* A rank ends with the parent, and never waits for ever. */
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  alarm(kSecondsMax);
   if (!expect_success(&me, ncclCommInitRank(&me.comm, ranks, ids[0], rank), "ncclCommInitRank") || !arenas_make(&me))
     return 1;
   test_queries(&me);
@@ -80,14 +82,44 @@ static int wait_all(int ranks, const pid_t* children) {
   return failed;
 }
 
+/* The ids, where the ranks find them. */
+typedef struct Ids {
+  int made; /* 1: they are there, -1: they never will be */
+  ncclUniqueId all[1 + CONFIGURATION_IDS];
+} Ids;
+
+static int make_ids(Ids* ids) {
+  int i;
+  for (i = 0; i < 1 + CONFIGURATION_IDS; ++i) {
+    const ncclResult_t result = ncclGetUniqueId(&ids->all[i]);
+    if (result == ncclSuccess) continue;
+    fprintf(stderr, "ncclGetUniqueId: %s: %s\n", ncclGetErrorString(result), ncclGetLastError(NULL));
+    __atomic_store_n(&ids->made, -1, __ATOMIC_RELEASE);
+    return 0;
+  }
+  __atomic_store_n(&ids->made, 1, __ATOMIC_RELEASE);
+  return 1;
+}
+
+static int begin_rank(int rank, int ranks, uint32_t seed, int quick, const Ids* ids) {
+  int made;
+  /* A rank ends with the parent, and never waits for ever. */
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  alarm(kSecondsMax);
+  while ((made = __atomic_load_n(&ids->made, __ATOMIC_ACQUIRE)) == 0) usleep(200);
+  return made == 1 ? rank_main(rank, ranks, seed, quick, ids->all) : 1;
+}
+
 int main(int argc, char** argv) {
-  ncclUniqueId ids[1 + CONFIGURATION_IDS];
   pid_t children[kRanksMax];
-  int ranks = 4, quick = 0, i;
+  Ids* ids;
+  int ranks = 4, quick = 0, ids_first = 0, i;
   uint32_t seed = 1;
   for (i = 1; i < argc; ++i) {
     if (strcmp(argv[i], "--quick") == 0) {
       quick = 1;
+    } else if (strcmp(argv[i], "--ids-first") == 0) {
+      ids_first = 1;
     } else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
       seed = (uint32_t)strtoul(argv[++i], NULL, 10);
     } else {
@@ -95,28 +127,24 @@ int main(int argc, char** argv) {
     }
   }
   if (ranks < 1 || ranks > kRanksMax) {
-    fprintf(stderr, "usage: conformance [RANKS, 1 to %d] [--quick] [--seed N]\n", kRanksMax);
+    fprintf(stderr, "usage: conformance [RANKS, 1 to %d] [--quick] [--ids-first] [--seed N]\n", kRanksMax);
     return 2;
   }
-  for (i = 0; i < 1 + CONFIGURATION_IDS; ++i) {
-    const ncclResult_t result = ncclGetUniqueId(&ids[i]);
-    if (result == ncclSuccess) continue;
-    fprintf(stderr, "ncclGetUniqueId: %s: %s\n", ncclGetErrorString(result), ncclGetLastError(NULL));
+  ids = mmap(NULL, sizeof(Ids), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (ids == MAP_FAILED) {
+    perror("mmap");
     return 1;
   }
-#if defined(__SANITIZE_ADDRESS__)
-  /* GCC 12's AddressSanitizer does not take its allocator's locks before a fork: a child would inherit a locked one from
-   * a library thread that is just starting, and wait for ever. */
-  usleep(300000);
-#endif
+  if (ids_first && !make_ids(ids)) return 1;
   fflush(NULL);
   for (i = 0; i < ranks; ++i) {
     children[i] = fork();
-    if (children[i] == 0) _exit(rank_main(i, ranks, seed, quick, ids));
+    if (children[i] == 0) _exit(begin_rank(i, ranks, seed, quick, ids));
     if (children[i] < 0) {
       perror("fork");
       return 1;
     }
   }
+  if (!ids_first && !make_ids(ids)) return 1;
   return wait_all(ranks, children);
 }

@@ -30,6 +30,7 @@ struct Config {
   std::size_t carry_bytes = std::size_t{1} << 20;  ///< TUTTI_CARRY_BYTES: longest input carried beside announce lines
   std::size_t stream_min_bytes =
       0;                    ///< TUTTI_STREAM_MIN_BYTES: calls that touch so much write past the caches; 0 = default
+  bool calibrate = true;    ///< TUTTI_CALIBRATE: measure what bytes cost between processes when a communicator is made
   std::string tuning_file;  ///< TUTTI_TUNING_FILE: measured crossovers; empty = the cost model's
   std::string simd;         ///< TUTTI_SIMD: "portable", "avx2", "avx512"; empty = the processor's best
 };

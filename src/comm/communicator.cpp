@@ -157,6 +157,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   *members_->control.reproducible(rank_) = options_.reproducible;
   *members_->control.wide_wire(rank_) = options_.wide_wire;
   if (rank_ == 0) members_->control.settings().crowding = static_cast<double>(ranks_) / usable_cores();
+  if (rank_ == 0) members_->control.settings().costs = remembered_costs();
   std::shared_ptr<const planner::Tuning> tuning;
   if (rank_ == 0) {
     TUTTI_TRY_ASSIGN(tuning, publish_tuning(members_->control));
@@ -182,14 +183,40 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
     TUTTI_TRY_ASSIGN(tuning, published_tuning(members_->control));
   }
   rules.tuning = std::move(tuning);
-  members_->plans.set_rules(rules);
+  measure_costs();
   TUTTI_TRY(meet(RankPhase::kReady, parent));
+  rules.measured = settings.costs;
+  members_->plans.set_rules(rules);
   log_info("communicator {} rank {} of {} ready: {}", options_.name.empty() ? "(unnamed)" : options_.name, rank_,
            ranks_,
            members_->reach.one_process() ? "threads of one process"
            : members_->single_copy       ? "processes, slots and single copies"
                                          : "processes, slots");
   return {};
+}
+
+void Communicator::measure_costs() {
+  Control& control = members_->control;
+  Settings& settings = control.settings();
+  if (settings.calibrate == 0 || settings.costs.slot_gbps != 0 || !members_->single_copy) return;
+  const std::vector<Peer>& peers = members_->peers;
+  const auto other =
+      std::ranges::find_if(peers, [&](const Peer& peer) { return peer.process_token != peers.front().process_token; });
+  if (other == peers.end() || (rank_ != 0 && rank_ != other->rank)) return;
+  const CalibrationArgs args{
+      .board = control.calibration(),
+      .slots = rank_ == 0 ? control.channel(0, other->rank, 0).inbox : control.channel(rank_, 0, 0).outbox,
+      .bytes = std::min<std::size_t>(kCalibrationBytes, control.slot_shape().slot_bytes),
+      .partner = other->pid,
+      .given_up = [this] { return cancelled_ || failed(); }};
+  if (rank_ != 0) {
+    help_calibrate(args);
+    return;
+  }
+  settings.costs = calibrate(args);
+  remember_costs(settings.costs);
+  log_info("measured between ranks 0 and {}: slots {:.1f} GB/s, single copies {:.2f} us and {:.1f} GB/s", other->rank,
+           settings.costs.slot_gbps, settings.costs.call_us, settings.costs.call_gbps);
 }
 
 RankPhase Communicator::phase_of(int rank) const {

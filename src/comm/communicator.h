@@ -136,6 +136,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   enum class InitState : std::uint8_t { kPending, kReady, kFailed, kSkipped };
 
   Status connect(std::vector<UniqueId> ids, const Communicator* parent);
+  /// Rank 0 and one of another process find out what bytes cost here, unless that is known or not asked for.
+  void measure_costs();
   Status meet(RankPhase phase, const Communicator* parent);
   Status watch_peers();
   void on_exit(std::int32_t pid);

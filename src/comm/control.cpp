@@ -48,6 +48,7 @@ struct Header {
   protocol::SlotShape slots;
   Settings settings;
   FailureRecord failure;
+  CalibrationBoard calibration;
 };
 
 struct RankState {
@@ -176,6 +177,8 @@ Result<Control> Control::open(int fd, std::size_t bytes, int ranks, bool leads) 
                              std::min(c.carry_bytes, protocol::carried_bytes_max(ranks)),
                              c.timeout_s,
                              1,
+                             c.calibrate,
+                             {},
                              0,
                              {}};
   const std::size_t length = std::min(c.algorithm.size(), sizeof(header.settings.algorithm) - 1);
@@ -185,6 +188,7 @@ Result<Control> Control::open(int fd, std::size_t bytes, int ranks, bool leads) 
 
 Settings& Control::settings() const { return at<Header>(0)->settings; }
 FailureRecord& Control::failure() const { return at<Header>(0)->failure; }
+CalibrationBoard& Control::calibration() const { return at<Header>(0)->calibration; }
 protocol::SlotShape Control::slot_shape() const { return at<Header>(0)->slots; }
 Control::Layout Control::layout() const { return Layout(static_cast<std::size_t>(ranks_), slot_shape()); }
 

@@ -4,6 +4,8 @@
 
 #include "base/dtype.h"
 #include "base/result.h"
+#include "comm/calibration.h"
+#include "planner/rules.h"
 #include "protocol/announce.h"
 #include "protocol/channel.h"
 #include "protocol/lines.h"
@@ -68,6 +70,8 @@ struct Settings {
   std::uint64_t carry_bytes = 0;  ///< longest input that travels beside an announce line
   double timeout_s = 0;
   double crowding = 1;             ///< ranks per core, as rank 0 may use them
+  std::uint64_t calibrate = 0;     ///< rank 0 wants costs measured
+  planner::MeasuredCosts costs;    ///< there once all ranks are ready
   std::uint32_t tuning_bytes = 0;  ///< of the text behind Control::tuning_text()
   char algorithm[1024] = {};
 };
@@ -93,6 +97,7 @@ class Control {
   int ranks() const { return ranks_; }
   Settings& settings() const;
   FailureRecord& failure() const;
+  CalibrationBoard& calibration() const;
   const std::uint64_t* abort_word() const { return &failure().word; }
   protocol::SlotShape slot_shape() const;
   protocol::LineShape line_shape() const;

@@ -79,7 +79,7 @@ void put_ordered_first(std::vector<Candidate>& found, const Question& question, 
 Candidate make_candidate(const algorithm::Algorithm& name, const schedule::Schedule& schedule, const Question& question,
                          const Rules& rules, bool direct);
 
-/// Why it runs, in words: "the lowest expected time".
+/// Why it runs, in words: "the lowest expected time", and by which measurements if there are any.
 std::string describe_reason(const Question& question, const Rules& rules, const Candidate& chosen);
 
 /// The plan that runs this candidate for `rank`.

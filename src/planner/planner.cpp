@@ -63,16 +63,21 @@ Tiling make_tiling(const Question& q, const schedule::Shape& shape, const Widest
   return t;
 }
 
-/// What a message and a byte cost, by the way that data goes. Round figures for one host, chosen so that the planner takes what
-/// tutti-perf --tune finds to be the fastest at 2 ranks on 2 cores, or something close to it, at most sizes.
+/// What a message and a byte cost, by the way that data goes.
 struct Prices {
   double message_us;
   double copy_gbps;
   double reduce_gbps;
 };
+/// Where nothing was measured. Round figures for one host, chosen so that the planner takes what tutti-perf --tune found to be
+/// the fastest at 2 ranks on 2 distant cores, or something close to it, at most sizes.
 constexpr Prices kThroughSlots{0.3, 10, 10};
 constexpr Prices kMappedBuffers{0.15, 15, 20};
 constexpr Prices kSingleCopies{1.4, 20, 10};
+/// Measured are copies; a further source of a sum lies in the own cache most of the time.
+constexpr double kFurtherSource = 3;
+/// From the end of a system call to the start of the next rank's.
+constexpr double kHandOverUs = 0.15;
 /// Blocks from which on system calls copy at a fraction of that: no cache holds them, and what slots carry is written past the
 /// caches, which a system call does not do. Measured like the prices, 2 ranks on 2 cores.
 constexpr double kLargeCopies = 0.2;
@@ -89,10 +94,19 @@ std::uint64_t large_block(Collective collective, bool in_place) {
   }
 }
 
-Prices prices_of(const Question& q, bool direct) {
-  if (!direct) return kThroughSlots;
-  if (q.access != Access::kSingleCopy) return kMappedBuffers;
-  Prices prices = kSingleCopies;
+Prices prices_of(const Question& q, bool direct, const MeasuredCosts& measured) {
+  const bool known = measured.slot_gbps > 0;
+  if (!direct)
+    return known ? Prices{kThroughSlots.message_us, measured.slot_gbps, kFurtherSource * measured.slot_gbps}
+                 : kThroughSlots;
+  if (q.access != Access::kSingleCopy) {
+    // Loads and stores of peers' memory gain what slots gain.
+    const double gain = known ? measured.slot_gbps / kThroughSlots.copy_gbps : 1;
+    return {kMappedBuffers.message_us, gain * kMappedBuffers.copy_gbps, gain * kMappedBuffers.reduce_gbps};
+  }
+  Prices prices = known
+                      ? Prices{measured.call_us + kHandOverUs, measured.call_gbps, kFurtherSource * measured.slot_gbps}
+                      : kSingleCopies;
   if (q.count * q.element_bytes >= large_block(q.request.collective, q.in_place)) {
     prices.copy_gbps *= kLargeCopies;
     prices.reduce_gbps *= kLargeCopies;
@@ -109,7 +123,7 @@ double price(const Schedule& schedule, const Question& q, const Rules& rules, bo
   inputs.slots = static_cast<int>(rules.slots.slots);
   inputs.direct = direct;
   inputs.ranks_per_core = rules.crowding;
-  const Prices prices = prices_of(q, direct);
+  const Prices prices = prices_of(q, direct, rules.measured);
   inputs.message_us = prices.message_us;
   inputs.copy_gbps = prices.copy_gbps;
   inputs.reduce_gbps = prices.reduce_gbps;

@@ -17,11 +17,17 @@ std::string overruled(const Question& q, const Rules& rules) {
   return fmt::format("; the tuning's {} is overruled", described(*choice));
 }
 
+std::string where_from(const MeasuredCosts& measured) {
+  if (measured.slot_gbps == 0) return "";
+  return fmt::format(" by what was measured here: slots {:.1f} GB/s, single copies {:.1f} us and {:.1f} GB/s",
+                     measured.slot_gbps, measured.call_us, measured.call_gbps);
+}
+
 }  // namespace
 
 std::string describe_reason(const Question& q, const Rules& rules, const Candidate& chosen) {
   switch (chosen.reason) {
-    case Reason::kPrice: return "the lowest expected time" + overruled(q, rules);
+    case Reason::kPrice: return "the lowest expected time" + where_from(rules.measured) + overruled(q, rules);
     case Reason::kNamed:
       return fmt::format("the lowest expected time of those that NCCL_ALGO={} leaves", rules.text) +
              overruled(q, rules);

@@ -25,6 +25,13 @@ struct AlgorithmFilter {
 
 class Tuning;
 
+/// What bytes cost between two processes here, measured by comm/calibration.h. Zeros: not measured.
+struct MeasuredCosts {
+  double slot_gbps = 0;  ///< writing a slot and reading one, on average, each
+  double call_us = 0;    ///< a system call that copies next to nothing
+  double call_gbps = 0;  ///< each further byte of it
+};
+
 struct Rules {
   AlgorithmFilter everywhere;  ///< "ring,tree": where it leaves nothing, it is ignored
   std::array<AlgorithmFilter, kCollectives>
@@ -36,6 +43,7 @@ struct Rules {
   std::uint64_t line_bytes = 0;             ///< messages of a plan go as lines if none is longer
   std::uint64_t single_copy_min_bytes = 0;  ///< 0: by cost
   double crowding = 1;                      ///< ranks per core
+  MeasuredCosts measured;                   ///< of rank 0 and another process
   std::shared_ptr<const Tuning> tuning;     ///< measured crossovers; nullptr: none
 };
 

@@ -176,3 +176,27 @@ TEST_CASE("a plan is made once per shape") {
   CHECK(first.value() == again.value());
   CHECK(first.value() != other.value());
 }
+
+TEST_CASE("measured costs decide between slots and single copies, and how") {
+  Rules rules = rules_for("");
+  rules.slots = {8, 64 << 10};
+  const auto chosen = [&](std::uint64_t bytes) {
+    const auto found = planner::candidates(question(Collective::kAllReduce, 2, bytes / 4, Access::kSingleCopy), rules);
+    REQUIRE(found.ok());
+    return found.value().front();
+  };
+  // Distant cores, quick system calls.
+  rules.measured = {5, 0.8, 15};
+  CHECK(chosen(2 << 20).direct);
+  // Near cores, slow system calls.
+  rules.measured = {72.7, 1.43, 12.6};
+  CHECK_FALSE(chosen(2 << 20).direct);
+  CHECK_FALSE(chosen(32 << 20).direct);
+  // One message each way while it is the hand-over that costs, half as much to read once it is the bytes.
+  CHECK(chosen(32 << 10).algorithm->name == "oneshot");
+  CHECK(chosen(2 << 20).algorithm->name != "oneshot");
+  CHECK(chosen(32 << 10).predicted_us < 3);
+  CHECK_THAT(
+      planner::describe_reason(question(Collective::kAllReduce, 2, 8, Access::kSingleCopy), rules, chosen(1 << 20)),
+      Catch::Contains("slots 72.7 GB/s, single copies 1.4 us and 12.6 GB/s"));
+}

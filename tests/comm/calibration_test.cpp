@@ -1,0 +1,87 @@
+#include "comm/calibration.h"
+
+#include <catch2/catch.hpp>
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+using namespace tutti::comm;
+using tutti::planner::MeasuredCosts;
+
+namespace {
+
+double ms_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Two threads stand for the processes: a process may copy from itself.
+struct Meeting {
+  CalibrationBoard board;
+  std::vector<std::byte> slots = std::vector<std::byte>(kCalibrationBytes);
+  std::atomic<bool> given_up = false;
+
+  CalibrationArgs args() {
+    return {.board = board, .slots = slots.data(), .bytes = slots.size(), .partner = getpid(), .given_up = [this] {
+              return given_up.load();
+            }};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("two ranks find out what bytes cost", "[calibration]") {
+  Meeting meeting;
+  std::thread partner([&] { help_calibrate(meeting.args()); });
+  const MeasuredCosts costs = calibrate(meeting.args());
+  partner.join();
+  if (costs.slot_gbps == 0) {
+    WARN("not measured: the machine is busy, or system calls may not copy");
+    return;
+  }
+  CHECK(costs.slot_gbps > 0.01);
+  CHECK(costs.slot_gbps < 10000);
+  CHECK(costs.call_us > 0.01);
+  CHECK(costs.call_gbps > 0.01);
+  // Slots hold what the partner wrote last.
+  CHECK(meeting.slots.front() == meeting.slots.back());
+  CHECK(meeting.slots.front() != std::byte{0});
+  CHECK(meeting.board.write_us > 0);
+}
+
+TEST_CASE("a partner that does not come, or leaves, costs little time and nothing is measured", "[calibration]") {
+  Meeting alone;
+  auto start = std::chrono::steady_clock::now();
+  CHECK(calibrate(alone.args()).slot_gbps == 0);
+  CHECK(ms_since(start) >= kCalibrationMsMax);
+  start = std::chrono::steady_clock::now();
+  help_calibrate(alone.args());
+  CHECK(ms_since(start) >= kCalibrationMsMax);
+
+  Meeting failed;
+  failed.given_up = true;
+  start = std::chrono::steady_clock::now();
+  CHECK(calibrate(failed.args()).slot_gbps == 0);
+  CHECK(ms_since(start) < kCalibrationMsMax);
+}
+
+TEST_CASE("system calls that fail leave nothing measured", "[calibration]") {
+  Meeting meeting;
+  std::thread partner([&] { help_calibrate(meeting.args()); });
+  CalibrationArgs args = meeting.args();
+  args.partner = -1;
+  CHECK(calibrate(args).slot_gbps == 0);
+  partner.join();
+}
+
+TEST_CASE("costs are remembered for the process", "[calibration]") {
+  const MeasuredCosts before = remembered_costs();
+  remember_costs({12, 1.5, 7});
+  CHECK(remembered_costs().slot_gbps == 12);
+  CHECK(remembered_costs().call_us == 1.5);
+  CHECK(remembered_costs().call_gbps == 7);
+  remember_costs(before);
+}

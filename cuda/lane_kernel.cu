@@ -26,21 +26,24 @@ __global__ void run_lanes(const protocol::LaneCall* calls, const std::uint64_t* 
   results[blockIdx.x] = static_cast<std::uint8_t>(progress);
 }
 
-/// One thread: opens call `sequence` for rank `rank` and waits for all others.
-__global__ void announce_and_gather(protocol::AnnounceBoard board, std::uint32_t rank, std::uint32_t sequence,
-                                    std::uint32_t fingerprint, protocol::BufferReferences buffers,
-                                    const std::uint64_t* abort_word, int* all_equal) {
+/// One thread: opens call `sequence` for the rank of `announcer`, which is kept from call to call, and waits for all others.
+__global__ void announce_and_gather(protocol::Announcer* announcer, std::uint32_t sequence, std::uint32_t fingerprint,
+                                    protocol::BufferReferences buffers, const std::uint64_t* abort_word,
+                                    int* all_equal) {
   Machine machine(abort_word, nullptr, 0, nullptr);
-  const std::uint64_t word = protocol::announce_word(sequence, fingerprint);
-  protocol::AnnounceLine& line = board.line(rank, sequence);
-  protocol::announce_buffers(machine, line, buffers);
-  protocol::publish(machine, line, word);
-  protocol::Gathering gathering;
-  gathering.start(sequence, word);
-  while (!gathering.advance(machine, board)) {
+  announcer->begin(sequence, fingerprint, {0, announcer->board().ranks});
+  protocol::Room room = announcer->room(machine);
+  for (; room == protocol::Room::kNotYet; room = announcer->room(machine)) {
     if (machine.aborted()) return;
   }
-  *all_equal = gathering.all_equal() ? 1 : 0;
+  *all_equal = 0;
+  if (room == protocol::Room::kDiffers) return;
+  protocol::announce_buffers(machine, announcer->line(), buffers);
+  announcer->publish(machine);
+  while (!announcer->advance(machine)) {
+    if (machine.aborted()) return;
+  }
+  *all_equal = announcer->all_equal() ? 1 : 0;
 }
 
 }  // namespace tutti::cuda_device

@@ -34,7 +34,7 @@ bool writes_past_caches(const CallArgs& args, int ranks, bool in_place);
 /// Whether the announcements can carry all inputs of a collective: by its signature alone.
 enum class Carriage : std::uint8_t {
   kNone,
-  kBesideLines,  ///< where all buffers are private
+  kBesideLines,  ///< where all buffers are private, or the call is rooted
   kInLines,      ///< whatever the buffers are
 };
 Carriage carriage_of(const Membership& members, const CallArgs& args);
@@ -124,19 +124,22 @@ class CollectiveCall : public Call {
   }
 
  private:
-  enum class Phase : std::uint8_t { kGather, kRun, kDone };
+  enum class Phase : std::uint8_t { kRoom, kGather, kRun, kDone };
 
   int waiting_for() override;
   std::string name() const override;
   const protocol::AnnounceLine& line_of(int peer) const override;
   void prepare(const CallArgs& args);
   bool is_prepared_for(const CallArgs& args) const;
+  protocol::Room look_for_room();
   void announce();
-  void write_input(std::byte* to);
+  bool write_input();
+  void copy_input(std::byte* to);
   bool all_carry() const;
   bool all_have_announced();
   Status open();
-  Status mismatch() const;
+  void finish_by_lines();
+  Error mismatch(const std::vector<int>& ranks, std::uint32_t last);
   const protocol::BufferReferences& describe_buffers();
   bool read_references();
   planner::Access find_access(bool& in_place);
@@ -147,8 +150,10 @@ class CollectiveCall : public Call {
   std::uint64_t prepared_with_ = 0;  ///< the version of the schedules that are set
   Carriage carriage_ = Carriage::kNone;
   std::uint32_t fingerprint_ = 0;
-  protocol::AnnounceBoard board_;
+  protocol::Announcer& announcer_;
+  const CollectiveSignatures signatures_;
   protocol::AnnouncedCall announced_call_;
+  protocol::LinesRead reads_;
   std::vector<const void*> sources_;
 
   /// What this rank's buffers are to others, and while what it holds.
@@ -163,7 +168,6 @@ class CollectiveCall : public Call {
   std::vector<protocol::BufferReferences> references_;  ///< all ranks', of the last call that ran lanes
   bool reached_ = false;                                ///< the lanes and peers_ are those of references_
   std::uint64_t reached_with_ = 0;                      ///< Reach::drops() then
-  protocol::Gathering gathering_;
 };
 
 /// A send or a receive: the same with one peer only. One object per peer and direction, used again and again.

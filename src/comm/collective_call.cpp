@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 
@@ -26,7 +27,9 @@ Carriage carriage_of(const Membership& members, const CallArgs& args) {
 }
 
 CollectiveCall::CollectiveCall(Communicator& communicator)
-    : Call(communicator), board_(communicator.members().control.board()) {
+    : Call(communicator),
+      announcer_(communicator.members().announcer),
+      signatures_(communicator.members().control.signatures()) {
   peers_.resize(communicator.ranks());
   scales_.resize(communicator.ranks());
   sources_.resize(communicator.ranks());
@@ -55,15 +58,22 @@ void CollectiveCall::prepare(const CallArgs& args) {
   signature_.tuning = comm_.members().plans.tuning_fingerprint();
   fingerprint_ = signature_.fingerprint();
   carriage_ = set == nullptr ? carriage_of(comm_.members(), args) : Carriage::kNone;
+  const auto rank = static_cast<std::uint32_t>(comm_.rank());
+  const auto root = static_cast<std::uint32_t>(args.root);
+  const auto ranks = static_cast<std::uint32_t>(comm_.ranks());
+  signature_.one_way = static_cast<std::uint8_t>(is_rooted(args.collective) && carriage_ != Carriage::kNone);
+  reads_ = signature_.one_way != 0 ? protocol::lines_read_one_way(args.collective, rank, root, ranks)
+                                   : protocol::LinesRead{0, ranks};
   lanes_.machine().set_reduce(reduce_function(args.type, args.op));
   announced_call_.collective = args.collective;
-  announced_call_.rank = static_cast<std::uint32_t>(comm_.rank());
-  announced_call_.root = static_cast<std::uint32_t>(args.root);
+  announced_call_.rank = rank;
+  announced_call_.root = root;
   announced_call_.element_bytes = static_cast<std::uint32_t>(size_of(args.type));
   announced_call_.count = args.count;
   announced_call_.divisor = args.op == ReduceOp::kAverage && reduces(args.collective) ? comm_.ranks() : 0;
   announced_call_.sources = sources_.data();
   announced_call_.carried = carriage_ == Carriage::kBesideLines;
+  announced_call_.own_input = nullptr;
   own_.version = 1;
   reached_ = false;
   prepared_ = true;
@@ -82,38 +92,62 @@ void CollectiveCall::start(const CallArgs& args) {
   waiting_since_ = {};
   signature_.sequence = comm_.next_sequence();
   phase_ = Phase::kGather;
-  if (comm_.ranks() > 1) announce();
+  if (comm_.ranks() == 1) return;
+  phase_ = Phase::kRoom;
+  announcer_.begin(signature_.sequence, fingerprint_, reads_);
 }
 
-/// Small inputs travel in the announce line itself, or beside it if they are private. What the next call of this kind will write
-/// is asked for right afterwards: it comes while this call waits.
+protocol::Room CollectiveCall::look_for_room() {
+  protocol::Room room = announcer_.room(lanes_.machine());
+  for (int look = 1; room == protocol::Room::kNotYet && look < kLooks; ++look) {
+    room = announcer_.room(lanes_.machine());
+  }
+  return room;
+}
+
+/// Small inputs travel in the announce line itself, or beside it if they are private or the call is rooted. What the next call of this
+/// kind will write is asked for right afterwards, if it is known to be free: it comes while this call waits.
 void CollectiveCall::announce() {
   const std::uint32_t sequence = signature_.sequence;
   executor::HostMachine& machine = lanes_.machine();
-  protocol::AnnounceLine& line = board_.line(comm_.rank(), sequence);
-  comm_.members().control.signature(comm_.rank(), sequence) = signature_;
-  bool carries = false;
-  if (carriage_ == Carriage::kInLines) {
-    write_input(line.payload);
-  } else {
-    protocol::BufferReferences buffers = describe_buffers();
-    carries = carriage_ == Carriage::kBesideLines && !comm_.members().maps(buffers);
-    if (carries) {
-      buffers.flags |= protocol::kCarried;
-      write_input(board_.carried(comm_.rank(), sequence));
-    }
-    announce_buffers(machine, line, buffers);
-  }
-  const std::uint64_t word = protocol::announce_word(sequence, fingerprint_);
-  gathering_.start(sequence, word);
-  publish(machine, line, word);
-  const std::size_t in_line = carriage_ == Carriage::kInLines ? shape_.input_bytes : sizeof(line.buffers);
-  machine.prepare_write(reinterpret_cast<std::byte*>(&board_.line(comm_.rank(), sequence + 1)),
-                        sizeof line.word + in_line);
-  if (carries) machine.prepare_write(board_.carried(comm_.rank(), sequence + 1), shape_.input_bytes);
+  signatures_.of(comm_.rank(), sequence) = signature_;
+  const bool carries = write_input();
+  announcer_.publish(machine);
+  if (!announcer_.has_room_for_next()) return;
+  const protocol::AnnounceBoard& board = announcer_.board();
+  std::size_t in_line = carriage_ == Carriage::kInLines ? shape_.input_bytes : sizeof(protocol::BufferReferences);
+  if (signature_.one_way != 0 && carriage_ == Carriage::kBesideLines) in_line = 0;
+  machine.prepare_write(reinterpret_cast<std::byte*>(&board.line(comm_.rank(), sequence + 1)),
+                        sizeof(std::uint64_t) + in_line);
+  if (carries) machine.prepare_write(board.carried(comm_.rank(), sequence + 1), shape_.input_bytes);
 }
 
-void CollectiveCall::write_input(std::byte* to) {
+/// Fills this rank's line; true if the input lies beside it then.
+bool CollectiveCall::write_input() {
+  protocol::AnnounceLine& line = announcer_.line();
+  std::byte* const beside = announcer_.board().carried(comm_.rank(), signature_.sequence);
+  if (carriage_ == Carriage::kInLines) {
+    copy_input(line.payload);
+    return false;
+  }
+  if (signature_.one_way != 0) {
+    const bool as_it_is = comm_.rank() == args_.root && !args_.scaled;
+    announced_call_.own_input = as_it_is ? static_cast<const std::byte*>(args_.send) : nullptr;
+    if (as_it_is && reads_.has(announced_call_.rank)) return false;  // nobody else reads it
+    copy_input(beside);
+    return shape_.input_bytes != 0;
+  }
+  protocol::BufferReferences buffers = describe_buffers();
+  const bool carries = carriage_ == Carriage::kBesideLines && !comm_.members().maps(buffers);
+  if (carries) {
+    buffers.flags |= protocol::kCarried;
+    copy_input(beside);
+  }
+  announce_buffers(lanes_.machine(), line, buffers);
+  return carries;
+}
+
+void CollectiveCall::copy_input(std::byte* to) {
   executor::HostMachine& machine = lanes_.machine();
   if (shape_.input_bytes == 0) return;
   if (!args_.scaled) return machine.store_bytes(to, args_.send, shape_.input_bytes);
@@ -153,23 +187,38 @@ const protocol::BufferReferences& CollectiveCall::describe_buffers() {
   return own_.references;
 }
 
-/// Who called what, grouped; the same text on every rank.
-Status CollectiveCall::mismatch() const {
-  const Control& control = comm_.members().control;
+/// Some of `ranks`, which have all announced the call of number `last`, differ from this one in it or in an earlier one. Where they all
+/// know that, the communicator goes on. If some rank may have gone on with what it believed to be a success, it fails.
+Error CollectiveCall::mismatch(const std::vector<int>& ranks, std::uint32_t last) {
+  std::uint32_t sequence = announcer_.met() + 1;
+  const auto describe = [&](int r) { return signatures_.of(r, sequence).describe(); };
+  const auto differs = [&](int r) { return describe(r) != describe(comm_.rank()); };
+  while (sequence != last && std::ranges::none_of(ranks, differs)) ++sequence;
+  const bool late = sequence != signature_.sequence || static_cast<int>(ranks.size()) < comm_.ranks() ||
+                    std::ranges::any_of(ranks, [&](int r) { return signatures_.of(r, sequence).one_way != 0; });
   std::map<std::string, std::string> callers;
-  for (int r = 0; r < comm_.ranks(); ++r) {
-    std::string& who = callers[control.signature(r, signature_.sequence).describe()];
+  for (int r : ranks) {
+    std::string& who = callers[describe(r)];
     who += fmt::format("{}rank {}", who.empty() ? "" : ", ", r);
   }
   std::string text;
   for (const auto& [what, who] : callers) text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", what, who);
-  return error(Code::kInvalidUsage,
-               fmt::format("the ranks' calls differ, and nothing was done: {}. Every rank must make "
-                           "the same call with the same arguments",
-                           text));
+  Error failure =
+      error(Code::kInvalidUsage,
+            fmt::format("the ranks' calls {}differ{}: {}. Every rank must make the same call with the same "
+                        "arguments",
+                        late ? fmt::format("#{} ", sequence) : "", late ? "" : ", and nothing was done", text));
+  if (late) {
+    comm_.fail(failure.code, -1, name() + ": " + failure.message);
+  } else {
+    announcer_.forget_history();
+  }
+  return failure;
 }
 
-const protocol::AnnounceLine& CollectiveCall::line_of(int peer) const { return board_.line(peer, signature_.sequence); }
+const protocol::AnnounceLine& CollectiveCall::line_of(int peer) const {
+  return announcer_.board().line(peer, signature_.sequence);
+}
 
 /// Takes what all have announced; true if the last call's lanes were made for just that.
 bool CollectiveCall::read_references() {
@@ -200,15 +249,27 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
   return members.access(mappable, members.reach.one_process());
 }
 
-/// Everybody has announced: check, plan, start the lanes. Small calls are finished here.
+/// For a call whose inputs all lie with the lines.
+void CollectiveCall::finish_by_lines() {
+  announced_call_.sequence = signature_.sequence;
+  announced_call_.output = static_cast<std::byte*>(args_.receive);
+  finish_announced(lanes_.machine(), announcer_.board(), announced_call_);
+}
+
+/// Everybody has announced, or in one-way calls who matters: check, plan, start the lanes. Small calls are finished here.
 Status CollectiveCall::open() {
-  if (comm_.ranks() > 1 && !gathering_.all_equal()) return mismatch();
+  if (comm_.ranks() > 1 && !announcer_.all_equal()) {
+    std::vector<int> ranks;
+    for (int r = 0; r < comm_.ranks(); ++r) {
+      if (r == comm_.rank() || reads_.has(static_cast<std::uint32_t>(r))) ranks.push_back(r);
+    }
+    return mismatch(ranks, signature_.sequence);
+  }
   phase_ = Phase::kDone;
   if (shape_.count == 0) return {};
-  if (carriage_ == Carriage::kInLines || (carriage_ == Carriage::kBesideLines && all_carry())) {
-    announced_call_.sequence = signature_.sequence;
-    announced_call_.output = static_cast<std::byte*>(args_.receive);
-    finish_announced(lanes_.machine(), board_, announced_call_);
+  if (carriage_ == Carriage::kInLines || signature_.one_way != 0 ||
+      (carriage_ == Carriage::kBesideLines && all_carry())) {
+    finish_by_lines();
     return {};
   }
   if (comm_.ranks() > 1 && read_references()) {
@@ -237,12 +298,21 @@ Status CollectiveCall::open() {
 
 bool CollectiveCall::all_have_announced() {
   for (int look = 0; look < kLooks; ++look) {
-    if (gathering_.advance(lanes_.machine(), board_)) return true;
+    if (announcer_.advance(lanes_.machine())) return true;
   }
   return false;
 }
 
 executor::Progress CollectiveCall::advance() {
+  if (phase_ == Phase::kRoom) {
+    const protocol::Room room = look_for_room();
+    if (room == protocol::Room::kNotYet) return blocked();
+    if (room == protocol::Room::kDiffers) {
+      return fail(mismatch({comm_.rank(), static_cast<int>(announcer_.unseen())}, signature_.sequence - 1));
+    }
+    announce();
+    phase_ = Phase::kGather;
+  }
   if (phase_ == Phase::kGather) {
     if (comm_.ranks() > 1 && !all_have_announced()) return blocked();
     if (Status opened = open(); !opened.ok()) return fail(opened.error());
@@ -259,8 +329,10 @@ executor::Progress CollectiveCall::advance() {
 
 int CollectiveCall::waiting_for() {
   if (phase_ == Phase::kRun) return lanes_.waiting_for();
-  if (phase_ != Phase::kGather || gathering_.advance(lanes_.machine(), board_)) return -1;
-  return static_cast<int>(gathering_.unseen());
+  const bool waits = phase_ == Phase::kRoom     ? announcer_.room(lanes_.machine()) == protocol::Room::kNotYet
+                     : phase_ == Phase::kGather ? !announcer_.advance(lanes_.machine())
+                                                : false;
+  return waits ? static_cast<int>(announcer_.unseen()) : -1;
 }
 
 }  // namespace tutti::comm

@@ -49,7 +49,8 @@ Membership::Membership(std::vector<Peer> all, Control c, int rank, planner::Rule
       reach(rank, peers, control.failure()),
       plans(std::move(rules)),
       sent_calls(peers.size()),
-      received_calls(peers.size()) {}
+      received_calls(peers.size()),
+      announcer(control.board(), static_cast<std::uint32_t>(rank)) {}
 
 void Membership::connect(int rank) {
   channels.resize(kLanes);

@@ -36,6 +36,7 @@ struct Membership {
   std::vector<std::vector<protocol::Channel>> channels;  ///< [lane][peer]
   std::vector<std::uint32_t> sent_calls;                 ///< point-to-point calls so far, per peer
   std::vector<std::uint32_t> received_calls;
+  protocol::Announcer announcer;                       ///< of calls of all ranks; belongs to whoever has the turn
   bool single_copy = false;                            ///< works between all processes, on every rank
   std::vector<std::unique_ptr<ProcessWatch>> watches;  ///< last: goes first
 

@@ -110,16 +110,17 @@ struct Control::Layout {
   std::size_t tuning, ranks, announces, inputs, signatures, pairs, pair_inputs, counts, lines, slots, end;
 
   Layout(std::size_t n, protocol::SlotShape shape) {
-    // A rank has no channel to itself, and one that is alone carries nothing.
+    // A rank has no channel to itself, and one that is alone announces and carries nothing.
     const std::size_t channels = kLanes * n * (n - 1);
+    const std::size_t announcing = n > 1 ? n : 0;
     const std::size_t pair_count = n > 1 ? n * n : 0;
     const std::size_t carried_bytes = n > 1 ? protocol::carried_bytes_max(static_cast<int>(n)) : 0;
     tuning = round_up(sizeof(Header), kPage);
     ranks = tuning + (n > 1 ? round_up(planner::kTuningBytesMax, kPage) : 0);
     announces = ranks + n * sizeof(RankState);
-    inputs = round_up(announces + protocol::kAnnounceDepth * n * sizeof(protocol::AnnounceLine), kPage);
-    signatures = inputs + protocol::kAnnounceDepth * n * carried_bytes;
-    pairs = round_up(signatures + 2 * n * 64, 64);
+    inputs = round_up(announces + protocol::kAnnounceDepth * announcing * sizeof(protocol::AnnounceLine), kPage);
+    signatures = inputs + protocol::kAnnounceDepth * announcing * carried_bytes;
+    pairs = round_up(signatures + CollectiveSignatures::kDepth * announcing * sizeof(CollectiveSignatures::Place), 64);
     pair_inputs = round_up(pairs + pair_count * sizeof(PairMemory), kPage);
     counts = pair_inputs + pair_count * protocol::kSendDepth * carried_bytes;
     lines = round_up(counts + kLanes * n * n * sizeof(protocol::PairLine), kPage);
@@ -213,11 +214,8 @@ protocol::AnnounceBoard Control::board() const {
   return {at<protocol::AnnounceLine>(l.announces), static_cast<std::uint32_t>(ranks_), at<std::byte>(l.inputs),
           protocol::carried_bytes_max(ranks_)};
 }
-protocol::AnnounceLine& Control::announce(int rank, std::uint32_t sequence) const {
-  return board().line(rank, sequence);
-}
-Signature& Control::signature(int rank, std::uint32_t sequence) const {
-  return *at<Signature>(Layout(ranks_, kAnySlots).signatures + ((sequence & 1) * ranks_ + rank) * 64);
+CollectiveSignatures Control::signatures() const {
+  return {at<CollectiveSignatures::Place>(Layout(ranks_, kAnySlots).signatures), static_cast<std::uint32_t>(ranks_)};
 }
 protocol::Pair Control::pair(int from, int to) const {
   const Layout l(ranks_, kAnySlots);

@@ -38,7 +38,9 @@ struct Signature {
   ReduceOp op = ReduceOp::kSum;
   std::uint8_t scaled = 0;    ///< PreMulSum
   std::uint8_t internal = 0;  ///< not the user's call: a split's exchange
-  std::uint8_t reserved[3] = {};
+  std::uint8_t one_way =
+      0;  ///< the rank may be through with the call before others have come to it; follows from the rest
+  std::uint8_t reserved[2] = {};
   std::uint32_t schedule = 0;  ///< of the schedule that tuttiCommSetSchedule has set for such calls; 0: none
   std::uint32_t tuning = 0;    ///< of the tuning that tuttiCommSetTuning has set; 0: none
 
@@ -47,6 +49,21 @@ struct Signature {
   std::string describe() const;
   /// ", with a tuning that was set (0a1b2c3d)", or nothing.
   std::string describe_tuning() const;
+};
+
+/// Those of calls of all ranks, a cache line each. Twice as many per rank as lines: those of line s - depth and later are there when a
+/// rank that has announced s looks for the first call that differs, even if others are ahead.
+struct CollectiveSignatures {
+  static constexpr std::uint32_t kDepth = 2 * protocol::kAnnounceDepth;
+  struct alignas(64) Place {
+    Signature signature;
+  };
+  Place* places = nullptr;
+  std::uint32_t ranks = 0;
+
+  Signature& of(int rank, std::uint32_t sequence) const {
+    return places[std::size_t{sequence % kDepth} * ranks + static_cast<std::uint32_t>(rank)].signature;
+  }
 };
 
 /// Those of the sends from one rank to another, beside their lines.
@@ -115,8 +132,7 @@ class Control {
 
   /// The announce lines of calls of all ranks.
   protocol::AnnounceBoard board() const;
-  protocol::AnnounceLine& announce(int rank, std::uint32_t sequence) const;
-  Signature& signature(int rank, std::uint32_t sequence) const;
+  CollectiveSignatures signatures() const;
   /// The lines of sends from one rank to another.
   protocol::Pair pair(int from, int to) const;
   PairSignatures pair_signatures(int from, int to) const;

@@ -38,7 +38,7 @@ Carriage carriage_here(Communicator& communicator, const CallArgs& args) {
   Membership& members = communicator.members();
   if (members.plans.schedule_for(shape.request) != nullptr) return Carriage::kNone;
   const Carriage carriage = carriage_of(members, args);
-  if (carriage != Carriage::kBesideLines) return carriage;
+  if (carriage != Carriage::kBesideLines || is_rooted(args.collective)) return carriage;
   const auto buffers = members.reach.describe(args.send, shape.input_bytes, args.receive, shape.output_bytes);
   return members.maps(buffers) ? Carriage::kNone : carriage;
 }
@@ -105,10 +105,13 @@ Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
                   bytes, reduces(args.collective) ? fmt::format(", {}", name_of(args.op)) : "", communicator.ranks());
   if (args.count == 0) return text + "nothing to move: the ranks only check that all make the same call\n";
   if (const Carriage carriage = carriage_here(communicator, args); carriage != Carriage::kNone) {
-    return text + fmt::format(
-                      "access: announce line: every rank's input travels {} the line that opens its call, and each "
-                      "rank takes its\nresult from the lines of all, sums in rank order\n",
-                      carriage == Carriage::kInLines ? "in" : "beside");
+    return text +
+           fmt::format(
+               "access: announce line: every rank's input travels {} the line that opens its call, and {}\n",
+               carriage == Carriage::kInLines ? "in" : "beside",
+               is_rooted(args.collective)
+                   ? "whoever has a result takes it\nfrom there, sums in rank order; nobody waits for other lines"
+                   : "each rank takes its\nresult from the lines of all, sums in rank order");
   }
   planner::Question q = question_for(communicator, args);
   const planner::PlanCache& plans = communicator.members().plans;

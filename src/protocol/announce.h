@@ -1,19 +1,25 @@
-// Announce lines: what every rank opens a call with, and every other rank reads: 64 bytes, or more that carry the call's whole
-// input. Tiny calls carry it in the line itself; small ones beside the line, where all buffers are private. Such a call is finished
-// by its announcements.
+// Announce lines: what every rank opens a call with: 64 bytes, or more that carry the call's whole input. Tiny calls carry it in the
+// line itself; small ones beside the line, where all buffers are private. Such a call is finished by its announcements. If it is
+// rooted as well it is one-way: a rank reads the lines that hold what it needs, and no others, and goes on.
 //
-//   writer                                            readers
-//   input, or buffers, or both, of line s % depth
-//   word = s << 32 | fingerprint  (release) ------->  wait until the word's number is s   (acquire)
-//                                                     read the rest of the line, and what it carries
+//   writer                                            reader
+//   wait until all others have announced
+//   s - depth + 1 or later         (acquire) <------. (in calls that read all lines, that was seen there)
+//   input, or buffers, or both, of line s % depth   |
+//   word = s << 32 | history       (release) -----> | wait until the word's number is s   (acquire)
+//                                                   | read the rest of the line, and what it carries
+//                                                   '-announce s + 1, when call s is over (release)
 //
 // Why it is right (docs/memory-model.md has the same numbers):
 //  A1. The word is stored last (release) and loaded first (acquire): whoever sees number s sees the line of s.
-//  A2. Two lines per writer, by turns, are enough: a rank writes line s + 2 only after it has read everybody's line s + 1, which
-//      each of them wrote only after it had read everybody's line s. So nobody still reads line s, nor the input that it carries:
-//      that is read before the call ends. There are more than two so that a writer can get hold of line s + 1 (prepare_write)
-//      while others may still read line s - 1.
-// Between two ranks (send and receive) it is much the same: pair.h.
+//  A2. A rank writes line s over line s - depth once it has acquired a word of number s - depth + 1 or later from every other rank.
+//      Each of them released that after its call s - depth was over, with all that it read of line s - depth. No word can
+//      be missed: line n of a rank that waits for room is there until all others have announced n + 1.
+//  A5. Nobody waits for ever: of the ranks with the lowest number none waits for room, as all others have announced what it asks
+//      for, nor for a line of a rank that has a higher number.
+//  A6. Calls that differ are noticed, though not all compare their words in every call: the word's history is a hash of all calls so
+//      far, and whoever waits for room compares it too.
+// Between two ranks (send and receive) it is much the same: pair.h has A3 and A4.
 #pragma once
 
 #include "base/device_call.h"
@@ -44,8 +50,8 @@ inline constexpr std::uint32_t kMappable =
     2;  ///< every buffer that the call uses at this rank is in a shared allocation
 inline constexpr std::uint32_t kCarried = 4;  ///< the rank's input lies beside the line (AnnounceBoard::carried)
 
-/// Announce lines of a rank, used by turns.
-inline constexpr std::uint32_t kAnnounceDepth = 4;
+/// Announce lines of a rank, used by turns: how many one-way calls it can be ahead of others.
+inline constexpr std::uint32_t kAnnounceDepth = 16;
 
 /// The largest payload, and what is left free behind it, so that whole vectors can be read.
 inline constexpr std::size_t kAnnouncePayloadBytes = 512;
@@ -70,6 +76,7 @@ TUTTI_DEVICE_CALL constexpr std::size_t carried_bytes_max(int ranks) {
   return ranks > 16 ? 0 : ranks > 8 ? 2 << 10 : ranks > 4 ? 4 << 10 : 8 << 10;
 }
 
+/// `fingerprint`: of the call, or of all calls so far.
 TUTTI_DEVICE_CALL constexpr std::uint64_t announce_word(std::uint32_t sequence, std::uint32_t fingerprint) {
   return std::uint64_t{sequence} << 32 | fingerprint;
 }
@@ -118,32 +125,110 @@ TUTTI_DEVICE_CALL BufferReferences announced_buffers(Machine& m, const AnnounceL
   return buffers;
 }
 
-/// One rank's wait for the announcements of a call of all ranks.
-class Gathering {
+/// The ranks first .. end - 1, whose lines a rank reads in a call.
+struct LinesRead {
+  std::uint32_t first = 0;
+  std::uint32_t end = 0;
+
+  TUTTI_DEVICE_CALL constexpr bool has(std::uint32_t rank) const { return first <= rank && rank < end; }
+};
+/// Of a one-way call: what has this rank's output in it.
+TUTTI_DEVICE_CALL constexpr LinesRead lines_read_one_way(Collective collective, std::uint32_t rank, std::uint32_t root,
+                                                         std::uint32_t ranks) {
+  if (reduces(collective) || collective == Collective::kGather) return {0, rank == root ? ranks : 0};
+  return rank == root ? LinesRead{0, 0} : LinesRead{root, root + 1};
+}
+
+/// Whether a rank's line may be written.
+enum class Room : std::uint8_t {
+  kThere,
+  kNotYet,
+  kDiffers,  ///< a rank has made other calls than this one
+};
+
+/// One rank's announcements and what it knows of the others', from call to call. For each call of all ranks: begin(), wait for
+/// room(), write the line, publish(), and advance() until all that is read is there.
+class Announcer {
  public:
-  TUTTI_DEVICE_CALL void start(std::uint32_t sequence, std::uint64_t own_word) {
+  TUTTI_DEVICE_CALL Announcer(const AnnounceBoard& board, std::uint32_t rank) : board_(board), rank_(rank) {}
+
+  TUTTI_DEVICE_CALL void begin(std::uint32_t sequence, std::uint32_t fingerprint, LinesRead reads) {
     sequence_ = sequence;
-    own_word_ = own_word;
+    // For any call, other histories stay other ones: each step can be undone.
+    history_ = ((history_ << 5 | history_ >> 27) ^ fingerprint) * 2654435761u;
+    reads_ = reads;
     unseen_ = 0;
     all_equal_ = true;
   }
-  /// True when all have announced this call, or a different one of the same number.
   template <class Machine>
-  TUTTI_DEVICE_CALL bool advance(Machine& m, const AnnounceBoard& board) {
-    for (; unseen_ < board.ranks; ++unseen_) {
-      const std::uint64_t word = announced_word(m, board.line(unseen_, sequence_), sequence_);
-      if (word == 0) return false;
-      all_equal_ = all_equal_ && word == own_word_;
+  TUTTI_DEVICE_CALL Room room(Machine& m) {
+    return has_room(sequence_) ? Room::kThere : look_for_room(m);
+  }
+  TUTTI_DEVICE_CALL AnnounceLine& line() const { return board_.line(rank_, sequence_); }
+  /// After the line's content: others may read it now.
+  template <class Machine>
+  TUTTI_DEVICE_CALL void publish(Machine& m) {
+    unseen_ = reads_.first;
+    protocol::publish(m, line(), word());
+  }
+  /// After publish(): whether the next line is known to be free too, and may be asked for.
+  TUTTI_DEVICE_CALL bool has_room_for_next() const { return has_room(sequence_ + 1); }
+  /// True when those whose lines are read have announced this call, or a different one of the same number.
+  template <class Machine>
+  TUTTI_DEVICE_CALL bool advance(Machine& m) {
+    for (; unseen_ < reads_.end; ++unseen_) {
+      const std::uint64_t found = announced_word(m, board_.line(unseen_, sequence_), sequence_);
+      if (found == 0) return false;
+      all_equal_ = all_equal_ && found == word();
     }
+    // One other rank is everybody where there are two.
+    if (all_equal_ && reads_.end - reads_.first + 1 >= board_.ranks) met_ = sequence_;
     return true;
   }
+
   TUTTI_DEVICE_CALL bool all_equal() const { return all_equal_; }
-  /// All ranks below have announced.
+  /// The rank that is waited for: for room until publish(), then for its line. After Room::kDiffers: the one that differs.
   TUTTI_DEVICE_CALL std::uint32_t unseen() const { return unseen_; }
+  TUTTI_DEVICE_CALL std::uint32_t sequence() const { return sequence_; }
+  TUTTI_DEVICE_CALL LinesRead reads() const { return reads_; }
+  TUTTI_DEVICE_CALL const AnnounceBoard& board() const { return board_; }
+  /// All ranks have made this call and all before it, and the same ones.
+  TUTTI_DEVICE_CALL std::uint32_t met() const { return met_; }
+  /// All ranks know that their calls of this number differ, and go on.
+  TUTTI_DEVICE_CALL void forget_history() {
+    history_ = 0;
+    met_ = sequence_;
+  }
 
  private:
+  TUTTI_DEVICE_CALL std::uint64_t word() const { return announce_word(sequence_, history_); }
+  TUTTI_DEVICE_CALL bool has_room(std::uint32_t sequence) const { return sequence - met_ < kAnnounceDepth; }
+
+  /// Who has run out of room waits for half of it, so that others' lines, which they are about to write, are seldom looked at.
+  template <class Machine>
+  TUTTI_DEVICE_CALL Room look_for_room(Machine& m) {
+    const std::uint32_t wanted = sequence_ - kAnnounceDepth / 2;
+    for (; unseen_ < board_.ranks; ++unseen_) {
+      if (unseen_ == rank_) continue;
+      std::uint32_t at = wanted;
+      std::uint64_t found = m.load_acquire(&board_.line(unseen_, at).word);
+      if (static_cast<std::int32_t>(sequence_of(found) - at) > 0) {
+        at = sequence_ - 1;  // it is ahead: its line before this one is there until this rank has announced
+        found = m.load_acquire(&board_.line(unseen_, at).word);
+      }
+      if (sequence_of(found) != at) return Room::kNotYet;
+      if (found != m.load_word(&board_.line(rank_, at).word)) return Room::kDiffers;
+    }
+    met_ = wanted;
+    return Room::kThere;
+  }
+
+  AnnounceBoard board_;
+  std::uint32_t rank_;
   std::uint32_t sequence_ = 0;
-  std::uint64_t own_word_ = 0;
+  std::uint32_t history_ = 0;
+  std::uint32_t met_ = 0;
+  LinesRead reads_;
   std::uint32_t unseen_ = 0;
   bool all_equal_ = true;
 };
@@ -159,13 +244,15 @@ struct AnnouncedCall {
   std::size_t count = 0;  ///< elements of a block
   int divisor = 0;        ///< average
   std::byte* output = nullptr;
-  const void** sources = nullptr;  ///< workspace, as many as there are ranks
+  const std::byte* own_input = nullptr;  ///< this rank's own, if it need not be with its line; else nullptr
+  const void** sources = nullptr;        ///< workspace, as many as there are ranks
 };
 
 namespace detail {
 
 TUTTI_DEVICE_CALL inline const std::byte* announced_input(const AnnounceBoard& board, const AnnouncedCall& call,
                                                           std::uint32_t rank) {
+  if (rank == call.rank && call.own_input != nullptr) return call.own_input;
   return call.carried ? board.carried(rank, call.sequence) : board.line(rank, call.sequence).payload;
 }
 
@@ -187,13 +274,14 @@ TUTTI_DEVICE_CALL void fold_announced(Machine& m, const AnnounceBoard& board, co
 
 }  // namespace detail
 
-/// After Gathering has found all lines: writes this rank's output. One-shot's results, bit for bit.
+/// After Announcer::advance() has found all lines that it reads: writes this rank's output. One-shot's results, bit for bit.
 template <class Machine>
 TUTTI_DEVICE_CALL void finish_announced(Machine& m, const AnnounceBoard& board, const AnnouncedCall& call) {
   const std::size_t bytes = call.count * call.element_bytes;
   const bool at_root = call.rank == call.root;
   const auto copy_block = [&](std::uint32_t from, std::size_t block, std::size_t to) {
-    m.load_bytes(call.output + to * bytes, detail::announced_input(board, call, from) + block * bytes, bytes);
+    const std::byte* const input = detail::announced_input(board, call, from) + block * bytes;
+    if (input != call.output + to * bytes) m.load_bytes(call.output + to * bytes, input, bytes);
   };
   switch (call.collective) {
     case Collective::kAllReduce: return detail::fold_announced(m, board, call, 0);

@@ -32,7 +32,7 @@ class MemorySource {
 int writer_of(const Area& area, std::size_t offset);
 
 /// What a rank does in a call, in this order.
-enum class Phase : std::uint8_t { kFill, kOpen, kLanes, kDrain, kCheck, kOver };
+enum class Phase : std::uint8_t { kFill, kRoom, kOpen, kLanes, kDrain, kCheck, kOver };
 
 struct Position {
   std::uint16_t call = 0;

@@ -10,7 +10,8 @@ constexpr std::uint32_t bit(Protocol p) { return 1u << static_cast<unsigned>(p);
 constexpr std::uint32_t kSlots = bit(Protocol::kSlots);
 constexpr std::uint32_t kLines = bit(Protocol::kLines);
 constexpr std::uint32_t kDirect = bit(Protocol::kDirect) | bit(Protocol::kSingleCopy);
-constexpr std::uint32_t kAnnounced = kDirect | bit(Protocol::kAnnounce);
+constexpr std::uint32_t kAnnounce = bit(Protocol::kAnnounce);
+constexpr std::uint32_t kAnnounced = kDirect | kAnnounce;
 
 // A head without release or acquire is no mistake that lines show here: the words that it lets be overwritten are read by loads
 // that cannot return what is stored later, in this machine. docs/testing.md says so.
@@ -39,6 +40,12 @@ constexpr FaultRow kRows[] = {
      kLines},
     {Fault::kAnnounceFlagEarly, "announce-flag-early",
      "flag reused one epoch early: every call announces in the same line instead of several by turns", kAnnounced},
+    {Fault::kRoomWithoutAcquire, "room-without-acquire",
+     "missing acquire: who waits for room to announce loads the others' words relaxed", kAnnounce},
+    {Fault::kRoomAhead, "room-ahead", "missing wait: a rank announces without looking whether its line is still read",
+     kAnnounce},
+    {Fault::kRoomTooMuch, "room-too-much", "wrong credit: a rank announces one line sooner than the others allow",
+     kAnnounce},
     {Fault::kNoDrain, "no-drain", "overwrite under a reader: a call ends before its pulled data is read", kDirect},
 };
 constexpr FaultRow kNoRow{Fault::kNone, "none", "the protocol as it is", 0};

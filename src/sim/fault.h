@@ -24,6 +24,9 @@ enum class Fault : std::uint8_t {
   kCreditTooMany,
   kLineFlagEarly,
   kAnnounceFlagEarly,
+  kRoomWithoutAcquire,
+  kRoomAhead,
+  kRoomTooMuch,
   kNoDrain,
 };
 

@@ -59,15 +59,28 @@ void Machine::store(std::uint64_t* word, std::uint64_t value, bool release) {
 
 std::uint64_t Machine::load_acquire(const std::uint64_t* word) {
   const Word kind = kind_of(word);
-  const bool relaxed = (kind == Word::kTail && has(Fault::kTailWithoutAcquire)) ||
-                       (kind == Word::kHead && has(Fault::kHeadWithoutAcquire)) ||
-                       (kind == Word::kAnnounce && has(Fault::kAnnounceWithoutAcquire));
+  const bool relaxed =
+      (kind == Word::kTail && has(Fault::kTailWithoutAcquire)) ||
+      (kind == Word::kHead && has(Fault::kHeadWithoutAcquire)) ||
+      (kind == Word::kAnnounce && has(looks_for_room() ? Fault::kRoomWithoutAcquire : Fault::kAnnounceWithoutAcquire));
   const std::uint64_t value = load(word, !relaxed).value;
   return sim_.options().fault == Fault::kNone ? value : mistaken(word, kind, value);
 }
 
+/// The announce word of `rank` in the same turn as `word`, or some turns before.
+const std::uint64_t* Machine::announced_by(int rank, const std::uint64_t* word, std::size_t turns_before) const {
+  std::size_t offset = 0;
+  const Area& lines = *sim_.memory().area_of(word, offset);
+  const auto ranks = static_cast<std::size_t>(lines.peer);
+  const std::size_t turn = offset / lines.part_bytes / ranks;
+  const std::size_t other = (turn + protocol::kAnnounceDepth - turns_before) % protocol::kAnnounceDepth;
+  const std::byte* const first = reinterpret_cast<const std::byte*>(word) - offset;
+  return reinterpret_cast<const std::uint64_t*>(first +
+                                                (other * ranks + static_cast<std::size_t>(rank)) * lines.part_bytes);
+}
+
 /// What a faulty protocol would take the value for.
-std::uint64_t Machine::mistaken(const std::uint64_t* word, Word kind, std::uint64_t value) const {
+std::uint64_t Machine::mistaken(const std::uint64_t* word, Word kind, std::uint64_t value) {
   switch (kind) {
     case Word::kTail: return has(Fault::kTailAhead) ? value + 1 : value;
     case Word::kHead: {
@@ -77,8 +90,16 @@ std::uint64_t Machine::mistaken(const std::uint64_t* word, Word kind, std::uint6
       return has(Fault::kCreditTooMany) ? std::min(value + 1, sim_.locator(rank_).owed(theirs.lane, theirs.rank))
                                         : value;
     }
-    case Word::kAnnounce:
-      return has(Fault::kAnnounceAhead) ? protocol::announce_word(sim_.locator(rank_).sequence(), kFingerprint) : value;
+    case Word::kAnnounce: {
+      const std::uint64_t own = *announced_by(rank_, word, 0);
+      if (has(looks_for_room() ? Fault::kRoomAhead : Fault::kAnnounceAhead)) return own;
+      if (!has(Fault::kRoomTooMuch) || !looks_for_room()) return value;
+      std::size_t offset = 0;
+      const Area& lines = *sim_.memory().area_of(word, offset);
+      const std::uint64_t before =
+          sim_.memory().load(rank_, position(), announced_by(writer_of(lines, offset), word, 1), true).value;
+      return protocol::sequence_of(before) + 1 == protocol::sequence_of(own) ? own : value;
+    }
     case Word::kOther: break;
   }
   return value;

@@ -51,7 +51,9 @@ class Machine {
   void store(std::uint64_t* word, std::uint64_t value, bool release);
   enum class Word : std::uint8_t { kTail, kHead, kAnnounce, kOther };
   Word kind_of(const std::uint64_t* word) const;
-  std::uint64_t mistaken(const std::uint64_t* word, Word kind, std::uint64_t value) const;
+  std::uint64_t mistaken(const std::uint64_t* word, Word kind, std::uint64_t value);
+  const std::uint64_t* announced_by(int rank, const std::uint64_t* word, std::size_t turns_before) const;
+  bool looks_for_room() const { return position().phase == Phase::kRoom; }
   bool has(Fault fault) const { return sim_.options().fault == fault; }
   std::string name_of(const void* where, std::size_t bytes) const;
   void note(const std::string& what) { sim_.note(rank_, what); }

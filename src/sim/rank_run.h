@@ -25,7 +25,7 @@ struct RunShape {
   protocol::LineShape lines{2, 16};
   std::uint64_t first_count = 0;  ///< messages that every channel has carried before
   std::uint32_t sequence_step =
-      1;  ///< between calls' numbers; kAnnounceDepth is a mistake: the same announce line again
+      1;  ///< between calls' numbers; other ones are a mistake, and then no rank waits for room
 };
 
 /// A call as one rank makes it.
@@ -45,6 +45,9 @@ inline std::uint64_t announced_bytes(const CallCase& c) {
   for (int r = 0; r < c.request.ranks; ++r) blocks = std::max(blocks, schedule::input_blocks(c.request, r));
   return blocks * c.count * sizeof(Value);
 }
+inline bool is_one_way(const CallCase& c) {
+  return c.protocol == Protocol::kAnnounce && is_rooted(c.request.collective);
+}
 inline bool is_carried(const CallCase& c) { return announced_bytes(c) > protocol::kAnnouncePayloadBytes / 4; }
 
 /// Of all announcements: mismatched calls are not what is tried here.
@@ -57,8 +60,6 @@ class Locator {
   virtual Position position() const = 0;
   /// Messages that the rank has sent to a peer in a lane and that the peer acknowledges.
   virtual std::uint64_t owed(int lane, int peer) const = 0;
-  /// The number of the announcement that the rank makes or waits for.
-  virtual std::uint32_t sequence() const = 0;
 };
 
 template <class Machine>
@@ -83,7 +84,7 @@ class RankRun final : public Locator {
     std::size_t output_values = 0;
   };
 
-  explicit RankRun(Setup setup) : s_(std::move(setup)) {}
+  explicit RankRun(Setup setup) : s_(std::move(setup)), announcer_(s_.board, static_cast<std::uint32_t>(s_.rank)) {}
 
   /// Does what can be done without waiting. kFailed: aborted, or problem() says what is wrong.
   Progress advance();
@@ -91,7 +92,6 @@ class RankRun final : public Locator {
   std::uint64_t owed(int lane, int peer) const override {
     return s_.channels[static_cast<std::size_t>(lane)][static_cast<std::size_t>(peer)].owed;
   }
-  std::uint32_t sequence() const override { return 1 + announced_ * s_.shape.sequence_step; }
   /// The first wrong value; empty if all is well.
   const std::string& problem() const { return problem_; }
   /// The rank that this one waits for, or -1.
@@ -103,8 +103,13 @@ class RankRun final : public Locator {
   Machine& machine() { return *s_.machine; }
   protocol::BufferReferences references() const;
   void fill();
+  std::uint32_t sequence() const { return 1 + announced_ * s_.shape.sequence_step; }
+  void begin_announcement();
+  bool has_room();
   void announce();
   bool open();
+  const std::byte* own_input() const;
+  void finish_by_lines();
   bool buffers_are_as_announced();
   void start_lanes();
   protocol::LaneCall lane_call(std::size_t lane) const;
@@ -117,7 +122,7 @@ class RankRun final : public Locator {
   Phase phase_ = Phase::kFill;
   std::size_t lane_ = 0;
   std::uint32_t announced_ = 0;  ///< calls that were announced and are over
-  protocol::Gathering gathering_;
+  protocol::Announcer announcer_;
   std::vector<protocol::PeerBuffers> peers_;
   std::vector<protocol::Lane<Machine>> lanes_;
   std::vector<protocol::LaneStorage> storage_{kLanes};
@@ -133,7 +138,12 @@ protocol::Progress RankRun<Machine>::advance() {
     case Phase::kFill:
       fill();
       phase_ = Phase::kOpen;
-      if (opens_with_announcement(call().call.protocol)) announce();
+      if (opens_with_announcement(call().call.protocol)) begin_announcement();
+      return Progress::kAdvanced;
+    case Phase::kRoom:
+      if (!has_room()) return problem_.empty() ? blocked() : Progress::kFailed;
+      announce();
+      phase_ = Phase::kOpen;
       return Progress::kAdvanced;
     case Phase::kOpen:
       if (!open()) return problem_.empty() ? blocked() : Progress::kFailed;
@@ -199,19 +209,41 @@ protocol::BufferReferences RankRun<Machine>::references() const {
 }
 
 template <class Machine>
+void RankRun<Machine>::begin_announcement() {
+  const CallCase& c = call().call;
+  const auto rank = static_cast<std::uint32_t>(s_.rank);
+  const auto root = static_cast<std::uint32_t>(c.request.root);
+  const auto ranks = static_cast<std::uint32_t>(s_.shape.ranks);
+  const protocol::LinesRead reads = is_one_way(c)
+                                        ? protocol::lines_read_one_way(c.request.collective, rank, root, ranks)
+                                        : protocol::LinesRead{0, ranks};
+  announcer_.begin(sequence(), kFingerprint, reads);
+  phase_ = Phase::kRoom;
+}
+
+template <class Machine>
+bool RankRun<Machine>::has_room() {
+  if (s_.shape.sequence_step != 1) return true;
+  const protocol::Room room = announcer_.room(machine());
+  if (room == protocol::Room::kDiffers && !machine().aborted()) {
+    problem_ = fmt::format("call {}: rank {} takes rank {}'s calls for others than its own", call_, s_.rank,
+                           announcer_.unseen());
+  }
+  return room == protocol::Room::kThere;
+}
+
+template <class Machine>
 void RankRun<Machine>::announce() {
   const RankCall& c = call();
-  protocol::AnnounceLine& line = s_.board.line(static_cast<std::uint32_t>(s_.rank), sequence());
   const std::uint64_t values = schedule::input_blocks(c.call.request, s_.rank) * c.call.count;
+  protocol::AnnounceLine& line = announcer_.line();
   if (c.call.protocol != Protocol::kAnnounce) {
     protocol::announce_buffers(machine(), line, references());
-  } else if (values != 0) {
+  } else if (values != 0 && (!own_input() || !announcer_.reads().has(static_cast<std::uint32_t>(s_.rank)))) {
     std::byte* const beside = s_.board.carried(static_cast<std::uint32_t>(s_.rank), sequence());
     machine().store_bytes(is_carried(c.call) ? beside : line.payload, c.input, values * sizeof(Value));
   }
-  const std::uint64_t word = protocol::announce_word(sequence(), kFingerprint);
-  protocol::publish(machine(), line, word);
-  gathering_.start(sequence(), word);
+  announcer_.publish(machine());
 }
 
 /// True when the lanes may start; a call that its announce lines finish has none.
@@ -220,8 +252,22 @@ bool RankRun<Machine>::open() {
   peers_ = s_.peers[call_];
   const Protocol protocol = call().call.protocol;
   if (!opens_with_announcement(protocol)) return true;
-  if (!gathering_.advance(machine(), s_.board)) return false;
+  if (!announcer_.advance(machine())) return false;
   if (protocol != Protocol::kAnnounce) return buffers_are_as_announced();
+  finish_by_lines();
+  return true;
+}
+
+/// Where the root of a one-way call finds its own input, if not in its line.
+template <class Machine>
+const std::byte* RankRun<Machine>::own_input() const {
+  const CallCase& c = call().call;
+  const bool at_root = is_one_way(c) && is_carried(c) && s_.rank == c.request.root;
+  return at_root ? reinterpret_cast<const std::byte*>(call().input) : nullptr;
+}
+
+template <class Machine>
+void RankRun<Machine>::finish_by_lines() {
   const CallCase& c = call().call;
   std::vector<const void*> sources(peers_.size());
   protocol::AnnouncedCall announced;
@@ -233,9 +279,9 @@ bool RankRun<Machine>::open() {
   announced.carried = is_carried(c);
   announced.count = c.count;
   announced.output = reinterpret_cast<std::byte*>(call().output);
+  announced.own_input = own_input();
   announced.sources = sources.data();
   protocol::finish_announced(machine(), s_.board, announced);
-  return true;
 }
 
 template <class Machine>
@@ -332,7 +378,7 @@ bool RankRun<Machine>::check() {
 template <class Machine>
 int RankRun<Machine>::waiting_for() {
   if (call_ == s_.calls.size()) return -1;
-  if (phase_ == Phase::kOpen) return static_cast<int>(gathering_.unseen());
+  if (phase_ == Phase::kRoom || phase_ == Phase::kOpen) return static_cast<int>(announcer_.unseen());
   if (phase_ != Phase::kLanes) return -1;
   for (std::size_t l = 0; l < lanes_.size(); ++l) {
     if (!lane_done_[l]) return lanes_[l].waiting_for(machine());

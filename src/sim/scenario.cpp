@@ -82,7 +82,42 @@ bool is_possible(const CallCase& c) {
   }
 }
 
-CallCase draw_call(Random& random, const RunShape& shape, const Pins& pins) {
+/// What a seed's calls have in common. With one root and data that goes one way, ranks run ahead as far as they can.
+struct Habits {
+  bool one_way = false;   ///< most calls are
+  bool same_way = false;  ///< from the same root, or to it
+  std::array<Collective, 2> way{};
+  int root = 0;
+};
+
+Habits choose_habits(Random& random, const RunShape& shape, const Pins& pins) {
+  const bool any = !pins.protocol && pins.algorithm.empty() && !pins.count && pins.fault == Fault::kNone;
+  const bool announces = any || pins.protocol == Protocol::kAnnounce;
+  const bool rooted = !pins.collective || is_rooted(*pins.collective);
+  Habits habits;
+  habits.one_way = random.chance(pins.protocol ? 128 : 64) && announces && rooted;
+  habits.same_way = random.chance(192);
+  habits.root = static_cast<int>(random.below(static_cast<std::uint32_t>(shape.ranks)));
+  habits.way = {Collective::kBroadcast, Collective::kScatter};
+  if (random.chance(128)) habits.way = {Collective::kReduce, Collective::kGather};
+  return habits;
+}
+
+void make_one_way(CallCase& c, Random& random, const Habits& habits, const Pins& pins) {
+  constexpr std::array<Collective, 4> kRooted = {Collective::kReduce, Collective::kBroadcast, Collective::kGather,
+                                                 Collective::kScatter};
+  if (random.chance(habits.same_way ? 4 : 16)) return;
+  if (!pins.protocol) c.protocol = Protocol::kAnnounce;
+  if (habits.same_way) {
+    c.request.root = habits.root;
+    c.request.collective = any_of(random, habits.way);
+  } else if (!is_rooted(c.request.collective)) {
+    c.request.collective = any_of(random, kRooted);
+  }
+  if (pins.collective) c.request.collective = *pins.collective;
+}
+
+CallCase draw_call(Random& random, const RunShape& shape, const Pins& pins, const Habits& habits) {
   constexpr std::array<Collective, 8> kCollectivesHere = {
       Collective::kAllReduce, Collective::kReduce,   Collective::kBroadcast, Collective::kReduceScatter,
       Collective::kAllGather, Collective::kAllToAll, Collective::kGather,    Collective::kScatter};
@@ -95,6 +130,7 @@ CallCase draw_call(Random& random, const RunShape& shape, const Pins& pins) {
   c.in_place = random.chance(128);
   c.algorithm = &algorithm_at(random.below(static_cast<std::uint32_t>(algorithm_count())));
   if (pins.collective) c.request.collective = *pins.collective;
+  if (habits.one_way) make_one_way(c, random, habits, pins);
   if (!is_rooted(c.request.collective)) c.request.root = 0;
   if (pins.protocol) c.protocol = *pins.protocol;
   if (c.protocol == Protocol::kAnnounce) c.count = 1 + c.count % 78;
@@ -104,9 +140,9 @@ CallCase draw_call(Random& random, const RunShape& shape, const Pins& pins) {
   return c;
 }
 
-Result<PlannedCall> choose_call(Random& random, const RunShape& shape, const Pins& pins) {
+Result<PlannedCall> choose_call(Random& random, const RunShape& shape, const Pins& pins, const Habits& habits) {
   for (int attempt = 0; attempt < kAttemptsMax; ++attempt) {
-    CallCase c = draw_call(random, shape, pins);
+    CallCase c = draw_call(random, shape, pins, habits);
     if (!pins.algorithm.empty() && c.algorithm->name != pins.algorithm) continue;
     if (!c.algorithm->supports(c.request) || !is_possible(c)) continue;
     if (pins.fault != Fault::kNone && !applies(pins.fault, c.protocol)) continue;
@@ -151,10 +187,12 @@ Result<Scenario> choose_scenario(std::uint64_t seed, const Pins& pins) {
   scenario.shape = choose_shape(random, pins);
   scenario.simulation = choose_simulation(random, scenario.shape, pins, seed);
   int calls = static_cast<int>(1 + random.below(4));
+  const Habits habits = choose_habits(random, scenario.shape, pins);
+  if (habits.one_way) calls += static_cast<int>(protocol::kAnnounceDepth + random.below(protocol::kAnnounceDepth));
   if (pins.calls) calls = *pins.calls;
   for (int c = 0; c < calls; ++c) {
     Random of_call(seed, 100 + static_cast<std::uint64_t>(c));
-    TUTTI_TRY_ASSIGN(PlannedCall call, choose_call(of_call, scenario.shape, pins));
+    TUTTI_TRY_ASSIGN(PlannedCall call, choose_call(of_call, scenario.shape, pins, habits));
     scenario.calls.push_back(std::move(call));
   }
   return scenario;

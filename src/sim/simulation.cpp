@@ -92,6 +92,7 @@ std::string Simulation::text_of(int rank, const Position& p) const {
   const std::string call = fmt::format("call {}", p.call);
   switch (p.phase) {
     case Phase::kFill: return call + ", before it: the user fills its buffers";
+    case Phase::kRoom: return call + ", waiting for room to announce it";
     case Phase::kOpen: return call + ", announcing";
     case Phase::kCheck: return call + ", after it: the user reads its output";
     case Phase::kOver: return "after the last call";

@@ -45,6 +45,8 @@ struct Call {
     }
   }
   bool reduces() const { return which == 0 || which == 1 || which == 3; }
+  /// Short rooted calls: ranks may be through with them before they are found to differ.
+  bool one_way() const { return rooted(); }
   bool rooted() const { return which == 1 || which == 2 || which >= 6; }
 };
 
@@ -74,7 +76,7 @@ std::string differ(const Member& m, ncclComm_t comm, int which, Change what, int
   std::vector<unsigned char> in(4096, 1), out(4096, 0xA5);
   Call call;
   call.which = which;
-  if (!change(call, what)) return "";
+  if (!change(call, what) || call.one_way() || Call{which}.one_way()) return "";
   if (m.rank != odd) call = Call{which};
   ncclResult_t result = call.make(in.data(), out.data(), comm, stream);
   std::string where = "collective " + std::to_string(which) + " change " + std::to_string(what) + ": ";
@@ -87,6 +89,19 @@ std::string differ(const Member& m, ncclComm_t comm, int which, Change what, int
   if (auto wrong = check_untouched(out); !wrong.empty()) return where + wrong;
   if (auto wrong = crew::usable(comm); !wrong.empty()) return where + wrong;
   return "";
+}
+
+/// Whoever notices is refused and has written nothing; everybody is at the next call.
+std::string differ_one_way(const Member& m, ncclComm_t comm, const Call& call, int odd) {
+  std::vector<unsigned char> in(4096, 1), out(4096, 0xA5);
+  const ncclResult_t result = call.make(in.data(), out.data(), comm, nullptr);
+  if (result != ncclSuccess) {
+    CREW_TRY(refused(result, ncclInvalidUsage, {"differ", rank_name(odd)}, comm));
+    CREW_TRY(check_untouched(out));
+  }
+  float one = 1;
+  return refused(ncclAllReduce(&one, &one, 1, ncclFloat, ncclSum, comm, nullptr), ncclInvalidUsage,
+                 {"differ", rank_name(odd)}, comm);
 }
 
 std::string init(const Member& m, ncclComm_t* comm, int id = 0) {
@@ -106,6 +121,25 @@ TEST_CASE("calls that differ fail on every rank before anything is written", "[m
     }
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
   }));
+}
+
+TEST_CASE("short rooted calls that differ: who notices is refused, then everybody", "[mismatch]") {
+  for (int which = 0; which < 8; ++which) {
+    for (int what = 0; what < kChanges; ++what) {
+      Call changed;
+      changed.which = which;
+      const bool changes = change(changed, static_cast<Change>(what));
+      if (!changes || (!changed.one_way() && !Call{which}.one_way())) continue;
+      INFO("collective " << which << " change " << what);
+      crew::check(crew::run(3, [&](const Member& m) -> std::string {
+        ncclComm_t comm = nullptr;
+        CREW_TRY(init(m, &comm));
+        const int odd = (which + what) % 3;
+        CREW_TRY(differ_one_way(m, comm, m.rank == odd ? changed : Call{which}, odd));
+        return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+      }));
+    }
+  }
 }
 
 TEST_CASE("calls on streams that differ show in ncclCommGetAsyncError", "[mismatch]") {

@@ -87,6 +87,9 @@ class Maker {
         for (const bool in_place : {false, true}) add({request, a, size, in_place});
       }
       if (ranks_ == 3 || ranks_ == 5) add({request, a, Size::kRounds, ranks_ == 5, Kind::kStale});
+      if (is_rooted(request.collective) && (a == nullptr || a->name == "oneshot")) {
+        for (const Size size : {Size::kOne, Size::kPrime}) add({request, a, size, false, Kind::kRow});
+      }
     }
   }
 
@@ -157,7 +160,8 @@ std::string describe(const Case& c) {
     text += c.op == bench::kScaledSum ? ", PreMulSum" : fmt::format(", {}", name_of(static_cast<ReduceOp>(c.op)));
   }
   if (c.in_place) text += ", in place";
-  constexpr std::string_view kKinds[] = {"", ", in one group", ", the last rank aborts", ", stale loads"};
+  constexpr std::string_view kKinds[] = {"", ", in one group", ", the last rank aborts", ", stale loads",
+                                         ", many in a row"};
   return text + std::string(kKinds[static_cast<std::size_t>(c.kind)]);
 }
 

@@ -20,7 +20,9 @@ enum class Kind : std::uint8_t {
   kGroup,  ///< the same in one group
   kAbort,  ///< the last rank aborts instead of calling: nobody hangs
   kStale,  ///< loads return older stores wherever they may
+  kRow,    ///< so many calls in a row that ranks run out of announce lines where they run ahead
 };
+inline constexpr int kRowCalls = 40;
 
 struct Case {
   schedule::Request request;                        ///< kSend: every rank to the next, from the one before

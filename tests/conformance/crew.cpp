@@ -52,7 +52,8 @@ std::string run_case(Session& session, const Case& c, int number) {
   for (int round = 0; round < Session::kRounds; ++round) {
     session.fill(round);
     if (c.kind == Kind::kGroup && ncclGroupStart() != ncclSuccess) keep(problem, "ncclGroupStart failed");
-    for (int k = 0; k < Session::kCallsInARow; ++k) keep(problem, session.issue(k));
+    const int calls = c.kind == Kind::kRow ? kRowCalls : Session::kCallsInARow;
+    for (int k = 0; k < calls; ++k) keep(problem, session.issue(k % Session::kCallsInARow));
     if (c.kind == Kind::kGroup && ncclGroupEnd() != ncclSuccess) keep(problem, "ncclGroupEnd failed");
     keep(problem, session.wait());
     keep(problem, session.check(round));

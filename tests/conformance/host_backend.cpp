@@ -115,7 +115,7 @@ class HostBackend final : public InterpreterBackend {
     shape.lines = {2, 64};
     auto planned = plan(shape, c);
     if (!planned.ok()) return planned.error().message;
-    const std::vector<sim::PlannedCall> calls(3, planned.value());
+    const std::vector<sim::PlannedCall> calls(c.kind == Kind::kRow ? kRowCalls : 3, planned.value());
     Run run(shape, calls, 1 + c.request.ranks + static_cast<unsigned>(c.request.root) * 8);
     return c.kind == Kind::kAbort ? run.aborted() : run.to_the_end();
   }

@@ -24,7 +24,7 @@ class SimBackend final : public InterpreterBackend {
     scenario.shape.lines = {2, 16};
     auto planned = plan(scenario.shape, c);
     if (!planned.ok()) return planned.error().message;
-    const int calls = c.kind == Kind::kAbort ? 1 : 2;
+    const int calls = c.kind == Kind::kAbort ? 1 : c.kind == Kind::kRow ? kRowCalls : 2;
     scenario.calls.assign(static_cast<std::size_t>(calls), planned.value());
     ++number_;
     for (std::uint64_t s = 0; s < (c.kind == Kind::kStale || c.kind == Kind::kAbort ? kSeeds : 1); ++s) {

@@ -65,6 +65,31 @@ TEST_CASE("the death of each rank at each of its operations ends all the others"
   }
 }
 
+TEST_CASE("ranks that wait for room to announce end with an abort, and with a death", "[abort]") {
+  const Collective collective = GENERATE(Collective::kBroadcast, Collective::kReduce);
+  Pins pins = small(Protocol::kAnnounce);
+  pins.collective = collective;
+  pins.calls = 2 * static_cast<int>(protocol::kAnnounceDepth);
+  for (std::uint64_t seed = 1; seed <= TUTTI_SIM_SWEEPS; ++seed) {
+    pins.abort_at.reset();
+    pins.death.reset();
+    const Outcome whole = run(seed, pins);
+    REQUIRE(whole.ok);
+    for (std::uint64_t at = 0; at < whole.operations; ++at) {
+      pins.abort_at.reset();
+      pins.death = Death{static_cast<int>(at % 3), at / 3};
+      const Outcome death = run(seed, pins);
+      INFO("seed " << seed << " at " << at << ": " << death.failure);
+      REQUIRE(death.ok);
+      pins.death.reset();
+      pins.abort_at = at;
+      const Outcome abort = run(seed, pins);
+      INFO(abort.failure);
+      REQUIRE(abort.ok);
+    }
+  }
+}
+
 TEST_CASE("a rank that never looks at the abort word is found", "[abort]") {
   // All wait for a rank that is dead, and nobody says so: the report is the deadlock's.
   Pins pins = small(Protocol::kSlots);

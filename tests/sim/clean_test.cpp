@@ -76,6 +76,15 @@ TEST_CASE("calls of all protocols in a row on the same channels hold", "[clean]"
   search(pins, TUTTI_SIM_SEEDS / 5);
 }
 
+/// Seeds choose whether ranks run ahead (scenario.cpp); here all calls could be one-way.
+TEST_CASE("rooted calls that ranks run ahead in hold", "[clean]") {
+  Pins pins;
+  pins.protocol = Protocol::kAnnounce;
+  pins.collective = GENERATE(Collective::kReduce, Collective::kBroadcast, Collective::kGather, Collective::kScatter);
+  pins.calls = 4 * static_cast<int>(protocol::kAnnounceDepth);
+  search(pins, TUTTI_SIM_SEEDS / 20);
+}
+
 TEST_CASE("steps longer than a tile hold, aborted in their middle too", "[clean]") {
   Pins pins;
   pins.protocol = Protocol::kSingleCopy;

@@ -48,6 +48,9 @@ const std::map<Fault, std::string> kExplanations = {
     {Fault::kCreditTooMany, ""},
     {Fault::kLineFlagEarly, ""},
     {Fault::kAnnounceFlagEarly, ""},
+    {Fault::kRoomWithoutAcquire, "a load that was no acquire"},
+    {Fault::kRoomAhead, "it did not wait for it"},
+    {Fault::kRoomTooMuch, "it did not wait for it"},
     {Fault::kNoDrain, "it did not wait for it"},
 };
 

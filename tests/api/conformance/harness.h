@@ -54,6 +54,8 @@ void test_point_to_point(Rank* me);
 void test_splits(Rank* me);
 void test_misuse(Rank* me);
 void test_configurations(Rank* me, const ncclUniqueId* ids);
+void test_rooted(Rank* me, const ncclUniqueId* id);
 #define CONFIGURATION_IDS 4
+#define ROOTED_IDS 1
 
 #endif

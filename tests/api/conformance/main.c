@@ -54,6 +54,7 @@ static int rank_main(int rank, int ranks, uint32_t seed, int quick, const ncclUn
   test_point_to_point(&me);
   test_splits(&me);
   test_configurations(&me, ids + 1);
+  test_rooted(&me, ids + 1 + CONFIGURATION_IDS);
   expect_usable(&me, me.comm, "at the end");
   arenas_free(&me);
   expect_success(&me, ncclCommFinalize(me.comm), "ncclCommFinalize");
@@ -85,12 +86,12 @@ static int wait_all(int ranks, const pid_t* children) {
 /* The ids, where the ranks find them. */
 typedef struct Ids {
   int made; /* 1: they are there, -1: they never will be */
-  ncclUniqueId all[1 + CONFIGURATION_IDS];
+  ncclUniqueId all[1 + CONFIGURATION_IDS + ROOTED_IDS];
 } Ids;
 
 static int make_ids(Ids* ids) {
   int i;
-  for (i = 0; i < 1 + CONFIGURATION_IDS; ++i) {
+  for (i = 0; i < 1 + CONFIGURATION_IDS + ROOTED_IDS; ++i) {
     const ncclResult_t result = ncclGetUniqueId(&ids->all[i]);
     if (result == ncclSuccess) continue;
     fprintf(stderr, "ncclGetUniqueId: %s: %s\n", ncclGetErrorString(result), ncclGetLastError(NULL));

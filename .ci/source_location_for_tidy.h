@@ -1,4 +1,4 @@
-// For clang-tidy only: clang before version 16 lacks the builtin that libstdc++'s <source_location> is made of, and
+// For clang-tidy and the fuzzers: clang before version 16 lacks the builtin that libstdc++'s <source_location> is made of, and
 // would stop at its first use.
 #pragma once
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace tutti::topology {
@@ -80,7 +81,9 @@ int GraphBuilder::add_node(NodeKind kind, int host, int parent, std::string name
   }
   ++of_kind;
   std::string unique = name;
-  for (int suffix = 2; !names_.insert(unique).second; ++suffix) unique = fmt::format("{}.{}", name, suffix);
+  // Each name remembers its last suffix, so that a file which gives all nodes one name costs no more than another.
+  while (!names_.insert(unique).second)
+    unique = fmt::format("{}.{}", name, ++suffixes_.try_emplace(name, 1).first->second);
   graph_.nodes_.push_back({kind, host, parent, std::move(unique), std::move(facts)});
   return index;
 }
@@ -94,8 +97,10 @@ void GraphBuilder::add_link(int from, int to, LinkKind kind, Bandwidth bandwidth
   const auto [found, is_new] = links_.try_emplace({from, to, static_cast<int>(kind)}, graph_.links_.size());
   if (!is_new) {
     Link& link = graph_.links_[found->second];
-    link.count += count;
-    link.bandwidth += bandwidth;
+    // A file may say so many that the sums do not fit; what is beyond the limit is refused at the end.
+    constexpr std::int64_t kCountMax = std::numeric_limits<int>::max();
+    link.count = static_cast<int>(std::min(std::int64_t{link.count} + count, kCountMax));
+    link.bandwidth = std::min(link.bandwidth + std::min(bandwidth, kBandwidthMax + 1), kBandwidthMax + 1);
     link.latency_ns = std::max(link.latency_ns, latency_ns);
     return;
   }
@@ -107,7 +112,15 @@ void GraphBuilder::add_link(int from, int to, LinkKind kind, Bandwidth bandwidth
   graph_.links_.push_back({from, to, kind, count, bandwidth, latency_ns});
 }
 
-void GraphBuilder::warn(std::string sentence) { graph_.warnings_.push_back(std::move(sentence)); }
+void GraphBuilder::warn(std::string sentence) {
+  if (std::ranges::find(graph_.warnings_, sentence) != graph_.warnings_.end()) return;
+  if (graph_.warnings_.size() < static_cast<std::size_t>(kWarningsMax - 1)) {
+    graph_.warnings_.push_back(std::move(sentence));
+  } else {
+    ++warnings_left_out_;
+    last_warning_ = std::move(sentence);
+  }
+}
 
 namespace {
 
@@ -154,6 +167,23 @@ int in_a_circle(const std::vector<Node>& nodes) {
   return kNone;
 }
 
+/// A node with more than kDepthMax nodes around it, or kNone. For parents without a circle.
+int too_deep(const std::vector<Node>& nodes) {
+  std::vector<int> depths(nodes.size(), 0);  // from 1; 0: not known yet
+  std::vector<int> way;
+  for (std::size_t start = 0; start < nodes.size(); ++start) {
+    int at = static_cast<int>(start);
+    for (; at != kNone && depths[static_cast<std::size_t>(at)] == 0; at = nodes[static_cast<std::size_t>(at)].parent)
+      way.push_back(at);
+    int depth = at == kNone ? 0 : depths[static_cast<std::size_t>(at)];
+    for (; !way.empty(); way.pop_back()) {
+      if (++depth > kDepthMax) return way.back();
+      depths[static_cast<std::size_t>(way.back())] = depth;
+    }
+  }
+  return kNone;
+}
+
 }  // namespace
 
 Result<Graph> GraphBuilder::finish() && {
@@ -165,9 +195,14 @@ Result<Graph> GraphBuilder::finish() && {
   }
   if (const int at = in_a_circle(graph_.nodes_); at != kNone)
     return refuse(fmt::format("{} is inside itself", graph_.node(at).name));
+  if (const int at = too_deep(graph_.nodes_); at != kNone)
+    return refuse(fmt::format("{} is inside more than {} nodes", graph_.node(at).name, kDepthMax));
   for (const Link& link : graph_.links_) {
     if (const std::string wrong = wrong_with(graph_, link); !wrong.empty()) return refuse(wrong);
   }
+  if (warnings_left_out_ > 0)
+    graph_.warnings_.push_back(
+        warnings_left_out_ == 1 ? last_warning_ : fmt::format("{} more warnings are left out", warnings_left_out_));
   return std::move(graph_);
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -110,6 +111,8 @@ class Graph {
 /// Limits that hold for every source, so that a hostile file ends soon.
 inline constexpr int kNodesMax = 1 << 16;
 inline constexpr int kLinksMax = 1 << 20;
+inline constexpr int kDepthMax = 128;     ///< nodes inside each other, so that who walks down may recurse
+inline constexpr int kWarningsMax = 100;  ///< of more, the last one says how many
 inline constexpr Bandwidth kBandwidthMax = 1'000'000 * kGigabyte;
 
 class GraphBuilder {
@@ -123,13 +126,14 @@ class GraphBuilder {
   void connect(int a, int b, LinkKind kind, Bandwidth bandwidth, int count = 1, int latency_ns = 0);
   /// One direction.
   void add_link(int from, int to, LinkKind kind, Bandwidth bandwidth, int count = 1, int latency_ns = 0);
+  /// A sentence that is there already is not repeated.
   void warn(std::string sentence);
 
   Facts& facts(int node) { return graph_.nodes_[static_cast<std::size_t>(node)].facts; }
   const Graph& so_far() const { return graph_; }
 
   /// kInvalidArgument if the graph breaks a rule: more nodes or links than the limits, a link of a node to itself or
-  /// without bandwidth, a parent on another host or in a circle, no node at all.
+  /// without bandwidth, a parent on another host or in a circle, nodes more than kDepthMax deep, no node at all.
   Result<Graph> finish() &&;
 
  private:
@@ -137,6 +141,9 @@ class GraphBuilder {
   std::string problem_;                        ///< the first one
   std::map<std::pair<int, int>, int> counts_;  ///< nodes by kind and host
   std::unordered_set<std::string> names_;
+  std::unordered_map<std::string, int> suffixes_;  ///< the last given, by name
+  int warnings_left_out_ = 0;
+  std::string last_warning_;
   std::map<std::tuple<int, int, int>, std::size_t> links_;  ///< by from, to and kind
 };
 

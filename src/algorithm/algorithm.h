@@ -29,6 +29,14 @@ struct Algorithm {
 /// Every row, in the order the table is written.
 std::span<const Algorithm> algorithms();
 
+/// A row whose programs follow trees that a machine's links allow (packed_trees.h): no request alone says what they are, so
+/// that communicators do not choose among these yet.
+struct PlannedAlgorithm {
+  std::string_view name;
+  std::string_view summary;
+};
+std::span<const PlannedAlgorithm> planned_algorithms();
+
 /// The row of that name that serves the request, or nullptr.
 const Algorithm* find(std::string_view name, const schedule::Request& request);
 

@@ -123,11 +123,16 @@ constexpr Algorithm kTable[] = {
   {.name = "p2p", .summary = "one message from the sender to the receiver",
    .supports = serves<kSend, kReceive>, .shape = whole, .build = p2p, .direct = true, .direct_in_place = true},
 };
+
+constexpr PlannedAlgorithm kPlanned[] = {
+  {.name = "packed_trees", .summary = "trees that together use all that the links have, one for each lane, or each lane and rank"},
+};
 // clang-format on
 
 }  // namespace
 
 std::span<const Algorithm> algorithms() { return kTable; }
+std::span<const PlannedAlgorithm> planned_algorithms() { return kPlanned; }
 
 const Algorithm* find(std::string_view name, const Request& request) {
   const auto serves_it = [&](const Algorithm& row) { return row.name == name && row.supports(request); };

@@ -178,6 +178,7 @@ struct Loaded {
     reader.read_bytes("TUTTI_STREAM_MIN_BYTES", config.stream_min_bytes, 1, std::size_t{1} << 40);
     reader.read("TUTTI_TUNING_FILE", config.tuning_file);
     make_absolute(config.tuning_file);
+    reader.read("HWLOC_FSROOT", config.hwloc_root);
     reader.read_choice("TUTTI_SIMD", config.simd, {"portable", "avx2", "avx512"});
     complaints = reader.take_complaints();
   }

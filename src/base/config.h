@@ -32,6 +32,7 @@ struct Config {
       0;                    ///< TUTTI_STREAM_MIN_BYTES: calls that touch so much write past the caches; 0 = default
   bool calibrate = true;    ///< TUTTI_CALIBRATE: measure what bytes cost between processes when a communicator is made
   std::string tuning_file;  ///< TUTTI_TUNING_FILE: measured crossovers; empty = the cost model's
+  std::string hwloc_root;   ///< HWLOC_FSROOT: hwloc and we read /sys below it; empty = this machine's
   std::string simd;         ///< TUTTI_SIMD: "portable", "avx2", "avx512"; empty = the processor's best
 };
 

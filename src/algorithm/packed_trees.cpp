@@ -1,0 +1,270 @@
+// All-reduce moves M bytes up and M bytes down every edge of a lane's tree, M the lane's share. With n ranks an
+// all-gather's out-trees move each block n - 1 times in all, the least that is possible; so do a reduce-scatter's.
+//
+// From: trees packed into a network of given capacities: L. Wang et al., ForestColl (arXiv 2402.06787), section 5;
+// pipelining through a tree: P. Sanders, J. Speck, J. L. Traeff, "Two-tree algorithms for full bandwidth broadcast,
+// reduction and scan", Parallel Computing 35 (2009).
+//
+// One lane, two ranks, rank 0 the root, three units: rank 1 is two hops (up and down) ahead.
+//
+//   rank 1    up 0   up 1   up 2   down 0   down 1   down 2
+//   rank 0           0      1      2
+//
+// Direct: results are pushed down. In place that is safe: a result contains the receiver's input, so it has been read.
+#include "algorithm/packed_trees.h"
+
+#include "algorithm/pattern.h"
+#include "base/assert.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace tutti::algorithm {
+
+namespace {
+
+using Children = std::vector<std::vector<int>>;
+
+Children children_of(const Parents& parents) {
+  Children children(parents.size());
+  for (std::size_t rank = 0; rank < parents.size(); ++rank) {
+    if (parents[rank] != kNoParent) children[static_cast<std::size_t>(parents[rank])].push_back(static_cast<int>(rank));
+  }
+  return children;
+}
+
+/// A rank's place in one tree.
+struct Seat {
+  int parent = kNoParent;
+  int depth = 0;
+  std::vector<int> children;
+  std::vector<bool> child_is_leaf;
+
+  bool is_root() const { return parent == kNoParent; }
+  bool is_leaf() const { return children.empty(); }
+};
+
+std::vector<Seat> seats_of(const Parents& parents) {
+  const Children children = children_of(parents);
+  const std::vector<int> depths = depths_of(parents);
+  std::vector<Seat> seats(parents.size());
+  for (std::size_t rank = 0; rank < parents.size(); ++rank) {
+    seats[rank] = {parents[rank], depths[rank], children[rank], {}};
+    for (const int child : children[rank])
+      seats[rank].child_is_leaf.push_back(children[static_cast<std::size_t>(child)].empty());
+  }
+  return seats;
+}
+
+/// The step that adds the children's sums of `at` and its own input up; the caller adds where the sum goes.
+schedule::StepBuilder sum_up(LaneProgram& lane, const Seat& seat, schedule::Span own) {
+  auto up = step(lane).from(input(own));
+  for (std::size_t i = 0; i < seat.children.size(); ++i) up.from(sum_message(seat.children[i], seat.child_is_leaf[i]));
+  return up;
+}
+
+void pass_down(schedule::StepBuilder& down, const Seat& seat, Endpoint place) {
+  for (const int child : seat.children) down.to(push(child, place));
+}
+
+LaneProgram all_reduce(const Seat& seat, int units) {
+  LaneProgram lane;
+  const auto up = [&](int unit) {
+    const Endpoint place = output({0, index(unit)});
+    auto sum = sum_up(lane, seat, {0, index(unit)});
+    if (!seat.is_root()) {
+      sum.to(sum_message(seat.parent, seat.is_leaf()));
+      return;
+    }
+    sum.to(place).finish();
+    pass_down(sum, seat, place);
+  };
+  const auto down = [&](int unit) {
+    const Endpoint place = output({0, index(unit)});
+    auto result = step(lane).from(push(seat.parent, place)).to(place);
+    pass_down(result, seat, place);
+  };
+  const int ahead = seat.is_root() ? 0 : std::min(2 * seat.depth, units);
+  for (int unit = 0; unit < units + ahead; ++unit) {
+    if (unit < units) up(unit);
+    if (unit >= ahead && !seat.is_root()) down(unit - ahead);
+  }
+  return lane;
+}
+
+using Seats = std::vector<std::vector<Seat>>;  ///< by root and rank
+
+/// In which order each rank serves the trees of an all-gather, such that one slot a channel is enough: found by letting the
+/// blocks flow. In each turn every rank that can passes on a block, that which came the shortest way first, unless the last
+/// one still waits at a child. The order of roots is right, too, and is taken where the flow gets stuck.
+class Flow {
+ public:
+  explicit Flow(const Seats& trees)
+      : trees_(trees), ranks_(trees.size()), taken_(ranks_ * ranks_, -1), waiting_(ranks_) {
+    for (std::size_t root = 0; root < ranks_; ++root) waiting_[root].push_back(static_cast<int>(root));
+  }
+
+  std::vector<std::vector<int>> orders() {
+    std::vector<std::vector<int>> orders(ranks_);
+    for (std::size_t left = ranks_ * ranks_; left > 0;) {
+      std::vector<std::pair<std::size_t, int>> turn;
+      for (std::size_t rank = 0; rank < ranks_; ++rank) {
+        const int root = next(rank);
+        if (root < 0) continue;
+        orders[rank].push_back(root);
+        pass(rank, root);
+        turn.emplace_back(rank, root);
+      }
+      if (turn.empty()) return by_root();
+      // What was passed on can be taken from the next turn on.
+      for (const auto& [rank, root] : turn) arrive(rank, root);
+      left -= turn.size();
+    }
+    return orders;
+  }
+
+ private:
+  const Seat& seat(std::size_t rank, int root) const { return trees_[static_cast<std::size_t>(root)][rank]; }
+  int& slot(int from, int to) { return taken_[static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to)]; }
+
+  /// The root of the block that this rank passes on now, -1 for none.
+  int next(std::size_t rank) {
+    int best = -1;
+    for (const int root : waiting_[rank]) {
+      const Seat& at = seat(rank, root);
+      const bool can =
+          std::ranges::all_of(at.children, [&](int child) { return slot(static_cast<int>(rank), child) < 0; });
+      if (can && (best < 0 || std::pair(at.depth, root) < std::pair(seat(rank, best).depth, best))) best = root;
+    }
+    return best;
+  }
+
+  void pass(std::size_t rank, int root) {
+    const Seat& at = seat(rank, root);
+    std::erase(waiting_[rank], root);
+    if (!at.is_root()) slot(at.parent, static_cast<int>(rank)) = -1;
+    for (const int child : at.children) slot(static_cast<int>(rank), child) = root;
+  }
+
+  void arrive(std::size_t rank, int root) {
+    for (const int child : seat(rank, root).children) waiting_[static_cast<std::size_t>(child)].push_back(root);
+  }
+
+  std::vector<std::vector<int>> by_root() const {
+    std::vector<int> all(ranks_);
+    std::iota(all.begin(), all.end(), 0);
+    return std::vector<std::vector<int>>(ranks_, all);
+  }
+
+  const Seats& trees_;
+  std::size_t ranks_;
+  std::vector<int> taken_;                 ///< by sender and receiver: the root whose block is in the slot
+  std::vector<std::vector<int>> waiting_;  ///< by rank: roots whose blocks have come and were not passed on
+};
+
+/// A rank's seats in the order in which it serves them, with their roots.
+using InOrder = std::vector<std::pair<int, Seat>>;
+
+LaneProgram all_gather(const InOrder& seats) {
+  LaneProgram lane;
+  for (const auto& [root, seat] : seats) {
+    const Endpoint place = output({index(root)});
+    auto pass = step(lane).from(seat.is_root() ? input({0}) : push(seat.parent, place)).to(place);
+    pass_down(pass, seat, place);
+  }
+  return lane;
+}
+
+/// An all-gather backwards.
+LaneProgram reduce_scatter(const InOrder& seats) {
+  LaneProgram lane;
+  for (auto at = seats.rbegin(); at != seats.rend(); ++at) {
+    const auto& [root, seat] = *at;
+    auto sum = sum_up(lane, seat, {index(root)});
+    if (seat.is_root()) {
+      sum.to(output({0})).finish();
+    } else {
+      sum.to(sum_message(seat.parent, seat.is_leaf()));
+    }
+  }
+  return lane;
+}
+
+schedule::Schedule empty_schedule(Collective collective, std::size_t ranks, std::size_t lanes) {
+  schedule::Schedule made;
+  made.algorithm = "packed_trees";
+  made.request = {collective, static_cast<int>(ranks), 0, 0};
+  made.shape.lanes = static_cast<std::uint32_t>(lanes);
+  if (collective == Collective::kAllGather) made.shape.output_blocks = static_cast<std::uint32_t>(ranks);
+  if (collective == Collective::kReduceScatter) made.shape.input_blocks = static_cast<std::uint32_t>(ranks);
+  made.ranks.resize(ranks);
+  return made;
+}
+
+schedule::Schedule rooted(Collective collective, const std::vector<std::vector<Parents>>& lanes) {
+  TUTTI_ASSERT(!lanes.empty());
+  schedule::Schedule made = empty_schedule(collective, lanes.front().size(), lanes.size());
+  for (const std::vector<Parents>& lane : lanes) {
+    TUTTI_ASSERT(lane.size() == made.ranks.size());
+    Seats trees;
+    for (const Parents& parents : lane) trees.push_back(seats_of(parents));
+    const std::vector<std::vector<int>> orders = Flow(trees).orders();
+    for (std::size_t rank = 0; rank < made.ranks.size(); ++rank) {
+      InOrder seats;
+      for (const int root : orders[rank]) seats.emplace_back(root, trees[static_cast<std::size_t>(root)][rank]);
+      made.ranks[rank].lanes.push_back(collective == Collective::kAllGather ? all_gather(seats)
+                                                                            : reduce_scatter(seats));
+    }
+  }
+  return made;
+}
+
+}  // namespace
+
+std::vector<int> depths_of(const Parents& parents) {
+  const Children children = children_of(parents);
+  std::vector<int> depths(parents.size(), 0);
+  std::vector<int> queue;
+  for (std::size_t rank = 0; rank < parents.size(); ++rank) {
+    if (parents[rank] == kNoParent) queue.push_back(static_cast<int>(rank));
+  }
+  TUTTI_ASSERT(queue.size() == 1);  // one root
+  for (std::size_t i = 0; i < queue.size(); ++i) {
+    for (const int child : children[static_cast<std::size_t>(queue[i])]) {
+      depths[static_cast<std::size_t>(child)] = depths[static_cast<std::size_t>(queue[i])] + 1;
+      queue.push_back(child);
+    }
+  }
+  TUTTI_ASSERT(queue.size() == parents.size());  // no circle
+  return depths;
+}
+
+int units_for(const std::vector<Parents>& lanes) {
+  int deepest = 0;
+  for (const Parents& parents : lanes) deepest = std::max(deepest, std::ranges::max(depths_of(parents)));
+  return std::max(1, kUnitsPerHop * deepest);
+}
+
+schedule::Schedule packed_trees(const std::vector<Parents>& lanes, int units) {
+  TUTTI_ASSERT(!lanes.empty() && units > 0);
+  schedule::Schedule made = empty_schedule(Collective::kAllReduce, lanes.front().size(), lanes.size());
+  made.shape.units = index(units);
+  for (const Parents& parents : lanes) {
+    TUTTI_ASSERT(parents.size() == made.ranks.size());
+    const std::vector<Seat> seats = seats_of(parents);
+    for (std::size_t rank = 0; rank < seats.size(); ++rank)
+      made.ranks[rank].lanes.push_back(all_reduce(seats[rank], units));
+  }
+  return made;
+}
+
+schedule::Schedule packed_out_trees(const std::vector<std::vector<Parents>>& lanes) {
+  return rooted(Collective::kAllGather, lanes);
+}
+
+schedule::Schedule packed_in_trees(const std::vector<std::vector<Parents>>& lanes) {
+  return rooted(Collective::kReduceScatter, lanes);
+}
+
+}  // namespace tutti::algorithm

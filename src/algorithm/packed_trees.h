@@ -1,0 +1,35 @@
+// Packed trees: lanes that are trees over all ranks, of shapes that the caller gives. Which shapes use all that a machine's
+// links have is the planner's matter (topology/packing.h).
+#pragma once
+
+#include "schedule/schedule.h"
+
+#include <vector>
+
+namespace tutti::algorithm {
+
+inline constexpr int kNoParent = -1;
+
+/// By rank: its parent. Exactly one rank, the root, has none, and every rank leads there.
+using Parents = std::vector<int>;
+
+/// All-reduce: in each lane sums go up the lane's tree and the result comes down it. A round has `units` units that follow
+/// each other through the tree: a rank sends unit u + d up before it waits for unit u to come down, d the hops to the root
+/// and back. Rounds do not overlap, so a round costs units + 2 depth messages in time: many units use the links well.
+/// The shares of all lanes are equal. Needs two slots.
+schedule::Schedule packed_trees(const std::vector<Parents>& lanes, int units = 1);
+
+/// The units that a round needs to lose little between rounds: kUnitsPerHop for each hop of the deepest tree.
+inline constexpr int kUnitsPerHop = 128;
+int units_for(const std::vector<Parents>& lanes);
+
+/// All-gather: in each lane a tree for every rank, by rank, its root; the root's block goes down it. Needs one slot.
+schedule::Schedule packed_out_trees(const std::vector<std::vector<Parents>>& lanes);
+
+/// Reduce-scatter: the same trees backwards; the root's block is summed up it. Needs one slot.
+schedule::Schedule packed_in_trees(const std::vector<std::vector<Parents>>& lanes);
+
+/// Hops from each rank to the root.
+std::vector<int> depths_of(const Parents& parents);
+
+}  // namespace tutti::algorithm

@@ -1,0 +1,24 @@
+// What may be worth running on a machine: schedules with the paths that their messages take.
+#pragma once
+
+#include "planner/machine_plan.h"
+#include "topology/rings.h"
+
+#include <utility>
+#include <vector>
+
+namespace tutti::planner {
+
+struct Proposal {
+  MachineCandidate candidate;                           ///< without what it reaches
+  std::vector<std::pair<int, std::vector<int>>> paths;  ///< with their lanes; without any, messages go the shortest way
+};
+
+/// Packed trees, all pairs and, for all-reduce, the double binary tree. Two ranks or more.
+std::vector<Proposal> propose(const topology::Network& network, const MachineQuestion& question);
+
+/// The rings of the packing, which has some.
+Proposal propose_rings(const topology::Network& network, const MachineQuestion& question,
+                       const topology::RingPacking& packing);
+
+}  // namespace tutti::planner

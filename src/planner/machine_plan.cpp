@@ -1,0 +1,179 @@
+#include "planner/machine_plan.h"
+
+#include "algorithm/algorithm.h"
+#include "planner/machine_candidates.h"
+#include "planner/routes.h"
+#include "topology/rings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <tuple>
+
+namespace tutti::planner {
+
+namespace {
+
+Certificate certify(const topology::Network& network, Collective collective) {
+  Certificate certificate;
+  topology::Rational rate;
+  if (collective == Collective::kAllReduce) {
+    certificate.partition = topology::all_reduce_bound(network);
+    certificate.unlimited = certificate.partition.unlimited;
+    rate = certificate.partition.rate;
+  } else {
+    certificate.cut = collective == Collective::kAllGather ? topology::all_gather_bound(network)
+                                                           : topology::reduce_scatter_bound(network);
+    certificate.unlimited = certificate.cut.unlimited;
+    rate = certificate.cut.rate;
+  }
+  certificate.gbps = rate.to_double() / topology::kGigabyte;
+  return certificate;
+}
+
+constexpr double kNear = 0.999;
+
+/// The best first. What comes within kNear of it and takes fewer hops is better, as the difference is lost in practice; of
+/// equals, what is no tree, as rounds of trees do not overlap.
+void choose(std::vector<MachineCandidate>& candidates) {
+  std::ranges::stable_sort(candidates, std::ranges::greater(), &MachineCandidate::gbps);
+  const double enough = candidates.front().gbps * kNear;
+  const auto near_end = std::ranges::find_if(candidates, [&](const MachineCandidate& c) { return c.gbps < enough; });
+  const auto soonest = std::min_element(candidates.begin(), near_end, [](const auto& a, const auto& b) {
+    return std::tuple(a.hops, a.lanes, a.trees.size()) < std::tuple(b.hops, b.lanes, b.trees.size());
+  });
+  std::rotate(candidates.begin(), soonest, soonest + 1);
+}
+
+Status refuse(const topology::Network& network, Collective collective) {
+  const auto ranks = network.compute.size();
+  if (collective != Collective::kAllReduce && collective != Collective::kAllGather &&
+      collective != Collective::kReduceScatter) {
+    return error(Code::kInvalidArgument,
+                 fmt::format("no plan is made for {}: all_reduce, all_gather or reduce_scatter", name_of(collective)));
+  }
+  if (ranks == 0) return error(Code::kInvalidArgument, "there is nothing to plan for: no rank");
+  if (ranks > kPlannedRanksMax)
+    return error(Code::kInvalidArgument,
+                 fmt::format("{} ranks: plans are made for at most {}; --gpus or --ranks chooses some", ranks,
+                             kPlannedRanksMax));
+  if (const auto [from, to] = ranks_apart(network); from >= 0)
+    return error(Code::kInvalidArgument, fmt::format("rank {} cannot reach rank {}: no links lead there", from, to));
+  return {};
+}
+
+MachineCandidate alone(Collective collective) {
+  const schedule::Request request{collective, 1, 0, 0};
+  MachineCandidate candidate;
+  candidate.algorithm = "oneshot";
+  candidate.schedule = algorithm::make_schedule(*algorithm::find(candidate.algorithm, request), request);
+  return candidate;
+}
+
+}  // namespace
+
+const MachineCandidate* MachinePlan::find(std::string_view algorithm) const {
+  const auto found = std::ranges::find(candidates, algorithm, &MachineCandidate::algorithm);
+  return found == candidates.end() ? nullptr : &*found;
+}
+
+std::pair<int, int> ranks_apart(const topology::Network& network) {
+  if (network.compute.empty()) return {-1, -1};
+  const int first = network.compute.front();
+  for (const bool forward : {true, false}) {
+    std::vector<std::vector<int>> next(static_cast<std::size_t>(network.nodes));
+    for (const topology::Arc& arc : network.arcs)
+      next[static_cast<std::size_t>(forward ? arc.from : arc.to)].push_back(forward ? arc.to : arc.from);
+    std::vector<char> reached(static_cast<std::size_t>(network.nodes), 0);
+    std::vector<int> queue{first};
+    reached[static_cast<std::size_t>(first)] = 1;
+    for (std::size_t i = 0; i < queue.size(); ++i) {
+      for (const int to : next[static_cast<std::size_t>(queue[i])]) {
+        if (reached[static_cast<std::size_t>(to)] != 0) continue;
+        reached[static_cast<std::size_t>(to)] = 1;
+        queue.push_back(to);
+      }
+    }
+    for (const int rank : network.compute) {
+      if (reached[static_cast<std::size_t>(rank)] != 0) continue;
+      return forward ? std::pair(first, rank) : std::pair(rank, first);
+    }
+  }
+  return {-1, -1};
+}
+
+namespace {
+
+/// Adds the proposals with what they reach.
+void evaluate(const topology::Network& network, std::vector<Proposal> proposals, MachinePlan& plan) {
+  Routes routes(network);
+  for (Proposal& proposal : proposals) {
+    // Each proposal's paths are its own.
+    for (const auto& [lane, path] : proposal.paths) routes.add_path(lane, path);
+    const auto state = steady_state(proposal.candidate.schedule, routes);
+    routes.forget_paths();
+    if (!state) {
+      plan.left_out.push_back(
+          fmt::format("{}: some ranks reach each other through other ranks only", proposal.candidate.algorithm));
+      continue;
+    }
+    MachineCandidate& candidate = proposal.candidate;
+    candidate.gbps = state->gbps;
+    candidate.ratio = candidate.gbps / plan.certificate.gbps;
+    constexpr double kRounding = 1e-9;  // of sums in floating point: what reaches the bound reaches it
+    if (std::abs(candidate.ratio - 1) < kRounding) candidate.ratio = 1;
+    candidate.fullest = state->fullest;
+    plan.candidates.push_back(std::move(candidate));
+  }
+}
+
+/// Rings take the most hops, and to find them the most time: they are only worth it where something is left to gain.
+bool near_the_bound(const MachinePlan& plan) {
+  return std::ranges::any_of(plan.candidates, [](const MachineCandidate& c) { return c.ratio >= kNear; });
+}
+
+}  // namespace
+
+Result<MachinePlan> plan_machine(const topology::Network& network, const MachineQuestion& question) {
+  TUTTI_TRY(refuse(network, question.collective));
+  MachinePlan plan;
+  plan.question = question;
+  plan.ranks = static_cast<int>(network.compute.size());
+  plan.certificate = certify(network, question.collective);
+  if (plan.ranks == 1) {
+    plan.candidates.push_back(alone(question.collective));
+    return plan;
+  }
+  evaluate(network, propose(network, question), plan);
+  if (!near_the_bound(plan)) add_rings(plan, network);
+  if (plan.candidates.empty())
+    return error(Code::kInvalidArgument, "no algorithm can run here: ranks are joined in one direction only");
+  choose(plan.candidates);
+  return plan;
+}
+
+void add_rings(MachinePlan& plan, const topology::Network& network) {
+  if (plan.ranks == 1 || plan.with_rings) return;
+  plan.with_rings = true;
+  const topology::RingPacking packing = topology::pack_rings(network);
+  plan.ring_gbps = packing.rate / topology::kGigabyte * (plan.question.collective == Collective::kAllReduce ? 1 : 2);
+  if (packing.rings.empty()) {
+    plan.left_out.emplace_back("ring: no ring goes through all ranks");
+    return;
+  }
+  std::vector<Proposal> rings;
+  rings.push_back(propose_rings(network, plan.question, packing));
+  evaluate(network, std::move(rings), plan);
+  if (plan.candidates.size() > 1)
+    std::stable_sort(plan.candidates.begin() + 1, plan.candidates.end(),
+                     [](const auto& a, const auto& b) { return a.gbps > b.gbps; });
+}
+
+schedule::Schedule full_schedule(const MachineCandidate& candidate, int units) {
+  if (candidate.trees.empty()) return candidate.schedule;
+  return algorithm::packed_trees(candidate.trees, units > 0 ? units : algorithm::units_for(candidate.trees));
+}
+
+}  // namespace tutti::planner

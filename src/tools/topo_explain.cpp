@@ -1,0 +1,202 @@
+// The long answers of tutti-topo: the machine in words, and why the bound is what it is.
+#include "tools/topo_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace tutti::tools {
+namespace {
+
+using planner::MachineCandidate;
+using planner::MachinePlan;
+using topology::Bandwidth;
+using topology::Graph;
+using topology::Link;
+
+constexpr int kLinesMax = 24;  ///< of one list
+
+std::string gbps_text(double gbps) {
+  std::string text = fmt::format("{:.2f}", gbps);
+  while (text.back() == '0') text.pop_back();
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+/// What a node is joined to, by kind and bandwidth: "gpu1 gpu2 by nvlink 25; pci0 by pci 12".
+std::string links_text(const Graph& graph, const std::vector<const Link*>& links) {
+  std::map<std::pair<topology::LinkKind, Bandwidth>, std::vector<const Link*>> groups;
+  for (const Link* link : links) groups[{link->kind, link->bandwidth}].push_back(link);
+  std::string text;
+  for (const auto& [how, group] : groups) {
+    constexpr std::size_t kNamesMax = 8;
+    std::string names;
+    for (std::size_t i = 0; i < std::min(group.size(), kNamesMax); ++i)
+      names += (i == 0 ? "" : " ") + graph.node(group[i]->to).name;
+    if (group.size() > kNamesMax) names += fmt::format(" and {} more", group.size() - kNamesMax);
+    text += fmt::format("{}{} {}{} to {}", text.empty() ? "" : "; ", name_of(how.first),
+                        gbps_text(topology::gbps(how.second)), group.size() > 1 ? " each" : "", names);
+  }
+  return text;
+}
+
+/// The links between the inside and the outside of a set, by their ends' names: "gpu0 -> nvs 450".
+std::string crossing_text(const Planned& planned, const std::vector<int>& set, bool leaving) {
+  const std::set<int> inside(set.begin(), set.end());
+  std::string text;
+  int shown = 0;
+  int left_out = 0;
+  for (const topology::Arc& arc : planned.view.network.arcs) {
+    const bool crosses = leaving ? inside.contains(arc.from) && !inside.contains(arc.to)
+                                 : inside.contains(arc.to) && !inside.contains(arc.from);
+    if (!crosses) continue;
+    constexpr int kShownMax = 8;
+    if (++shown > kShownMax) {
+      ++left_out;
+      continue;
+    }
+    text += fmt::format("{}{} -> {} {}", text.empty() ? "" : ", ", planned.name_of(arc.from), planned.name_of(arc.to),
+                        gbps_text(topology::gbps(arc.capacity)));
+  }
+  if (left_out > 0) text += fmt::format(" and {} more", left_out);
+  return text;
+}
+
+double crossing(const Planned& planned, const std::vector<int>& set, bool leaving) {
+  const std::set<int> inside(set.begin(), set.end());
+  double sum = 0;
+  for (const topology::Arc& arc : planned.view.network.arcs) {
+    const bool crosses = leaving ? inside.contains(arc.from) && !inside.contains(arc.to)
+                                 : inside.contains(arc.to) && !inside.contains(arc.from);
+    if (crosses) sum += topology::gbps(arc.capacity);
+  }
+  return sum;
+}
+
+std::string partition_arithmetic(const Planned& planned) {
+  const topology::PartitionBound& bound = planned.plan.certificate.partition;
+  using Form = topology::PartitionBound::Form;
+  if (bound.form == Form::kCut) {
+    return fmt::format("  What {{{}}} has must leave it: {}.\n  That is {} GB/s for each byte once: the bound.\n",
+                       names_text(planned, bound.blocks.front()), crossing_text(planned, bound.sets.front(), true),
+                       gbps_text(crossing(planned, bound.sets.front(), true)));
+  }
+  const bool leaving = bound.form == Form::kOut;
+  std::string text = fmt::format(
+      "  To add up and spread one byte over k blocks, 2 (k - 1) bytes must {} blocks. The links of each block:\n",
+      leaving ? "leave" : "enter");
+  double sum = 0;
+  const std::size_t blocks = bound.sets.size();
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const double capacity = crossing(planned, bound.sets[i], leaving);
+    sum += capacity;
+    if (i < kLinesMax) {
+      text += fmt::format("    {:>8}  {{{}}}: {}\n", gbps_text(capacity), names_text(planned, bound.blocks[i]),
+                          crossing_text(planned, bound.sets[i], leaving));
+    }
+  }
+  if (blocks > kLinesMax) text += fmt::format("    and {} blocks more\n", blocks - kLinesMax);
+  text += fmt::format("  {} / (2 ({} - 1)) = {} GB/s. No other partition allows less.\n", gbps_text(sum), blocks,
+                      gbps_text(planned.plan.certificate.gbps));
+  return text;
+}
+
+std::string cut_arithmetic(const Planned& planned) {
+  const topology::CutBound& bound = planned.plan.certificate.cut;
+  const bool leaves = planned.plan.question.collective == Collective::kAllGather;
+  const auto inside = std::ranges::count_if(bound.nodes, [&](int node) { return node < planned.plan.ranks; });
+  return fmt::format(
+      "  {} of {} ranks, with {} of all bytes, are in {{{}}}.\n"
+      "  {} must {} through {}.\n  {} x {} / {} = {} GB/s. No other cut allows less.\n",
+      inside, planned.plan.ranks, fmt::format("{}/{}", inside, planned.plan.ranks), names_text(planned, bound.nodes),
+      leaves ? "What they have" : "Their sums", leaves ? "leave" : "enter", crossing_text(planned, bound.nodes, leaves),
+      planned.plan.ranks, gbps_text(crossing(planned, bound.nodes, leaves)), inside,
+      gbps_text(planned.plan.certificate.gbps));
+}
+
+/// What each rank has to the one switch that joins them all, and nothing else; 0 if there is no such switch.
+Bandwidth to_one_switch(const Planned& planned) {
+  const topology::Network& network = planned.view.network;
+  if (network.nodes != planned.plan.ranks + 1) return 0;
+  if (planned.graph.node(planned.view.nodes.back()).kind != topology::NodeKind::kSwitch) return 0;
+  Bandwidth least = 0;
+  for (const topology::Arc& arc : network.arcs) {
+    if (arc.from < planned.plan.ranks && arc.to < planned.plan.ranks) return 0;
+    least = least == 0 ? arc.capacity : std::min(least, arc.capacity);
+  }
+  return least;
+}
+
+/// Limits of other kinds: inside switches, and for small messages.
+std::string other_bounds(const Planned& planned) {
+  const MachinePlan& plan = planned.plan;
+  std::string text;
+  if (plan.question.collective == Collective::kAllReduce) {
+    if (const Bandwidth each = to_one_switch(planned); each > 0) {
+      text += fmt::format("  A switch that adds and copies itself (NVLS) would allow {} x {} / {} = {} GB/s.\n",
+                          gbps_text(topology::gbps(each)), plan.ranks, plan.ranks + 1,
+                          gbps_text(topology::nvls_bound(each, plan.ranks).to_double() / topology::kGigabyte));
+    }
+  }
+  text += fmt::format("  Small messages need {} if each rank can read all others at once, {} if one at a time.\n",
+                      topology::hops_bound(plan.ranks, true) == 1 ? "1 hop" : "no hop",
+                      fmt::format("{} hops", topology::hops_bound(plan.ranks, false)));
+  return text;
+}
+
+std::string lanes_text(int lanes) { return lanes == 1 ? "1 lane" : fmt::format("{} lanes", lanes); }
+
+std::string why(const Planned& planned) {
+  const MachinePlan& plan = planned.plan;
+  const MachineCandidate& chosen = plan.chosen();
+  const topology::Arc& arc = planned.view.network.arcs[static_cast<std::size_t>(chosen.fullest)];
+  std::string text = fmt::format("  {} with {}, {} hops: {} GB/s, {:.1f}% of the bound; {} -> {} is full first.\n",
+                                 chosen.algorithm, lanes_text(chosen.lanes), chosen.hops, gbps_text(chosen.gbps),
+                                 100 * chosen.ratio, planned.name_of(arc.from), planned.name_of(arc.to));
+  for (const MachineCandidate& other : plan.candidates) {
+    if (&other == &chosen) continue;
+    const bool equal = other.gbps >= chosen.gbps * 0.999;
+    text += fmt::format("  {} {} GB/s{}.\n", other.algorithm, gbps_text(other.gbps),
+                        equal ? fmt::format(": no more, in {} hops and {}", other.hops, lanes_text(other.lanes)) : "");
+  }
+  for (const std::string& reason : plan.left_out) text += fmt::format("  {}.\n", reason);
+  if (plan.question.collective == Collective::kAllReduce) {
+    const double factor = 2.0 * (plan.ranks - 1) / plan.ranks;
+    text += fmt::format("  As bus bandwidth (times 2 (n - 1) / n, as nccl-tests count): bound {}, plan {}.\n",
+                        gbps_text(plan.certificate.gbps * factor), gbps_text(chosen.gbps * factor));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string in_words(const Planned& planned) {
+  const Graph& graph = planned.graph;
+  std::map<int, std::vector<const Link*>> leaving;
+  for (const Link& link : graph.links()) leaving[link.from].push_back(&link);
+  std::string text = "The machine, GB/s in one direction:\n";
+  int lines = 0;
+  for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
+    const topology::Node& node = graph.nodes()[i];
+    if (++lines > 2 * kLinesMax) {
+      text += fmt::format("  and {} nodes more\n", graph.nodes().size() - i);
+      break;
+    }
+    const std::string links = links_text(graph, leaving[static_cast<int>(i)]);
+    text += fmt::format("  {:<12}{}\n", node.name, links.empty() ? "no links" : links);
+  }
+  return text;
+}
+
+std::string explanation(const Planned& planned) {
+  const planner::Certificate& certificate = planned.plan.certificate;
+  if (certificate.unlimited) return "";
+  const bool all_reduce = planned.plan.question.collective == Collective::kAllReduce;
+  return fmt::format("The bound, {} GB/s:\n{}{}\nThe plan:\n{}", gbps_text(certificate.gbps),
+                     all_reduce ? partition_arithmetic(planned) : cut_arithmetic(planned), other_bounds(planned),
+                     why(planned));
+}
+
+}  // namespace tutti::tools

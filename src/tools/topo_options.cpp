@@ -1,0 +1,119 @@
+#include "tools/topo_options.h"
+
+#include "planner/machine_plan.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <charconv>
+#include <cstdio>
+
+namespace tutti::tools {
+namespace {
+
+constexpr const char* kFooter = R"(
+FILE is a machine in any form, told apart by its content: NCCL's topology XML (NCCL_TOPO_DUMP_FILE=FILE writes it) or graph
+XML, hwloc's XML (lstopo FILE.xml), the text of nvidia-smi topo -m, or Tutti's own text form; "-" reads standard input.
+Without FILE it is this machine. docs/topology.md says how bounds and plans come about.
+
+Examples
+  tutti-topo                                          this machine
+  tutti-topo dgx.xml                                  what the best all-reduce can reach there, and the plan
+  tutti-topo dgx.xml --gpus 0,1,4-7 --compare         the same on six of its GPUs; ring, trees and all pairs beside it
+  tutti-topo --synthetic 'switch:1 gpu:8 nvlink:450' --explain
+  tutti-topo --synthetic 'gpu:4 line:50' --collective all_gather --json
+  nvidia-smi topo -m | tutti-topo - --nvlink-gbps 25
+  tutti-topo dgx.xml --schedule | tutti-perf --plan - the plan's schedule, run on this host's memory
+
+Exit code: 0 fine, 1 no such machine or no plan for it, 2 a bad command line.)";
+
+struct Words {
+  std::string collective = "all_reduce";
+  std::string gpus;
+};
+
+void declare(CLI::App& app, Words& words, TopoOptions& options) {
+  app.add_option("FILE", options.file, "the machine; without it, this one");
+  app.add_option("--synthetic", options.synthetic,
+                 "a machine in one line: 'host:2 switch:1 gpu:8 nvlink:450 nic:8x50'");
+  app.add_option("--collective", words.collective, "all_reduce (default), all_gather or reduce_scatter");
+  app.add_option("--gpus", words.gpus, "these GPUs only, counted from 0: 0,1,4-7 (NUMA nodes where there is no GPU)");
+  app.add_option("--ranks", options.ranks, "the first N only")->check(CLI::PositiveNumber);
+  app.add_flag("--all-links", options.all_links, "count every link, also where NVLink or xGMI joins all");
+  app.add_option("--lanes", options.lanes_max,
+                 "the most lanes that a plan may have (default 32, more where it needs them)")
+      ->check(CLI::Range(1, planner::kLanesMost));
+  app.add_option("--nvlink-gbps", options.nvlink_gbps, "of each NVLink, for nvidia-smi's text, which gives none")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--explain", options.explain, "the machine in words, why the bound is what it is, and why this plan");
+  app.add_flag("--compare", options.compare, "every algorithm beside the bound");
+  app.add_flag("--schedule", options.schedule, "print the plan's schedule and nothing else");
+  app.add_option("--units", options.units,
+                 "with --schedule: units of a round of packed trees (default: what large messages need)")
+      ->check(CLI::Range(1, 4096));
+  app.add_flag("--json", options.json, "print one JSON object");
+  app.add_flag("--bandwidths", options.bandwidths, "print the bandwidths that links are counted with, and end");
+  app.footer(kFooter);
+}
+
+bool read_number(std::string_view text, int& number) {
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return problem == std::errc() && end == text.data() + text.size() && number >= 0;
+}
+
+/// "0,1,4-7".
+std::string resolve_gpus(std::string_view text, TopoOptions& options) {
+  constexpr int kNumberMax = 1 << 16;
+  const std::string_view whole = text;
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(part.size() + 1, text.size()));
+    const std::size_t dash = part.find('-');
+    int first = 0;
+    int last = 0;
+    const bool read = read_number(part.substr(0, dash), first) &&
+                      read_number(dash == std::string_view::npos ? part : part.substr(dash + 1), last);
+    if (!read || last < first || last > kNumberMax)
+      return fmt::format("--gpus \"{}\": \"{}\" is no GPU; write 0,1,4-7", whole, part);
+    for (int gpu = first; gpu <= last; ++gpu) options.chosen.push_back(gpu);
+  }
+  return {};
+}
+
+std::string resolve(const Words& words, TopoOptions& options) {
+  const auto collective = collective_named(words.collective);
+  if (!collective || (*collective != Collective::kAllReduce && *collective != Collective::kAllGather &&
+                      *collective != Collective::kReduceScatter)) {
+    return fmt::format("--collective \"{}\": all_reduce, all_gather or reduce_scatter", words.collective);
+  }
+  options.collective = *collective;
+  if (!options.file.empty() && !options.synthetic.empty()) return "FILE and --synthetic exclude each other";
+  if (!words.gpus.empty() && options.ranks > 0) return "--gpus and --ranks exclude each other";
+  if (options.json && (options.schedule || options.explain || options.compare))
+    return "--json prints one object and goes with none of --schedule, --explain and --compare";
+  if (options.schedule && (options.explain || options.compare))
+    return "--schedule prints the schedule alone and does not go with --explain or --compare";
+  for (int rank = 0; rank < options.ranks; ++rank) options.chosen.push_back(rank);
+  return resolve_gpus(words.gpus, options);
+}
+
+}  // namespace
+
+ParsedTopoOptions parse_topo_options(int argc, char** argv) {
+  CLI::App app{"What a machine's links allow collectives, and the plan that comes closest", "tutti-topo"};
+  Words words;
+  TopoOptions options;
+  declare(app, words, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& problem) {
+    return {std::nullopt, app.exit(problem) == 0 ? 0 : 2};
+  }
+  if (const std::string problem = resolve(words, options); !problem.empty()) {
+    fmt::print(stderr, "tutti-topo: {}\n", problem);
+    return {std::nullopt, 2};
+  }
+  return {std::move(options), 0};
+}
+
+}  // namespace tutti::tools

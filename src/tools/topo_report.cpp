@@ -1,0 +1,164 @@
+#include "tools/topo_report.h"
+
+#include "topology/bandwidths.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+namespace tutti::tools {
+namespace {
+
+using planner::MachineCandidate;
+using planner::MachinePlan;
+using topology::NodeKind;
+
+std::string counted(std::size_t count, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", count, count == 1 ? one : many);
+}
+
+std::string number(double gbps) { return fmt::format("{:.1f}", gbps); }
+
+/// The models of the GPUs, once each.
+std::string gpu_models(const topology::Graph& graph) {
+  std::vector<std::string> models;
+  for (const int gpu : graph.nodes_of(NodeKind::kGpu)) {
+    const topology::Facts& facts = graph.node(gpu).facts;
+    std::string model = facts.model;
+    if (model.empty() && facts.sm > 0) model = fmt::format("sm {}", facts.sm);
+    if (model.empty()) model = facts.gcn;
+    if (!model.empty() && std::ranges::find(models, model) == models.end()) models.push_back(std::move(model));
+  }
+  constexpr std::size_t kShownMax = 2;
+  if (models.size() > kShownMax) return fmt::format(" ({} kinds)", models.size());
+  return models.empty() ? "" : fmt::format(" ({})", fmt::join(models, ", "));
+}
+
+std::string machine_line(const Planned& planned) {
+  const topology::Graph& graph = planned.graph;
+  const auto count = [&](NodeKind kind) { return graph.nodes_of(kind).size(); };
+  std::string line;
+  if (graph.hosts().size() > 1) line += counted(graph.hosts().size(), "host", "hosts") + ", ";
+  line += counted(count(NodeKind::kGpu), "GPU", "GPUs") + gpu_models(graph);
+  if (count(NodeKind::kSwitch) > 0) line += ", " + counted(count(NodeKind::kSwitch), "NVSwitch", "NVSwitches");
+  line += ", " + counted(count(NodeKind::kNic), "NIC", "NICs");
+  line += ", " + counted(count(NodeKind::kNuma), "NUMA node", "NUMA nodes");
+  return line;
+}
+
+std::string links_counted(const topology::View& view) {
+  switch (view.counted) {
+    case topology::LinksCounted::kNvLink: return "NVLink or xGMI alone, which joins them all";
+    case topology::LinksCounted::kAllAsked: return "all links";
+    case topology::LinksCounted::kAll: break;
+  }
+  return "all links";
+}
+
+std::string ranks_are(const topology::View& view) {
+  const auto ranks = static_cast<std::size_t>(view.ranks());
+  return view.compute == topology::ComputeKind::kGpu ? counted(ranks, "GPU", "GPUs")
+                                                     : counted(ranks, "NUMA node", "NUMA nodes");
+}
+
+std::string block_text(const Planned& planned, const std::vector<std::vector<int>>& blocks) {
+  const bool single = std::ranges::all_of(blocks, [](const auto& block) { return block.size() == 1; });
+  if (single) return fmt::format("{} blocks, each rank by itself", blocks.size());
+  std::string text = fmt::format("{} blocks: ", blocks.size());
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    text += fmt::format("{}{{{}}}", i == 0 ? "" : " ", names_text(planned, blocks[i]));
+  return text;
+}
+
+std::string binding_text(const Planned& planned) {
+  const planner::Certificate& certificate = planned.plan.certificate;
+  if (planned.plan.question.collective == Collective::kAllReduce)
+    return "bound by the partition into " + block_text(planned, certificate.partition.blocks);
+  const bool leaves = planned.plan.question.collective == Collective::kAllGather;
+  return fmt::format("bound by what can {} {{{}}}", leaves ? "leave" : "enter",
+                     names_text(planned, certificate.cut.nodes));
+}
+
+std::string plan_line(const MachineCandidate& candidate) {
+  return fmt::format("{}, {}", candidate.algorithm,
+                     counted(static_cast<std::size_t>(candidate.lanes), "lane", "lanes"));
+}
+
+}  // namespace
+
+std::string names_text(const Planned& planned, const std::vector<int>& nodes) {
+  std::string text;
+  for (std::size_t i = 0; i < nodes.size();) {
+    std::size_t last = i;
+    while (last + 1 < nodes.size() && nodes[last + 1] == nodes[last] + 1 && nodes[last + 1] < planned.plan.ranks)
+      ++last;
+    if (last < i + 2) last = i;  // two are named
+    text += fmt::format("{}{}", text.empty() ? "" : " ", planned.name_of(nodes[i]));
+    if (last > i) text += fmt::format("..{}", planned.name_of(nodes[last]));
+    i = last + 1;
+  }
+  return text;
+}
+
+std::string summary(const Planned& planned) {
+  const MachinePlan& plan = planned.plan;
+  std::string text = fmt::format("{}: {}\n", planned.name, machine_line(planned));
+  text += fmt::format("{} of {} over {}\n\n", name_of(plan.question.collective), ranks_are(planned.view),
+                      links_counted(planned.view));
+  if (plan.certificate.unlimited) {
+    text += "  One rank: nothing has to move, so there is no bound and nothing to plan.\n";
+    return text;
+  }
+  const MachineCandidate& chosen = plan.chosen();
+  text += fmt::format("  bound  {:>8} GB/s  {}\n", number(plan.certificate.gbps), binding_text(planned));
+  text += fmt::format("  plan   {:>8} GB/s  {}: {:.1f}% of the bound\n", number(chosen.gbps), plan_line(chosen),
+                      100 * chosen.ratio);
+  if (plan.ring_gbps > 0) {
+    text += fmt::format("  rings  {:>8} GB/s  the best there are: {:.1f}% of the bound\n", number(plan.ring_gbps),
+                        100 * plan.ring_gbps / plan.certificate.gbps);
+  } else {
+    text += "  rings      none       no ring goes through all ranks\n";
+  }
+  return text;
+}
+
+std::string comparison(const Planned& planned) {
+  const MachinePlan& plan = planned.plan;
+  if (plan.certificate.unlimited) return "";
+  std::string text = fmt::format("  {:<14}{:>6}{:>7}{:>10}{:>11}  {}\n", "algorithm", "lanes", "hops", "GB/s",
+                                 "of bound", "full first");
+  for (const MachineCandidate& candidate : plan.candidates) {
+    const topology::Arc& arc = planned.view.network.arcs[static_cast<std::size_t>(candidate.fullest)];
+    text += fmt::format("  {:<14}{:>6}{:>7}{:>10}{:>10.1f}%  {} -> {}{}\n", candidate.algorithm, candidate.lanes,
+                        candidate.hops, number(candidate.gbps), 100 * candidate.ratio, planned.name_of(arc.from),
+                        planned.name_of(arc.to), &candidate == &plan.chosen() ? "   the plan" : "");
+  }
+  const MachineCandidate* ring = plan.find("ring");
+  if (ring != nullptr && plan.ring_gbps > 1.01 * ring->gbps) {
+    text += fmt::format("  {:<14}{:>6}{:>7}{:>10}{:>10.1f}%  with any number of lanes\n", "rings", "any", ring->hops,
+                        number(plan.ring_gbps), 100 * plan.ring_gbps / plan.certificate.gbps);
+  }
+  text += fmt::format("  {:<14}{:>6}{:>7}{:>10}{:>10.1f}%\n", "bound", "", "", number(plan.certificate.gbps), 100.0);
+  for (const std::string& reason : plan.left_out) text += fmt::format("  left out: {}\n", reason);
+  return text;
+}
+
+std::string warnings_text(const Planned& planned) {
+  std::string text;
+  for (const std::string& warning : planned.view.warnings) text += fmt::format("  note: {}\n", warning);
+  return text.empty() ? text : "\n" + text;
+}
+
+std::string bandwidths_text() {
+  const std::vector<topology::BandwidthRow> rows = topology::bandwidth_table();
+  std::size_t width = 0;
+  for (const topology::BandwidthRow& row : rows) width = std::max(width, row.item.size());
+  std::string text = fmt::format("{:<{}}  {:>10}  {}\n", "link, one direction", width, "GB/s", "counted as");
+  for (const topology::BandwidthRow& row : rows)
+    text += fmt::format("{:<{}}  {:>10.2f}  {}\n", row.item, width, topology::gbps(row.bandwidth), row.source);
+  return text;
+}
+
+}  // namespace tutti::tools

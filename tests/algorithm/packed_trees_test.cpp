@@ -1,0 +1,134 @@
+#include "algorithm/packed_trees.h"
+#include "schedule/text.h"
+#include "schedule/verifier.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <string>
+
+using namespace tutti;
+using algorithm::Parents;
+
+namespace {
+
+constexpr int kSlots[] = {2, 4, 8};
+
+void prove(const schedule::Schedule& made, bool wide_wire) {
+  for (const int slots : kSlots) {
+    for (const bool in_place : {false, true}) {
+      for (const bool direct : {false, true}) {
+        const Status status = verify(made, {slots, in_place, direct, false, wide_wire});
+        INFO(slots << " slots, in place " << in_place << ", direct " << direct << "\n" << to_text(made));
+        INFO((status.ok() ? "" : status.error().message));
+        REQUIRE(status.ok());
+      }
+    }
+  }
+}
+
+/// A tree of any shape: every rank but the root hangs below one that came before it in a random order.
+Parents random_tree(int ranks, int root, std::mt19937_64& random) {
+  std::vector<int> order(static_cast<std::size_t>(ranks));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::shuffle(order, random);
+  std::swap(order.front(), *std::ranges::find(order, root));
+  Parents parents(order.size(), algorithm::kNoParent);
+  const bool line = random() % 4 == 0;
+  for (std::size_t i = 1; i < order.size(); ++i)
+    parents[static_cast<std::size_t>(order[i])] = order[line ? i - 1 : random() % i];
+  return parents;
+}
+
+int units_up_from(const schedule::LaneProgram& lane, std::uint32_t parent) {
+  int before = 0;
+  for (const schedule::Step& step : lane.steps) {
+    for (const schedule::Endpoint& source : lane.sources(step)) {
+      if (source.place == schedule::Place::kPeer && source.peer == parent) return before;
+    }
+    ++before;
+  }
+  return before;
+}
+
+}  // namespace
+
+TEST_CASE("all-reduce through random trees is right, whatever their shapes, lanes and units") {
+  const unsigned seed = 7;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int ranks = 2; ranks <= 12; ++ranks) {
+    for (const int units : {1, 2, 5, 40}) {
+      std::vector<Parents> lanes;
+      for (int lane = 0; lane < 1 + static_cast<int>(random() % 3); ++lane)
+        lanes.push_back(random_tree(ranks, static_cast<int>(random() % static_cast<unsigned>(ranks)), random));
+      const schedule::Schedule made = algorithm::packed_trees(lanes, units);
+      CHECK(made.shape.lanes == lanes.size());
+      CHECK(made.shape.units == static_cast<std::uint32_t>(units));
+      prove(made, true);
+    }
+  }
+}
+
+TEST_CASE("all-gather and reduce-scatter through random trees are right") {
+  const unsigned seed = 8;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int ranks = 2; ranks <= 12; ++ranks) {
+    for (int trial = 0; trial < 3; ++trial) {
+      std::vector<std::vector<Parents>> lanes(1 + random() % 3);
+      for (auto& lane : lanes) {
+        for (int root = 0; root < ranks; ++root) lane.push_back(random_tree(ranks, root, random));
+      }
+      prove(algorithm::packed_out_trees(lanes), false);
+      prove(algorithm::packed_in_trees(lanes), true);
+    }
+  }
+}
+
+TEST_CASE("many ranks: two slots are enough, one but for units that follow each other") {
+  const unsigned seed = 9;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int ranks = 2; ranks <= 40; ++ranks) {
+    std::vector<Parents> trees;
+    for (int root = 0; root < ranks; ++root) trees.push_back(random_tree(ranks, root, random));
+    CHECK(verify(algorithm::packed_trees(trees, 30), {.slots = 2}).ok());
+    for (const schedule::Schedule& made :
+         {algorithm::packed_trees(trees), algorithm::packed_out_trees({trees}), algorithm::packed_in_trees({trees})}) {
+      const Status status = verify(made, {.slots = 1});
+      INFO(ranks << " ranks: " << (status.ok() ? "" : status.error().message));
+      CHECK(status.ok());
+    }
+  }
+}
+
+TEST_CASE("units follow each other: a rank is as far ahead as the way to the root and back is long") {
+  const Parents line = {algorithm::kNoParent, 0, 1, 2};
+  const schedule::Schedule made = algorithm::packed_trees({line}, 20);
+  CHECK(algorithm::depths_of(line) == std::vector<int>{0, 1, 2, 3});
+  for (std::uint32_t rank = 1; rank < 4; ++rank) {
+    // Up steps before the first that waits for the parent.
+    CHECK(units_up_from(made.ranks[rank].lanes[0], rank - 1) == static_cast<int>(2 * rank) + 1);
+  }
+  CHECK(algorithm::units_for({line}) == 3 * algorithm::kUnitsPerHop);
+}
+
+TEST_CASE("the text of a small one") {
+  const schedule::Schedule made = algorithm::packed_trees({{1, algorithm::kNoParent, 1}});
+  CHECK(to_text(made) ==
+        "schedule packed_trees all_reduce ranks 3 units 1 lanes 1 input 1 output 1 scratch 0\n"
+        "rank 0 lane 0\n"
+        "  in[0.0] -> send 1\n"
+        "  recv 1 push out[0.0] -> out[0.0]\n"
+        "rank 1 lane 0\n"
+        "  in[0.0] + recv 0 + recv 2 -> out[0.0], send 0 push out[0.0], send 2 push out[0.0] finish\n"
+        "rank 2 lane 0\n"
+        "  in[0.0] -> send 1\n"
+        "  recv 1 push out[0.0] -> out[0.0]\n");
+  const Result<schedule::Schedule> read = schedule::parse(to_text(made));
+  REQUIRE(read.ok());
+  CHECK(read.value() == made);
+}

@@ -1,0 +1,231 @@
+#include "planner/machine_plan.h"
+#include "algorithm/algorithm.h"
+#include "planner/lane_shares.h"
+#include "planner/routes.h"
+#include "schedule/verifier.h"
+#include "tests/topology/networks.h"
+#include "topology/packing.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <random>
+
+using namespace tutti;
+using namespace tutti::planner;
+using topology::Bandwidth;
+using topology::kGigabyte;
+using topology::Network;
+
+namespace {
+
+constexpr Collective kPlanned[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter};
+
+void prove(const schedule::Schedule& made) {
+  for (const bool in_place : {false, true}) {
+    const Status status = verify(made, {.slots = 4, .in_place = in_place});
+    INFO(made.algorithm << ": " << (status.ok() ? "" : status.error().message));
+    REQUIRE(status.ok());
+  }
+}
+
+bool is_in_the_table(std::string_view name) {
+  return std::ranges::count(algorithm::algorithms(), name, &algorithm::Algorithm::name) +
+             std::ranges::count(algorithm::planned_algorithms(), name, &algorithm::PlannedAlgorithm::name) >
+         0;
+}
+
+MachinePlan planned(const Network& network, const MachineQuestion& question = {}) {
+  Result<MachinePlan> plan = plan_machine(network, question);
+  INFO((plan.ok() ? "" : plan.error().message));
+  REQUIRE(plan.ok());
+  add_rings(plan.value(), network);
+  return std::move(plan).value();
+}
+
+/// Every candidate's schedule is right, and none exceeds the bound.
+void check(const MachinePlan& plan) {
+  REQUIRE(!plan.candidates.empty());
+  for (const MachineCandidate& candidate : plan.candidates) {
+    INFO(candidate.algorithm);
+    CHECK(is_in_the_table(candidate.algorithm));
+    prove(candidate.schedule);
+    CHECK(candidate.gbps <= plan.certificate.gbps * (1 + 1e-9));
+    CHECK(candidate.lanes <= (plan.question.lanes_max > 0 ? plan.question.lanes_max : kLanesMost));
+    CHECK(candidate.lanes == static_cast<int>(candidate.schedule.shape.lanes));
+    CHECK(candidate.gbps <= plan.chosen().gbps * 1.0011);
+  }
+}
+
+Network pairs(Bandwidth inside, Bandwidth between) {
+  return topology::make_network(4, 0, {{0, 1, inside}, {2, 3, inside}, {0, 2, between}});
+}
+
+}  // namespace
+
+TEST_CASE("known machines: bound, plan and rings") {
+  struct Known {
+    const char* name;
+    Network network;
+    double bound;
+    double rings;
+  };
+  const Known machines[] = {
+      {"star of 8", topology::star(8, 450), 450.0 * 8 / 14, 450.0 * 8 / 14},
+      {"mesh of 4", topology::full_mesh(4, 100), 200, 200},
+      {"ring of 8", topology::ring(8, 50), 2 * 50 * 8.0 / 14, 2 * 50 * 8.0 / 14},
+      {"line of 4", topology::line(4, 50), 50, 0},
+      {"a slow fourth", topology::slow_fourth(), 20, 0},
+      {"DGX-1V", topology::dgx1v(), 600.0 / 7, 600.0 / 7},
+      {"two pairs", pairs(100, 10), 10, 0},
+  };
+  for (const Known& machine : machines) {
+    INFO(machine.name);
+    const MachinePlan plan = planned(machine.network);
+    CHECK(plan.certificate.gbps == Approx(machine.bound).epsilon(1e-12));
+    CHECK(plan.chosen().ratio == 1);
+    CHECK(plan.ring_gbps == Approx(machine.rings).epsilon(1e-6));
+    check(plan);
+    prove(full_schedule(plan.chosen()));
+  }
+}
+
+TEST_CASE("all-gather and reduce-scatter reach their bounds, which differ on one-way links") {
+  for (const Collective collective : {Collective::kAllGather, Collective::kReduceScatter}) {
+    for (const Network& network : {topology::dgx1v(), topology::star(5, 100), topology::line(4, 50),
+                                   topology::slow_fourth(), topology::hosts_of_eight(2)}) {
+      const MachinePlan plan = planned(network, {collective});
+      CHECK(plan.chosen().ratio >= 0.97);
+      check(plan);
+    }
+    CHECK(planned(topology::line(4, 50), {collective}).certificate.gbps == Approx(200.0 / 3));
+  }
+  // More leaves rank 0 than enters it.
+  const Network uneven = topology::make_network(2, 0, {{0, 1, 30}, {1, 0, 10}}, false);
+  CHECK(planned(uneven, {Collective::kAllGather}).certificate.gbps == 20);
+  CHECK(planned(uneven, {Collective::kReduceScatter}).certificate.gbps == 20);
+  CHECK(planned(uneven).certificate.gbps == 10);
+}
+
+TEST_CASE("random networks: every candidate is right and below the bound, and the plan comes near it") {
+  const unsigned seed = 51;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  int joined = 0;
+  double worst = 1;
+  int below = 0;
+  for (int trial = 0; trial < 150; ++trial) {
+    INFO("trial " << trial);
+    Network network = topology::random_network(random, {.compute_max = 7, .switches_max = 3});
+    // The planner's ranks come first.
+    std::vector<int> numbers(static_cast<std::size_t>(network.nodes), -1);
+    int next = 0;
+    for (const int rank : network.compute) numbers[static_cast<std::size_t>(rank)] = next++;
+    for (int& number : numbers) number = number < 0 ? next++ : number;
+    for (topology::Arc& arc : network.arcs) {
+      arc.from = numbers[static_cast<std::size_t>(arc.from)];
+      arc.to = numbers[static_cast<std::size_t>(arc.to)];
+    }
+    for (std::size_t rank = 0; rank < network.compute.size(); ++rank) network.compute[rank] = static_cast<int>(rank);
+    const bool apart = ranks_apart(network).first >= 0;
+    joined += apart ? 0 : 1;
+    for (const Collective collective : kPlanned) {
+      if (apart) {
+        CHECK_THAT(plan_machine(network, {collective}).error().message, Catch::Contains("cannot reach"));
+        continue;
+      }
+      const MachinePlan plan = planned(network, {collective});
+      check(plan);
+      worst = std::min(worst, plan.chosen().ratio);
+      below += plan.chosen().ratio < 0.97 ? 1 : 0;
+    }
+  }
+  CHECK(joined > 75);
+  std::printf("%d joined random networks, three collectives: %d plans below 97%% of the bound, the worst %.4f\n",
+              joined, below, worst);
+  CHECK(worst > 0.95);
+}
+
+TEST_CASE("fewer lanes are asked for and given") {
+  for (const int lanes_max : {1, 3, 8}) {
+    const MachinePlan plan = planned(topology::dgx1v(), {Collective::kAllReduce, lanes_max});
+    check(plan);
+    CHECK(plan.chosen().ratio > 0.3);
+  }
+}
+
+TEST_CASE("messages are counted on the links that they cross") {
+  // Two ranks on each of two switches; all pairs put (2 x 2) of (4 x 3) messages a phase across, each a quarter, twice.
+  const Network network =
+      topology::make_network(4, 2, {{0, 4, 100}, {1, 4, 100}, {2, 5, 100}, {3, 5, 100}, {4, 5, 30}});
+  const MachinePlan plan = planned(network);
+  const MachineCandidate* all_pairs = plan.find("twoshot");
+  REQUIRE(all_pairs != nullptr);
+  CHECK(all_pairs->gbps == Approx(30 / 2.0));
+  const topology::Arc& fullest = network.arcs[static_cast<std::size_t>(all_pairs->fullest)];
+  CHECK((fullest.from == 4 || fullest.from == 5));
+  CHECK(fullest.capacity == 30 * kGigabyte);
+  // A ring crosses twice 2 (n - 1) / n of the data, once in each direction.
+  CHECK(plan.find("ring")->gbps == Approx(30 * 4 / 6.0));
+  CHECK(plan.find("packed_trees")->gbps == Approx(30));
+  CHECK(plan.chosen().algorithm == "packed_trees");
+}
+
+TEST_CASE("the shortest way is the widest, and equal ones share") {
+  // From 0 to 1: through 2 or 3, both 10 wide, or through 4, 9 wide.
+  const Network network =
+      topology::make_network(2, 3, {{0, 2, 10}, {2, 1, 10}, {0, 3, 10}, {3, 1, 20}, {0, 4, 9}, {4, 1, 9}});
+  Routes routes(network);
+  const std::optional<Route> route = routes.shortest(0, 1);
+  REQUIRE(route.has_value());
+  double through[5] = {};
+  for (const auto& [arc, part] : *route) through[network.arcs[static_cast<std::size_t>(arc)].to] += part;
+  CHECK(through[2] == 0.5);
+  CHECK(through[3] == 0.5);
+  CHECK(through[4] == 0);
+  CHECK(through[1] == 1);
+  // No way leads through a rank.
+  const Network line = topology::line(3, 1);
+  Routes over_line(line);
+  CHECK_FALSE(over_line.shortest(0, 2).has_value());
+  CHECK(over_line.shortest(0, 1).has_value());
+}
+
+TEST_CASE("rates become whole lanes") {
+  CHECK(parts_of({1, 1, 2}, 4) == std::vector<int>{1, 1, 2});
+  CHECK(parts_of({1, 1, 1}, 4) == std::vector<int>{2, 1, 1});
+  CHECK(parts_of({0.1, 0.1, 0.8}, 2) == std::vector<int>{0, 0, 2});
+  const std::vector<int> thirds = parts_of({1.0 / 3, 1.0 / 3, 1.0 / 3}, 3);
+  CHECK(thirds == std::vector<int>{1, 1, 1});
+}
+
+TEST_CASE("one rank has nothing to move; what cannot be planned says so") {
+  const MachinePlan alone = planned(topology::make_network(1, 0, {}));
+  CHECK(alone.certificate.unlimited);
+  prove(alone.chosen().schedule);
+  CHECK_THAT(plan_machine(topology::star(3, 1), {Collective::kBroadcast}).error().message,
+             Catch::Contains("broadcast"));
+  CHECK_THAT(plan_machine(Network{}, {}).error().message, Catch::Contains("no rank"));
+  CHECK_THAT(plan_machine(topology::make_network(3, 0, {{0, 1, 5}}), {}).error().message,
+             Catch::Contains("rank 0 cannot reach rank 2"));
+  CHECK_THAT(plan_machine(topology::star(kPlannedRanksMax + 1, 1), {}).error().message, Catch::Contains("at most"));
+}
+
+TEST_CASE("plans come soon") {
+  const auto timed = [](const char* name, const Network& network) {
+    const auto start = std::chrono::steady_clock::now();
+    const MachinePlan plan = std::move(plan_machine(network, {})).value();
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    std::printf("%s: %s, %.1f of %.1f GB/s in %.1f ms\n", name, std::string(plan.chosen().algorithm).c_str(),
+                plan.chosen().gbps, plan.certificate.gbps, took.count());
+    CHECK(plan.chosen().ratio >= 0.97);
+    return took.count();
+  };
+  CHECK(timed("DGX-1V", topology::dgx1v()) < 100);
+  CHECK(timed("star of 8", topology::star(8, 450)) < 100);
+  CHECK(timed("star of 64", topology::star(64, 450)) < 1000);
+  CHECK(timed("mesh of 64", topology::full_mesh(64, 10)) < 1000);
+  CHECK(timed("8 hosts of 8", topology::hosts_of_eight(8)) < 1000);
+}

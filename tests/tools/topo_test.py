@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Runs tutti-topo as its users do: known bounds, JSON, subsets, reports, what it says when something is wrong.
+
+    topo_test.py TOOL MODELS
+"""
+import json
+import math
+import os
+import subprocess
+import sys
+import unittest
+
+MODELS = os.path.abspath(sys.argv.pop(2))
+TOOL = os.path.abspath(sys.argv.pop(1))
+TIMEOUT_S = 60
+
+KEYS = {"gpus", "nics", "numa_nodes", "ranks", "compute", "collective", "bound_gbps", "binding", "plan", "ring", "planning_ms",
+        "warnings"}
+SLOW_FOURTH = """tutti-topology 1
+gpu gpu0
+gpu gpu1
+gpu gpu2
+gpu gpu3
+link gpu0 <-> gpu1 nvlink 100
+link gpu0 <-> gpu2 nvlink 100
+link gpu1 <-> gpu2 nvlink 100
+link gpu2 <-> gpu3 nvlink 20
+"""
+
+
+def run(*arguments, text=None):
+    return subprocess.run([TOOL, *arguments], input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+class TopoTest(unittest.TestCase):
+    def answer(self, *arguments, text=None):
+        result = run(*arguments, "--json", text=text)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr, "")
+        document = json.loads(result.stdout)
+        self.assertEqual(set(document), KEYS)
+        self.assertEqual(set(document["plan"]), {"algorithm", "lanes", "gbps", "ratio"})
+        self.assertEqual(set(document["ring"]), {"gbps"})
+        return document
+
+    def check_bound(self, document, bound, ranks):
+        self.assertAlmostEqual(document["bound_gbps"], bound, places=6)
+        self.assertEqual(document["ranks"], ranks)
+        self.assertAlmostEqual(document["plan"]["ratio"], document["plan"]["gbps"] / bound, places=6)
+        self.assertGreaterEqual(document["plan"]["ratio"], 0.97)
+        self.assertLessEqual(document["plan"]["ratio"], 1)
+        self.assertLessEqual(document["ring"]["gbps"], bound * (1 + 1e-6))
+
+    def test_known_all_reduce_bounds(self):
+        for machine, ranks, bound in [("gpu:4 mesh:100", 4, 200), ("switch:1 gpu:8 nvlink:450", 8, 450 * 8 / 14),
+                                      ("gpu:8 ring:50", 8, 2 * 50 * 8 / 14), ("gpu:4 line:50", 4, 50)]:
+            with self.subTest(machine=machine):
+                self.check_bound(self.answer("--synthetic", machine), bound, ranks)
+        self.check_bound(self.answer("-", text=SLOW_FOURTH), 20, 4)
+        document = self.answer(os.path.join(MODELS, "dgx-1v.topo"))
+        self.check_bound(document, 600 / 7, 8)
+        self.assertEqual(document["gpus"], 8)
+
+    def test_known_gather_bounds(self):
+        # Reduce-scatter and all-gather one after the other: half of each.
+        for collective in ("all_gather", "reduce_scatter"):
+            self.check_bound(self.answer("--synthetic", "gpu:4 line:50", "--collective", collective), 2 * 100 / 3, 4)
+            self.check_bound(self.answer("-", "--collective", collective, text=SLOW_FOURTH), 2 * 40 / 3, 4)
+
+    def test_binding(self):
+        document = self.answer("-", text=SLOW_FOURTH)
+        self.assertEqual(document["binding"], [["gpu0", "gpu1", "gpu2"], ["gpu3"]])
+        cut = self.answer("-", "--collective", "all_gather", text=SLOW_FOURTH)["binding"]
+        self.assertEqual(cut, ["gpu0", "gpu1", "gpu2"])
+        document = self.answer("--synthetic", "gpu:3 mesh:10")
+        self.assertEqual(document["binding"], [["gpu0"], ["gpu1"], ["gpu2"]])
+
+    def test_counts_and_kinds(self):
+        document = self.answer("--synthetic", "host:2 switch:1 gpu:4 nvlink:450 nic:4x50")
+        self.assertEqual((document["gpus"], document["nics"], document["ranks"], document["compute"]), (8, 8, 8, "gpu"))
+        # What the NICs of a host have leaves it once and comes back once.
+        self.check_bound(document, 4 * 50, 8)
+        document = self.answer("--synthetic", "gpu:0 numa:2 cpu:20 cores:8") if run(
+            "--synthetic", "gpu:0 numa:2 cpu:20 cores:8").returncode == 0 else self.answer(
+                "-", text="tutti-topology 1\nnuma a cores=8\nnuma b cores=8\nlink a <-> b cpu 20\n")
+        self.assertEqual((document["compute"], document["gpus"], document["numa_nodes"]), ("numa", 0, 2))
+        self.check_bound(document, 20, 2)
+
+    def test_subsets(self):
+        whole = os.path.join(MODELS, "dgx-1v.topo")
+        document = self.answer(whole, "--gpus", "0,1,4,5")
+        self.assertEqual((document["gpus"], document["ranks"]), (8, 4))
+        self.assertEqual(sorted(sum(document["binding"], [])), ["gpu0", "gpu1", "gpu4", "gpu5"])
+        self.assertEqual(self.answer(whole, "--gpus", "5,4,0-1")["bound_gbps"], document["bound_gbps"])
+        self.assertEqual(self.answer(whole, "--ranks", "3")["ranks"], 3)
+        # NVLink alone joins all, so that PCI counts only when it is asked for.
+        self.assertGreater(self.answer(whole, "--all-links")["bound_gbps"], self.answer(whole)["bound_gbps"])
+
+    def test_one_rank(self):
+        for collective in ("all_reduce", "all_gather"):
+            document = self.answer("--synthetic", "gpu:4 mesh:100", "--gpus", "2", "--collective", collective)
+            self.assertEqual(document["ranks"], 1)
+            self.assertIsNone(document["bound_gbps"])
+            self.assertIsNone(document["plan"]["ratio"])
+            self.assertIsNone(document["ring"]["gbps"])
+        words = run("--synthetic", "gpu:4 mesh:100", "--gpus", "2", "--explain", "--compare")
+        self.assertEqual(words.returncode, 0)
+        self.assertIn("One rank", words.stdout)
+        self.assertIn("rank 0 lane 0", run("--synthetic", "gpu:1 switch:1 nvlink:1", "--schedule").stdout)
+
+    def test_reports(self):
+        text = run("-", "--explain", "--compare", text=SLOW_FOURTH).stdout
+        self.assertIn("bound      20.0 GB/s  bound by the partition into 2 blocks: {gpu0..gpu2} {gpu3}", text)
+        self.assertIn("40 / (2 (2 - 1)) = 20 GB/s", text)
+        self.assertIn("gpu2 -> gpu3 20", text)
+        self.assertRegex(text, r"packed_trees +\d+ +\d+ +20.0 +100.0%  gpu\d -> gpu\d   the plan")
+        self.assertIn("left out: ring: no ring goes through all ranks", text)
+        text = run("--synthetic", "gpu:4 line:50", "--collective", "all_gather", "--explain").stdout
+        self.assertIn("4 x 50 / 3 = 66.67 GB/s", text)
+        text = run("--synthetic", "switch:1 gpu:8 nvlink:450", "--explain").stdout
+        self.assertIn("450 x 8 / 9 = 400 GB/s", text)
+
+    def test_lanes_and_schedule(self):
+        document = self.answer(os.path.join(MODELS, "dgx-1v.topo"), "--lanes", "3")
+        self.assertLessEqual(document["plan"]["lanes"], 3)
+        schedule = run("--synthetic", "gpu:4 line:50", "--schedule", "--units", "2").stdout
+        self.assertTrue(schedule.startswith("schedule packed_trees all_reduce ranks 4 units 2 lanes 1 "), schedule[:80])
+        default = run("--synthetic", "gpu:4 line:50", "--schedule").stdout
+        self.assertGreater(len(default), 20 * len(schedule))
+
+    def test_bandwidths_and_help(self):
+        table = run("--bandwidths")
+        self.assertEqual(table.returncode, 0)
+        self.assertRegex(table.stdout, r"(?m)^NVLink, per link, sm 90 .* 20\.60  ")
+        text = run("--help").stdout
+        for word in ("--synthetic", "--gpus", "--all-links", "--explain", "tutti-topo dgx.xml", "Exit code"):
+            self.assertIn(word, text)
+
+    def test_nvidia_smi_needs_no_bandwidths(self):
+        matrix = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\nGPU1\tNV4\t X \t0-7\n"
+        document = self.answer("-", "--nvlink-gbps", "25", text=matrix)
+        self.check_bound(document, 100, 2)
+
+    def test_this_machine(self):
+        result = run("--json")
+        if result.returncode == 0:
+            document = json.loads(result.stdout)
+            self.assertEqual(set(document), KEYS)
+            self.assertGreaterEqual(document["ranks"], 1)
+        else:
+            self.assertNotEqual(result.stderr, "")
+
+    def test_mistakes(self):
+        apart = "tutti-topology 1\ngpu gpu0\ngpu gpu1\ngpu gpu2\nlink gpu0 <-> gpu1 pci 12\n"
+        for code, arguments, text, words in [
+                (1, ["/nonexistent/machine.xml"], None, "/nonexistent/machine.xml"),
+                (1, ["-"], "no machine at all", "no form of a topology"),
+                (1, ["-"], "", ""),
+                (1, ["-"], "<system version=\"1\"><cpu", "line 1"),
+                (1, ["-"], apart, "gpu0 cannot reach gpu2"),
+                (1, ["-"], "tutti-topology 1\npci p\n", "nothing on this machine computes"),
+                (1, ["--synthetic", "gpu:x"], None, "gpu:x"),
+                (1, ["--synthetic", "gpu:4 mesh:100", "--gpus", "0,4"], None, "gpu 4 is not there"),
+                (1, ["--synthetic", "gpu:4 mesh:100", "--gpus", "1,1"], None, "chosen twice"),
+                (2, ["--synthetic", "gpu:4 mesh:100", "--gpus", "1,x"], None, '"x" is no GPU'),
+                (2, ["--synthetic", "gpu:4 mesh:100", "--gpus", "3-1"], None, '"3-1" is no GPU'),
+                (2, ["--synthetic", "gpu:4 mesh:100", "--collective", "alltoall"], None, '"alltoall"'),
+                (2, ["--synthetic", "gpu:4 mesh:100", "--collective", "broadcast"], None, '"broadcast"'),
+                (2, ["--synthetic", "gpu:4 mesh:100", "x.xml"], None, "exclude each other"),
+                (2, ["--json", "--explain"], None, "--json"),
+                (2, ["--lanes", "0"], None, "--lanes"),
+                (2, ["--no-such-option"], None, "--no-such-option")]:
+            with self.subTest(arguments=arguments):
+                result = run(*arguments, text=text)
+                self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+                self.assertEqual(result.stdout, "")
+                self.assertIn(words, result.stderr)
+                self.assertNotEqual(result.stderr, "")
+
+    def test_large_machines_end(self):
+        document = self.answer("--synthetic", "host:8 switch:1 gpu:8 nvlink:450 nic:8x50")
+        self.check_bound(document, 8 * 400 / 14, 64)
+        self.assertTrue(math.isfinite(document["planning_ms"]))
+        result = run("--synthetic", "host:300 gpu:8 switch:pod nvlink:450")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("at most", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,8 @@
+#include "properties.h"
+
+#include "topology/hwloc_xml.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzz::check(tutti::topology::read_hwloc_xml(fuzz::text_of(data, size)));
+  return 0;
+}

@@ -1,0 +1,197 @@
+#include "topology/source.h"
+
+#include "shared_folder.h"
+
+#include "topology/nccl_graph_xml.h"
+#include "topology/nccl_xml.h"
+#include "topology/text_form.h"
+
+#include <catch2/catch.hpp>
+
+#include <unistd.h>
+
+#include <fstream>
+#include <set>
+
+using namespace tutti::topology;
+using namespace topology_tests;
+using Catch::Contains;
+
+namespace {
+
+std::string refusal_of(const std::string& content) {
+  const auto graph = read_text(content);
+  REQUIRE_FALSE(graph.ok());
+  CHECK(graph.error().code == tutti::Code::kInvalidArgument);
+  return graph.error().message;
+}
+
+/// A file that is gone at the end.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& content) : path_("topology-source-test-" + std::to_string(::getpid())) {
+    std::ofstream(path_, std::ios::binary) << content;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+constexpr const char* kGpu = R"(<pci busid="0000:06:00.0" class="0x030200"><gpu dev="0" sm="90" rank="0"/></pci>)";
+
+}  // namespace
+
+TEST_CASE("the form of a text is told by its content") {
+  using Form = SourceForm;
+  CHECK(form_of("# mine\n\ntutti-topology 1\n") == Form::kText);
+  CHECK(form_of("\xef\xbb\xbf<system version=\"1\">") == Form::kNcclXml);
+  CHECK(form_of("<!-- <topology> -->\n<system>") == Form::kNcclXml);
+  CHECK(form_of("stray 0x1b codes <cpu numaid=\"0\">") == Form::kNcclXml);
+  CHECK(form_of("<graphs version=\"1\">") == Form::kNcclGraphXml);
+  CHECK(form_of("<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc.dtd\">\n<topology>") == Form::kHwlocXml);
+  CHECK(form_of("\t\x1b[4mGPU0\tGPU1\nGPU0\t X \tNV4\n") == Form::kSmiMatrix);
+  CHECK(form_of("        GPU0    GPU1\n GPU0   X       OK\n") == Form::kSmiMatrix);
+  CHECK(form_of("gpu:8 switch:1 nvlink:450\n") == Form::kSynthetic);
+  CHECK(form_of("") == Form::kUnknown);
+  CHECK(form_of("hello: world") == Form::kUnknown);
+  CHECK(form_of("<html><body>") == Form::kUnknown);
+}
+
+TEST_CASE("each form goes to its reader") {
+  CHECK(read_text("tutti-topology 1\ngpu a\n").value().nodes().size() == 1);
+  CHECK(read_text("gpu:4 mesh:50").value().nodes().size() == 4);
+  CHECK(read_text(std::string("<system><cpu numaid=\"0\">") + kGpu + "</cpu></system>").value().nodes().size() == 2);
+  CHECK(read_text(R"(<graphs><graph id="0" pattern="4" speedintra="20" speedinter="20" typeintra="NVL"><channel>
+                     <gpu dev="0"/><gpu dev="0x1"/></channel></graph></graphs>)")
+            .value()
+            .nodes()
+            .size() == 2);
+}
+
+TEST_CASE("what has no known form is refused: what it looks like, and which forms there are") {
+  CHECK_THAT(refusal_of(""), Contains("it is empty") && Contains("Known are Tutti's own text"));
+  CHECK_THAT(refusal_of("\x1f\x8b\x08"), Contains("gzip"));
+  CHECK_THAT(refusal_of("BZh91AY"), Contains("bzip2"));
+  CHECK_THAT(refusal_of("{\"gpus\": 8}"), Contains("JSON"));
+  CHECK_THAT(refusal_of("<html></html>"), Contains("XML without an element of a topology"));
+  CHECK_THAT(refusal_of("a:1:2 [0] NCCL INFO Paths from GPU/0"), Contains("NCCL's log"));
+  CHECK_THAT(refusal_of(std::string("a\0b", 3)), Contains("binary"));
+  CHECK_THAT(refusal_of("once upon\na time"), Contains("it begins with \"once upon\""));
+}
+
+TEST_CASE("a file's errors begin with its path") {
+  const TemporaryFile good("tutti-topology 1\ngpu a\n");
+  CHECK(read_file(good.path()).ok());
+  const TemporaryFile bad("tutti-topology 1\ngup a\n");
+  const auto refused = read_file(bad.path());
+  REQUIRE_FALSE(refused.ok());
+  CHECK_THAT(refused.error().message, Contains(bad.path() + ": line 2: \"gup\""));
+  const auto missing = read_file("no-such-file");
+  REQUIRE_FALSE(missing.ok());
+  CHECK(missing.error().code == tutti::Code::kSystem);
+  CHECK_THAT(missing.error().message, Contains("no-such-file: No such file"));
+  CHECK_THAT(read_file("/").error().message, Contains("is a folder"));
+  CHECK_THAT(read_file("/dev/zero").error().message, Contains("larger than 64 MiB"));
+}
+
+TEST_CASE("graph files load with the GPUs, NICs and links of their channels") {
+  if (!has_shared_folder()) return;
+  struct Expected {
+    const char* file;
+    int gpus, nics, cables;
+    double gbps;
+    int nic_cables;
+    double nic_gbps;
+    LinkKind kind;
+  };
+  // Counted from the bare XML by a script: per pair the largest sum over a <graph>'s channels.
+  const Expected files[] = {{"azure-ncv4", 4, 0, 4, 144, 0, 0, LinkKind::kPci},
+                            {"uccl-8gpu-b", 8, 1, 8, 360, 3, 72, LinkKind::kNvLink},
+                            {"uccl-8gpu-multinode", 8, 8, 8, 2688, 24, 576, LinkKind::kNvLink},
+                            {"user-chain01", 2, 0, 1, 21, 0, 0, LinkKind::kNvLink},
+                            {"user-chain012", 3, 0, 3, 66, 0, 0, LinkKind::kNvLink},
+                            {"v100-8gpu-berkeley", 8, 0, 16, 1056, 0, 0, LinkKind::kNvLink}};
+  for (const Expected& expected : files) {
+    CAPTURE(expected.file);
+    const auto graph = read_file(shared_folder() / (std::string("nccl-graph-") + expected.file + ".xml"));
+    if (!graph.ok()) FAIL(graph.error().message);
+    CHECK(graph.value().nodes_of(NodeKind::kGpu).size() == static_cast<std::size_t>(expected.gpus));
+    CHECK(graph.value().nodes_of(NodeKind::kNic).size() == static_cast<std::size_t>(expected.nics));
+    int links = 0;
+    int nic_links = 0;
+    Bandwidth sum = 0;
+    Bandwidth nic_sum = 0;
+    for (const Link& link : graph.value().links()) {
+      const bool of_gpus =
+          graph.value().node(link.from).kind == NodeKind::kGpu && graph.value().node(link.to).kind == NodeKind::kGpu;
+      if (of_gpus) CHECK(link.kind == expected.kind);
+      if (link.kind == LinkKind::kNetwork) continue;
+      (of_gpus ? links : nic_links) += 1;
+      (of_gpus ? sum : nic_sum) += link.bandwidth;
+    }
+    CHECK(links == 2 * expected.cables);
+    CHECK(sum == from_gbps(2 * expected.gbps));
+    CHECK(nic_links == 2 * expected.nic_cables);
+    CHECK(nic_sum == from_gbps(2 * expected.nic_gbps));
+    REQUIRE(graph.value().warnings().size() == 1);
+    CHECK_THAT(graph.value().warnings()[0], Contains("only the GPUs and links that its channels use"));
+  }
+}
+
+TEST_CASE("the channels on a cube mesh use only pairs that have an NVLink in the same machine's topology") {
+  if (!has_shared_folder()) return;
+  const auto channels = read_file(shared_folder() / "nccl-graph-v100-8gpu-berkeley.xml");
+  const auto machine = read_file(shared_folder() / "nccl-v100-cubemesh-berkeley.xml");
+  REQUIRE((channels.ok() && machine.ok()));
+  for (const Link& link : channels.value().links()) {
+    const std::string& from = channels.value().node(link.from).name;
+    const std::string& to = channels.value().node(link.to).name;
+    CAPTURE(from, to);
+    CHECK(machine.value().find_link(machine.value().find(from), machine.value().find(to), LinkKind::kNvLink) !=
+          nullptr);
+  }
+}
+
+TEST_CASE("graph files that hold nothing are refused with line and reason") {
+  CHECK_THAT(refusal_of("<graphs version=\"1\"/>"),
+             Contains("line 1, <graphs version=\"1\">: no <channel> has a <gpu>"));
+  CHECK_THAT(
+      refusal_of("<graphs>\n<graph id=\"0\" speedintra=\"0\"><channel><gpu dev=\"0\"/></channel></graph></graphs>"),
+      Contains("line 2, <graph id=\"0\">: speedintra=\"0\"; expected GB/s above 0"));
+  CHECK_THAT(
+      refusal_of(
+          "<graphs><graph speedintra=\"1\" speedinter=\"1\">\n<channel><gpu dev=\"x\"/></channel></graph></graphs>"),
+      Contains("line 2, <gpu dev=\"x\">: dev=\"x\"; expected a number"));
+}
+
+TEST_CASE("every file of the folder is read or refused with a reason, by whichever reader its form has") {
+  if (!has_shared_folder()) return;
+  // Archives, consoles of lstopo, a log, and files that tell too little.
+  const std::set<std::string> refused = {"README.md",
+                                         "nccl-log-a6000-pair-paths.txt",
+                                         "nccl-h200-hgx-truncated.xml",
+                                         "nccl-aws-g5.12xl-minimal.xml",
+                                         "nccl-aws-g5.48xl.xml",
+                                         "nccl-aws-p5.48xl-2023.xml",
+                                         "nccl-aws-p5.48xl-2025.xml"};
+  for (const auto& entry : std::filesystem::directory_iterator(shared_folder())) {
+    const std::string name = entry.path().filename();
+    CAPTURE(name);
+    const auto graph = read_file(entry.path());
+    if (graph.ok()) {
+      CHECK(graph.value().nodes().size() > 0);
+      const auto again = parse_text(to_text(graph.value()));
+      CHECK((again.ok() && again.value() == graph.value()));
+    } else {
+      CHECK_THAT(graph.error().message, Contains(name + ": "));
+    }
+    const bool is_refused =
+        refused.contains(name) || entry.path().extension() == ".bz2" || entry.path().extension() == ".console";
+    if (name.starts_with("smi-p2p")) continue;  // its own reader's tests say what becomes of it
+    CHECK(graph.ok() == !is_refused);
+  }
+}

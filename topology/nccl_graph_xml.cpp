@@ -1,0 +1,162 @@
+#include "topology/nccl_graph_xml.h"
+
+#include "topology/text_words.h"
+#include "topology/xml_document.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace tutti::topology {
+
+namespace {
+
+constexpr int kRing = 4;
+
+/// A device of a channel.
+struct Stop {
+  bool is_net = false;
+  int device = 0;
+
+  friend bool operator==(const Stop&, const Stop&) = default;
+  friend bool operator<(const Stop& a, const Stop& b) {
+    return std::tie(a.is_net, a.device) < std::tie(b.is_net, b.device);
+  }
+};
+
+struct Use {
+  Bandwidth bandwidth = 0;
+  int channels = 0;
+};
+
+/// Between two stops, the smaller first, of a kind.
+using Uses = std::map<std::tuple<Stop, Stop, LinkKind>, Use>;
+
+/// NCCL writes "7" or "0x7".
+std::optional<int> device_of(const pugi::xml_node& element) {
+  const std::string_view text = element.attribute("dev").value();
+  if (!text.starts_with("0x")) return number_from<int>(text, 0);
+  int number = 0;
+  const auto [end, failure] = std::from_chars(text.data() + 2, text.data() + text.size(), number, 16);
+  if (failure != std::errc{} || end != text.data() + text.size() || number < 0) return {};
+  return number;
+}
+
+class GraphReader {
+ public:
+  explicit GraphReader(const XmlDocument& xml) : xml_(xml) {}
+  Result<Graph> read();
+
+ private:
+  Status read_graph(const pugi::xml_node& graph);
+  Result<std::vector<Stop>> read_channel(const pugi::xml_node& channel);
+  Result<Bandwidth> speed_of(const pugi::xml_node& graph, const char* attribute) const;
+  Result<Graph> build();
+  Error wrong(const pugi::xml_node& at, const std::string& what) const {
+    return error(Code::kInvalidArgument, fmt::format("NCCL graph: {}: {}", xml_.place_of(at), what));
+  }
+
+  const XmlDocument& xml_;
+  std::map<Stop, int> nodes_;  ///< every device that is in a channel, in order
+  Uses uses_;                  ///< the largest over the <graph>s
+};
+
+Result<Graph> GraphReader::read() {
+  for (const pugi::xml_node& graph : xml_.root().children("graph")) TUTTI_TRY(read_graph(graph));
+  const bool has_gpu = std::ranges::any_of(nodes_, [](const auto& entry) { return !entry.first.is_net; });
+  if (!has_gpu) return wrong(xml_.root(), "no <channel> has a <gpu>");
+  return build();
+}
+
+Result<Bandwidth> GraphReader::speed_of(const pugi::xml_node& graph, const char* attribute) const {
+  const Bandwidth speed = from_gbps(graph.attribute(attribute).as_double());
+  if (speed == 0)
+    return wrong(graph, fmt::format("{}=\"{}\"; expected GB/s above 0, as there are channels", attribute,
+                                    graph.attribute(attribute).value()));
+  return speed;
+}
+
+Result<std::vector<Stop>> GraphReader::read_channel(const pugi::xml_node& channel) {
+  std::vector<Stop> stops;
+  for (const pugi::xml_node& child : channel.children()) {
+    const std::string_view name = child.name();
+    if (name != "gpu" && name != "net") continue;
+    const auto device = device_of(child);
+    if (!device) return wrong(child, fmt::format("dev=\"{}\"; expected a number", child.attribute("dev").value()));
+    stops.push_back({name == "net", *device});
+    nodes_.try_emplace(stops.back(), kNone);
+    if (nodes_.size() > static_cast<std::size_t>(kNodesMax))
+      return wrong(child, fmt::format("more than {} devices", kNodesMax));
+  }
+  return stops;
+}
+
+Status GraphReader::read_graph(const pugi::xml_node& graph) {
+  if (!graph.child("channel")) return {};
+  TUTTI_TRY_ASSIGN(const Bandwidth intra, speed_of(graph, "speedintra"));
+  TUTTI_TRY_ASSIGN(const Bandwidth inter, speed_of(graph, "speedinter"));
+  const std::string_view type = graph.attribute("typeintra").value();
+  const LinkKind kind = type == "NVL" || type == "NVB" ? LinkKind::kNvLink : LinkKind::kPci;
+  Uses uses;
+  const auto use = [&](const Stop& a, const Stop& b) {
+    if (a == b) return;
+    const bool to_net = a.is_net || b.is_net;
+    Use& found = uses[{std::min(a, b), std::max(a, b), to_net ? LinkKind::kPci : kind}];
+    // 2^20 channels of the largest bandwidth would still fit.
+    found.bandwidth = std::min(found.bandwidth + (to_net ? inter : intra), kBandwidthMax);
+    ++found.channels;
+  };
+  for (const pugi::xml_node& channel : graph.children("channel")) {
+    TUTTI_TRY_ASSIGN(const std::vector<Stop> stops, read_channel(channel));
+    for (std::size_t i = 1; i < stops.size(); ++i) use(stops[i - 1], stops[i]);
+    const bool closes = number_from<int>(graph.attribute("pattern").value(), 0) == kRing && stops.size() > 2;
+    if (closes && !stops.front().is_net) use(stops.back(), stops.front());
+  }
+  for (const auto& [ends, found] : uses) {
+    Use& largest = uses_[ends];
+    if (found.bandwidth > largest.bandwidth) largest = found;
+  }
+  return {};
+}
+
+Result<Graph> GraphReader::build() {
+  GraphBuilder builder;
+  const int host = builder.add_host("host");
+  for (const std::string& warning : xml_.warnings()) builder.warn(warning);
+  builder.warn(
+      "a graph file has only the GPUs and links that its channels use, each as fast as they use it; the machine may "
+      "have more: NCCL_TOPO_DUMP_FILE writes it all");
+  for (auto& [stop, node] : nodes_) {
+    Facts facts;
+    facts.device = stop.device;
+    node = builder.add_node(stop.is_net ? NodeKind::kNic : NodeKind::kGpu, host, kNone,
+                            fmt::format("{}{}", stop.is_net ? "net" : "gpu", stop.device), std::move(facts));
+  }
+  std::map<int, Bandwidth> nics;
+  for (const auto& [ends, found] : uses_) {
+    const auto& [a, b, kind] = ends;
+    builder.connect(nodes_[a], nodes_[b], kind, found.bandwidth, found.channels);
+    for (const Stop& stop : {a, b}) {
+      if (stop.is_net) nics[nodes_[stop]] = std::max(nics[nodes_[stop]], found.bandwidth);
+    }
+  }
+  if (!nics.empty()) {
+    const int network = builder.add_node(NodeKind::kNetwork, host, kNone, "network");
+    for (const auto& [nic, bandwidth] : nics) builder.connect(nic, network, LinkKind::kNetwork, bandwidth);
+  }
+  return std::move(builder).finish();
+}
+
+}  // namespace
+
+Result<Graph> read_nccl_graph_xml(std::string_view text) {
+  TUTTI_TRY_ASSIGN(const XmlDocument xml, XmlDocument::parse(text, "graphs", {"graph"}));
+  GraphReader reader(xml);
+  return reader.read();
+}
+
+}  // namespace tutti::topology

@@ -45,8 +45,7 @@ std::vector<TreeEdge> parents_first(std::vector<TreeEdge> edges, int root) {
     for (TreeEdge& edge : edges) {
       if (edge.parent != queue[i] || edge.path.empty()) continue;
       queue.push_back(edge.child);
-      ordered.push_back(std::move(edge));
-      edge.path.clear();
+      ordered.push_back(std::exchange(edge, {}));
     }
   }
   return ordered;

@@ -59,6 +59,11 @@ Status refuse(const topology::Network& network, Collective collective) {
     return error(Code::kInvalidArgument,
                  fmt::format("{} ranks: plans are made for at most {}; --gpus or --ranks chooses some", ranks,
                              kPlannedRanksMax));
+  if (network.nodes > kPlannedNodesMax || network.arcs.size() > kPlannedArcsMax) {
+    return error(Code::kInvalidArgument,
+                 fmt::format("{} nodes and {} links between the ranks: plans are made for at most {} and {}",
+                             network.nodes, network.arcs.size(), kPlannedNodesMax, kPlannedArcsMax));
+  }
   if (const auto [from, to] = ranks_apart(network); from >= 0)
     return error(Code::kInvalidArgument, fmt::format("rank {} cannot reach rank {}: no links lead there", from, to));
   return {};

@@ -61,10 +61,13 @@ struct MachinePlan {
 
 /// Packing trees takes some seconds for so many, and grows faster than their square.
 inline constexpr int kPlannedRanksMax = 256;
+/// Switches count too. No machine known is near these; networks made to be hard take a minute.
+inline constexpr int kPlannedNodesMax = 2048;
+inline constexpr int kPlannedArcsMax = 1 << 16;
 
 /// The network's ranks are its nodes 0 to ranks - 1 (topology/view.h).
-/// kInvalidArgument if the collective is none of the three, there is no rank or more than kPlannedRanksMax, or some ranks are
-/// not joined (ranks_apart).
+/// kInvalidArgument if the collective is none of the three, there is no rank, the network is larger than the limits,
+/// or some ranks are not joined (ranks_apart).
 Result<MachinePlan> plan_machine(const topology::Network& network, const MachineQuestion& question);
 
 /// Rings beside the plan, for comparison: plan_machine has looked for them only where nothing else comes near the bound.

@@ -211,6 +211,8 @@ TEST_CASE("one rank has nothing to move; what cannot be planned says so") {
   CHECK_THAT(plan_machine(topology::make_network(3, 0, {{0, 1, 5}}), {}).error().message,
              Catch::Contains("rank 0 cannot reach rank 2"));
   CHECK_THAT(plan_machine(topology::star(kPlannedRanksMax + 1, 1), {}).error().message, Catch::Contains("at most"));
+  const Network wide = topology::make_network(2, kPlannedNodesMax, {{0, 2, 1}, {1, 2, 1}});
+  CHECK_THAT(plan_machine(wide, {}).error().message, Catch::Contains("at most"));
 }
 
 TEST_CASE("plans come soon") {

@@ -31,12 +31,12 @@ __global__ void announce_and_gather(protocol::Announcer* announcer, std::uint32_
                                     protocol::BufferReferences buffers, const std::uint64_t* abort_word,
                                     int* all_equal) {
   Machine machine(abort_word, nullptr, 0, nullptr);
+  *all_equal = 0;
   announcer->begin(sequence, fingerprint, {0, announcer->board().ranks});
   protocol::Room room = announcer->room(machine);
   for (; room == protocol::Room::kNotYet; room = announcer->room(machine)) {
     if (machine.aborted()) return;
   }
-  *all_equal = 0;
   if (room == protocol::Room::kDiffers) return;
   protocol::announce_buffers(machine, announcer->line(), buffers);
   announcer->publish(machine);

@@ -68,7 +68,20 @@ int GraphBuilder::add_host(std::string name) {
   return static_cast<int>(graph_.hosts_.size()) - 1;
 }
 
+namespace {
+
+/// Files may hold anything; a terminal that a name is printed to must not act on it.
+std::string printable(std::string text) {
+  std::ranges::replace_if(
+      text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+  return text;
+}
+
+}  // namespace
+
 int GraphBuilder::add_node(NodeKind kind, int host, int parent, std::string name, Facts facts) {
+  name = printable(std::move(name));
+  facts.model = printable(std::move(facts.model));
   const int index = static_cast<int>(graph_.nodes_.size());
   if (index >= kNodesMax) {
     if (problem_.empty()) problem_ = fmt::format("more than {} nodes", kNodesMax);

@@ -161,6 +161,8 @@ class Builder {
     const std::string name = facts.numa != kNone ? fmt::format("numa{}", facts.numa)
                              : numbered_         ? "numa-of-" + label(beside[0])
                                                  : "";
+    if (facts.numa == kNone && numbered_)
+      graph_.warn(fmt::format("{}: in no NUMA node that a GPU is in; counted as one more", label(beside[0])));
     const int numa = graph_.add_node(NodeKind::kNuma, 0, kNone, name, facts);
     numa_nodes_.push_back(numa);
     for (const std::size_t device : beside) numas_[device] = numa;

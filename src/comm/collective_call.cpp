@@ -308,6 +308,8 @@ executor::Progress CollectiveCall::advance() {
     const protocol::Room room = look_for_room();
     if (room == protocol::Room::kNotYet) return blocked();
     if (room == protocol::Room::kDiffers) {
+      // Calls that failed were not announced: what lies in this rank's lines then is no history.
+      if (comm_.failed()) return fail(comm_.failure());
       return fail(mismatch({comm_.rank(), static_cast<int>(announcer_.unseen())}, signature_.sequence - 1));
     }
     announce();

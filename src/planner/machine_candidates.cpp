@@ -7,6 +7,8 @@
 #include "topology/packing.h"
 
 #include <algorithm>
+#include <list>
+#include <utility>
 
 namespace tutti::planner {
 
@@ -34,6 +36,9 @@ void add_both_ways(Proposal& proposal, int lane, const std::vector<int>& path) {
 
 /// Numbers of lanes to try, until what they reach is kEnough of what there is.
 constexpr double kEnough = 0.99;
+/// Of the bound: less is worth the time to pack for more lanes, where ranks are so few that it is little.
+constexpr double kNear = 0.97;
+constexpr std::size_t kPackedAgainRanksMax = 16;
 std::vector<int> lane_limits(const MachineQuestion& question) {
   if (question.lanes_max > 0) return {question.lanes_max};
   std::vector<int> limits;
@@ -63,13 +68,20 @@ std::vector<topology::TreePacking> packings_for(const topology::Network& network
   return packings;
 }
 
-std::vector<Proposal> trees_for_all_reduce(const topology::Network& network, const MachineQuestion& question) {
-  const std::vector<int> limits = lane_limits(question);
-  const std::vector<topology::TreePacking> packings = packings_for(network, limits.front());
+std::vector<Proposal> trees_for_all_reduce(const topology::Network& network, const MachineQuestion& question,
+                                           double bound_rate) {
+  std::list<std::vector<topology::TreePacking>> tried;  // lanes point into them
   SpanningLanes shared;
-  for (const int limit : limits) {
-    shared = shared_out(network, packings, limit);
-    if (shared.rate >= kEnough * packings.front().rate.to_double()) break;
+  const bool may_pack_again = network.compute.size() <= kPackedAgainRanksMax;
+  for (const int limit : lane_limits(question)) {
+    const bool far = shared.rate < kNear * bound_rate;
+    if (tried.empty() || (far && may_pack_again)) tried.push_back(packings_for(network, limit));
+    for (const std::vector<topology::TreePacking>& packings : tried) {
+      SpanningLanes lanes = shared_out(network, packings, limit);
+      if (lanes.rate > shared.rate) shared = std::move(lanes);
+    }
+    const bool all_there_is = shared.rate >= kEnough * tried.back().front().rate.to_double();
+    if (all_there_is && (shared.rate >= kNear * bound_rate || !may_pack_again)) break;
   }
   const std::vector<const TreeLane*>& lanes = shared.lanes;
   if (lanes.empty()) return {};
@@ -138,10 +150,10 @@ int doublings(int ranks) {
 
 }  // namespace
 
-std::vector<Proposal> propose(const topology::Network& network, const MachineQuestion& question) {
+std::vector<Proposal> propose(const topology::Network& network, const MachineQuestion& question, double bound_rate) {
   const bool all_reduce = question.collective == Collective::kAllReduce;
   std::vector<Proposal> proposals =
-      all_reduce ? trees_for_all_reduce(network, question) : rooted_trees(network, question);
+      all_reduce ? trees_for_all_reduce(network, question, bound_rate) : rooted_trees(network, question);
   const int ranks = static_cast<int>(network.compute.size());
   if (!all_reduce) {
     proposals.push_back(row("oneshot", network, question, 1));

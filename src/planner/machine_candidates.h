@@ -15,7 +15,8 @@ struct Proposal {
 };
 
 /// Packed trees, all pairs and, for all-reduce, the double binary tree. Two ranks or more.
-std::vector<Proposal> propose(const topology::Network& network, const MachineQuestion& question);
+/// `bound_rate`: of the collective, in kB/s; when it is near, no more lanes are tried.
+std::vector<Proposal> propose(const topology::Network& network, const MachineQuestion& question, double bound_rate);
 
 /// The rings of the packing, which has some.
 Proposal propose_rings(const topology::Network& network, const MachineQuestion& question,

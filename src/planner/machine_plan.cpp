@@ -151,10 +151,13 @@ Result<MachinePlan> plan_machine(const topology::Network& network, const Machine
     plan.candidates.push_back(alone(question.collective));
     return plan;
   }
-  evaluate(network, propose(network, question), plan);
+  evaluate(network, propose(network, question, plan.certificate.gbps * topology::kGigabyte), plan);
   if (!near_the_bound(plan)) add_rings(plan, network);
   if (plan.candidates.empty())
-    return error(Code::kInvalidArgument, "no algorithm can run here: ranks are joined in one direction only");
+    return error(Code::kInvalidArgument,
+                 fmt::format("no plan: the links differ in their two directions, and what they have both ways does not "
+                             "join the ranks, as all algorithms here need; the bound is {:.4g} GB/s",
+                             plan.certificate.gbps));
   choose(plan.candidates);
   return plan;
 }

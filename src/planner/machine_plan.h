@@ -61,8 +61,8 @@ struct MachinePlan {
 
 /// Packing trees takes some seconds for so many, and grows faster than their square.
 inline constexpr int kPlannedRanksMax = 256;
-/// Switches count too. No machine known is near these; networks made to be hard take a minute.
-inline constexpr int kPlannedNodesMax = 2048;
+/// Switches count too. No machine known is near these; networks made to be hard take some ten seconds.
+inline constexpr int kPlannedNodesMax = 1024;
 inline constexpr int kPlannedArcsMax = 1 << 16;
 
 /// The network's ranks are its nodes 0 to ranks - 1 (topology/view.h).

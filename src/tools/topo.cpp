@@ -51,12 +51,12 @@ std::string machine_name(const TopoOptions& options) {
   return options.file.substr(options.file.rfind('/') + 1);
 }
 
-Error not_joined(const Planned& planned, int from, int to) {
-  return error(
-      Code::kInvalidArgument,
-      fmt::format("{} cannot reach {}: the description has no links that lead there, so nothing can be planned "
-                  "for both; --gpus leaves some out",
-                  planned.name_of(from), planned.name_of(to)));
+Error not_joined(const Planned& planned, bool some_chosen, int from, int to) {
+  return error(Code::kInvalidArgument,
+               fmt::format("{} cannot reach {}, so nothing can be planned for both: {}", planned.name_of(from),
+                           planned.name_of(to),
+                           some_chosen ? "no links lead there, or only through ranks that were not chosen"
+                                       : "the description has no links that lead there; --gpus leaves some out"));
 }
 
 Result<Planned> plan(const TopoOptions& options) {
@@ -66,26 +66,27 @@ Result<Planned> plan(const TopoOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   TUTTI_TRY_ASSIGN(planned.view, topology::view_of(planned.graph, {options.chosen, options.all_links}));
   if (const auto [from, to] = planner::ranks_apart(planned.view.network); from >= 0)
-    return not_joined(planned, from, to);
+    return not_joined(planned, !options.chosen.empty(), from, to);
   TUTTI_TRY_ASSIGN(planned.plan, planner::plan_machine(planned.view.network, {options.collective, options.lanes_max}));
   planned.planning_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   planner::add_rings(planned.plan, planned.view.network);
   return planned;
 }
 
-void print(const Planned& planned, const TopoOptions& options) {
-  if (options.json) {
-    fmt::print("{}", to_json(planned));
-    return;
-  }
-  if (options.schedule) {
-    fmt::print("{}", schedule::to_text(planner::full_schedule(planned.plan.chosen(), options.units)));
-    return;
-  }
-  fmt::print("{}", summary(planned));
-  if (options.explain) fmt::print("\n{}\n{}", in_words(planned), explanation(planned));
-  if (options.compare) fmt::print("\n{}", comparison(planned));
-  fmt::print("{}", warnings_text(planned));
+std::string report(const Planned& planned, const TopoOptions& options) {
+  if (options.json) return to_json(planned);
+  if (options.schedule) return schedule::to_text(planner::full_schedule(planned.plan.chosen(), options.units));
+  std::string text = summary(planned);
+  if (options.explain) text += "\n" + in_words(planned) + "\n" + explanation(planned);
+  if (options.compare) text += "\n" + comparison(planned);
+  return text + warnings_text(planned);
+}
+
+/// The exit code.
+int print(const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!written) fmt::print(stderr, "tutti-topo: {}\n", system_error("standard output").message);
+  return written ? 0 : 1;
 }
 
 }  // namespace
@@ -93,15 +94,11 @@ void print(const Planned& planned, const TopoOptions& options) {
 int main(int argc, char** argv) {
   const tools::ParsedTopoOptions parsed = tools::parse_topo_options(argc, argv);
   if (!parsed.options) return parsed.exit_code;
-  if (parsed.options->bandwidths) {
-    fmt::print("{}", tools::bandwidths_text());
-    return 0;
-  }
+  if (parsed.options->bandwidths) return print(tools::bandwidths_text());
   const Result<Planned> planned = plan(*parsed.options);
   if (!planned.ok()) {
     fmt::print(stderr, "tutti-topo: {}\n", planned.error().message);
     return 1;
   }
-  print(planned.value(), *parsed.options);
-  return 0;
+  return print(report(planned.value(), *parsed.options));
 }

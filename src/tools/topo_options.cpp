@@ -23,11 +23,13 @@ Examples
   tutti-topo --synthetic 'switch:1 gpu:8 nvlink:450' --explain
   tutti-topo --synthetic 'gpu:4 line:50' --collective all_gather --json
   nvidia-smi topo -m | tutti-topo - --nvlink-gbps 25
-  tutti-topo dgx.xml --schedule | tutti-perf --plan - the plan's schedule, run on this host's memory
+  tutti-topo dgx.xml --lanes 2 --schedule | tutti-perf --plan -
+                                                      a schedule of no more lanes than communicators have, run on this host's memory
 
 Exit code: 0 fine, 1 no such machine or no plan for it, 2 a bad command line.)";
 
 struct Words {
+  bool gpus_given = false;
   std::string collective = "all_reduce";
   std::string gpus;
 };
@@ -65,8 +67,9 @@ bool read_number(std::string_view text, int& number) {
 std::string resolve_gpus(std::string_view text, TopoOptions& options) {
   constexpr int kNumberMax = 1 << 16;
   const std::string_view whole = text;
-  while (!text.empty()) {
+  for (bool more = true; more;) {
     const std::string_view part = text.substr(0, text.find(','));
+    more = part.size() < text.size();
     text.remove_prefix(std::min(part.size() + 1, text.size()));
     const std::size_t dash = part.find('-');
     int first = 0;
@@ -88,13 +91,13 @@ std::string resolve(const Words& words, TopoOptions& options) {
   }
   options.collective = *collective;
   if (!options.file.empty() && !options.synthetic.empty()) return "FILE and --synthetic exclude each other";
-  if (!words.gpus.empty() && options.ranks > 0) return "--gpus and --ranks exclude each other";
+  if (words.gpus_given && options.ranks > 0) return "--gpus and --ranks exclude each other";
   if (options.json && (options.schedule || options.explain || options.compare))
     return "--json prints one object and goes with none of --schedule, --explain and --compare";
   if (options.schedule && (options.explain || options.compare))
     return "--schedule prints the schedule alone and does not go with --explain or --compare";
   for (int rank = 0; rank < options.ranks; ++rank) options.chosen.push_back(rank);
-  return resolve_gpus(words.gpus, options);
+  return words.gpus_given ? resolve_gpus(words.gpus, options) : "";
 }
 
 }  // namespace
@@ -108,6 +111,13 @@ ParsedTopoOptions parse_topo_options(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& problem) {
     return {std::nullopt, app.exit(problem) == 0 ? 0 : 2};
+  }
+  words.gpus_given = app.count("--gpus") > 0;
+  for (const char* name : {"FILE", "--synthetic"}) {
+    const CLI::Option* option = app.get_option(name);
+    if (option->count() == 0 || !option->results().front().empty()) continue;
+    fmt::print(stderr, "tutti-topo: {} is empty; leave it out to mean this machine\n", name);
+    return {std::nullopt, 2};
   }
   if (const std::string problem = resolve(words, options); !problem.empty()) {
     fmt::print(stderr, "tutti-topo: {}\n", problem);

@@ -10,7 +10,8 @@ import machine_files
 
 SKIPPED = 77
 RATIO_MIN = 0.97
-PLANNING_MS_MAX = {8: 100, 64: 1000}  # up to so many ranks
+# Ten times the goals: machines differ, and others may use this one.
+PLANNING_MS_MAX = {8: 1000, 64: 10000}  # up to so many ranks
 MACHINES_MIN = 100
 
 

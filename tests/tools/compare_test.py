@@ -66,8 +66,10 @@ class CompareTest(unittest.TestCase):
             with self.subTest(collective=collective):
                 document, _ = self.document("--collective", collective, "--ranks", "3", "--sizes", "8,30000", *OURS)
                 self.assertEqual(len(document["rows"]), 2 * forms)
-                self.assertTrue(all(sample["wrong"] == 0 for row in document["rows"] for value in row["values"].values()
-                                    for sample in value["rounds"]))
+                # The first round is checked; one more, where cores were far from each other, is not.
+                for row in document["rows"]:
+                    for name, value in row["values"].items():
+                        self.assertEqual([sample["wrong"] for sample in value["rounds"] if "wrong" in sample], [0], name)
 
     def test_types_threads_and_registered_buffers(self):
         document, _ = self.document("--ranks", "2", "--sizes", "100,8K", "--dtype", "double", "--out-of-place", "--buffers", "registered",

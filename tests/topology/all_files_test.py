@@ -10,8 +10,7 @@ import machine_files
 
 SKIPPED = 77
 RATIO_MIN = 0.97
-# Ten times the goals: machines differ, and others may use this one.
-PLANNING_MS_MAX = {8: 1000, 64: 10000}  # up to so many ranks
+PLANNING_MS_MAX = {8: 100, 64: 1000}  # up to so many ranks
 MACHINES_MIN = 100
 
 
@@ -47,6 +46,11 @@ def main():
                 refused += collective == "all_reduce"
                 print(message) if collective == "all_reduce" else None
                 continue
+            # Others use the machine too: what takes long is timed again, and the least counts.
+            for _ in range(3):
+                if answer["planning_ms"] > PLANNING_MS_MAX[8]:
+                    again, _ = machine_files.plan(tool, path, collective)
+                    answer["planning_ms"] = min(answer["planning_ms"], again["planning_ms"])
             complaints += complaints_about(path, answer)
             if answer["ranks"] < 2:
                 single += collective == "all_reduce"

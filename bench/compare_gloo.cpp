@@ -1,5 +1,5 @@
-// bench/compare's worker for Gloo: TCP over the loopback interface, which is all that its Debian package has within a
-// host. Ranks meet in files of a folder.
+// bench/compare's worker for Gloo: TCP, over the loopback interface within a host, which is all that its Debian package has
+// there. Ranks meet in files of a folder.
 // Machines without Gloo have tools too that read every file.
 #if __has_include(<gloo/allreduce.h>)
 
@@ -53,7 +53,7 @@ void connect(Rank* rank) {
   if (rank->rank == 0 && mkdtemp(folder) == nullptr) worker_fail(rank, "cannot make a folder in /tmp");
   worker_share(rank, folder, sizeof folder);
   gloo::rendezvous::FileStore store(folder);
-  auto device = gloo::transport::tcp::CreateDevice("127.0.0.1");
+  auto device = gloo::transport::tcp::CreateDevice(rank->address);
   auto* connection = new Connection;  // lives as long as the process
   connection->context = std::make_shared<gloo::rendezvous::Context>(rank->rank, rank->ranks);
   connection->context->connectFullMesh(store, device);

@@ -18,12 +18,17 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { kHostsMax = 16 };
+
 typedef struct Options {
   int ranks;
   int threads;
   int registered;
   int cores[CPU_SETSIZE];
   int core_count;
+  int per_host;
+  int host_count;
+  char* hosts[kHostsMax]; /* NAME=ADDRESS: a network namespace (ip netns) and what it is reached at */
   const char* control;
   const char* commands;
   const char* replies;
@@ -86,13 +91,20 @@ void worker_advise(void* memory, size_t bytes, Pages pages) {
 
 static const char* kUsage =
     "a worker of bench/compare, which starts it with\n"
-    "  --control FILE --commands FIFO --replies FIFO --ranks N --cores LIST [--threads] [--registered]\n";
+    "  --control FILE --commands FIFO --replies FIFO --ranks N --cores LIST [--threads] [--registered]\n"
+    "  [--hosts NAMESPACE=ADDRESS,... --per-host N]\n";
 
 static void read_cores(Options* options, const char* list) {
   for (char* rest = (char*)list; *rest && options->core_count < CPU_SETSIZE;) {
     options->cores[options->core_count++] = (int)strtol(rest, &rest, 10);
     if (*rest == ',') ++rest;
   }
+}
+
+static void read_hosts(Options* options, char* list) {
+  char* rest = list;
+  for (char* host = strsep(&rest, ","); host && options->host_count < kHostsMax; host = strsep(&rest, ","))
+    options->hosts[options->host_count++] = host;
 }
 
 static int read_options(Options* options, int argc, char** argv) {
@@ -115,13 +127,18 @@ static int read_options(Options* options, int argc, char** argv) {
       options->replies = argv[n];
     else if (strcmp(name, "--ranks") == 0)
       options->ranks = atoi(argv[n]);
+    else if (strcmp(name, "--hosts") == 0)
+      read_hosts(options, argv[n]);
+    else if (strcmp(name, "--per-host") == 0)
+      options->per_host = atoi(argv[n]);
     else if (strcmp(name, "--cores") == 0)
       read_cores(options, argv[n]);
     else
       return 0;
   }
   return options->control && options->commands && options->replies && options->core_count > 0 && options->ranks > 0 &&
-         options->ranks <= kRanksMax;
+         options->ranks <= kRanksMax &&
+         options->per_host * options->host_count == (options->host_count ? options->ranks : 0);
 }
 
 static Control* map_control(const char* path) {
@@ -198,6 +215,25 @@ static void pin(const Rank* rank, const Options* options) {
     worker_fail(rank, "cannot run on core %d: %s", options->cores[rank->rank % options->core_count], strerror(errno));
 }
 
+/* Before the library starts. A launcher has put its ranks where they belong. */
+static void enter_host(Rank* rank, const Options* options) {
+  rank->hosts = options->host_count ? options->host_count : 1;
+  rank->per_host = options->host_count ? options->per_host : rank->ranks;
+  rank->address = "127.0.0.1";
+  if (!options->host_count || rank->peer->launched) return;
+  char* name = options->hosts[rank->rank / options->per_host];
+  char* address = strchr(name, '=');
+  char path[256];
+  if (!address) worker_fail(rank, "--hosts %s: expected NAMESPACE=ADDRESS", name);
+  rank->address = address + 1;
+  snprintf(path, sizeof path, "/run/netns/%.*s", (int)(address - name), name);
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0 || setns(file, CLONE_NEWNET) != 0) worker_fail(rank, "%s: %s", path, strerror(errno));
+  close(file);
+  /* A host name of its own, as far as Tutti is concerned. */
+  setenv("NCCL_HOSTID", rank->address, 1);
+}
+
 /* A rank does not outlive whoever started it. */
 static void die_with(pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -205,6 +241,7 @@ static void die_with(pid_t parent) {
 }
 
 static void live(Rank* rank, const Options* options) {
+  enter_host(rank, options);
   /* A library sees all cores when it starts, as it would without this harness. */
   rank->peer->open(rank);
   pin(rank, options);

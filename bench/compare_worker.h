@@ -53,6 +53,9 @@ struct Peer;
 typedef struct Rank {
   int rank, ranks;
   int cores; /* that the ranks run on */
+  int hosts; /* that the ranks are spread over, per_host on each; 1: this one */
+  int per_host;
+  const char* address; /* of the rank's host, for those that must be told */
   int registered;
   Control* control;
   const struct Peer* peer;

@@ -18,19 +18,21 @@ class WorkerFailed(Exception):
 
 
 class Worker:
-    def __init__(self, setting, build, ranks, cores, registered):
+    """`command`: what makes its command line of all that (compare_peers.command_line)."""
+
+    def __init__(self, setting, build, ranks, cores, registered, command=command_line):
         self.name = setting.name
         self.folder = tempfile.mkdtemp(prefix="tutti-compare-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
         self.process = None
         self.commands = self.replies = -1
         self.unread = b""
         try:
-            self._start(setting, build, ranks, cores, registered)
+            self._start(setting, build, ranks, cores, registered, command)
         except BaseException:
             self.kill()
             raise
 
-    def _start(self, setting, build, ranks, cores, registered):
+    def _start(self, setting, build, ranks, cores, registered, command):
         places = []
         for what in ("control", "commands", "replies"):
             path = os.path.join(self.folder, what)
@@ -44,7 +46,7 @@ class Worker:
         self.replies = os.open(places[5], os.O_RDWR | os.O_NONBLOCK)
         self.errors = open(os.path.join(self.folder, "errors"), "w+", encoding="utf-8", errors="replace")
         try:
-            self.process = subprocess.Popen(command_line(setting, build, ranks, cores, registered, places),
+            self.process = subprocess.Popen(command(setting, build, ranks, cores, registered, places),
                                             env=environment(setting), stdin=subprocess.DEVNULL, stdout=self.errors,
                                             stderr=self.errors, start_new_session=True)
         except OSError as problem:

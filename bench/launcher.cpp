@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -49,16 +50,28 @@ int run_threads(const Options& options, int ranks) {
 }
 
 int run_launched(const Options& options, const tuttiLaunchInfo_t& info) {
+  const bool with_mpi = options.network == "mpi";
+  if (with_mpi) {
+    const Status begun = nccl(tuttiLaunchInitMpi(), "--net mpi");
+    if (!begun.ok()) return fail(1, fmt::format("rank {}: {}", info.rank, begun.error().message));
+  }
   Place place{info.rank, info.size, {}, info.launcher};
   const Status status =
       nccl(tuttiLaunchUniqueId(&info, &place.id), fmt::format("meeting the other ranks of {}", info.launcher));
   if (!status.ok()) return fail(1, fmt::format("rank {}: {}", info.rank, status.error().message));
-  return run_rank(options, place);
+  const int code = run_rank(options, place);
+  if (with_mpi) {
+    const Status ended = nccl(tuttiLaunchFinalizeMpi(), "--net mpi");
+    if (!ended.ok()) return fail(1, fmt::format("rank {}: {}", info.rank, ended.error().message));
+  }
+  return code;
 }
 
 }  // namespace
 
 int launch(const Options& options) {
+  // Before the library reads it.
+  if (!options.network.empty()) setenv("TUTTI_NET", options.network.c_str(), 1);
   tuttiLaunchInfo_t info;
   const Status status = nccl(tuttiLaunchDetect(&info), "finding the rank");
   if (!status.ok()) return fail(2, status.error().message);
@@ -71,6 +84,7 @@ int launch(const Options& options) {
   if (launched && options.ranks.value_or(ranks) != ranks)
     return usage(
         fmt::format("{} started {} ranks, --ranks says {}; leave it out", info.launcher, ranks, *options.ranks));
+  if (!launched && options.network == "mpi") return usage("--net mpi is for ranks that mpirun or srun starts");
   if (launched && options.threads)
     return usage(fmt::format("{} started the ranks as processes; leave --threads out", info.launcher));
   if (options.root >= ranks)

@@ -25,6 +25,7 @@ Examples
   tutti-perf --tune tuning.txt --ranks 2                then TUTTI_TUNING_FILE=tuning.txt for programs of 2 ranks
   tutti-perf --tune tuning.txt --ranks 4 all_reduce all_gather -e 4M --tune-minutes 1
   mpirun -np 4 tutti-perf all_reduce                    also srun, torchrun --no-python
+  mpirun -np 4 -H box-1:2,box-2:2 tutti-perf all_reduce --net mpi
 
 A schedule given by --plan is in the text form of docs/schedule.md; what precedes its first line is skipped, so that what
 --explain prints for one size can be edited and run. The library proves it right before anything runs, or says which line,
@@ -101,10 +102,14 @@ void declare(CLI::App& app, Words& words, Options& options) {
       ->check(CLI::Range(0, 1));
   app.add_option("--memory", words.memory, "private (malloc) or shared (tuttiMemAlloc) buffers (default private)");
   app.add_flag("--stream", options.stream, "calls go to a host stream (default: the caller's thread)");
+  app.add_option("--net", options.network,
+                 "between hosts: tcp, mpi (initialises MPI; under mpirun or srun), auto (default: what TUTTI_NET says)")
+      ->check(CLI::IsMember({"auto", "tcp", "mpi"}));
   app.add_flag("--percentiles", options.percentiles, "time every iteration too: columns p50 and p99");
   app.add_option("--json", options.json_file, "write the rows to this file");
   app.add_option("--plot", options.plot_file, "draw bus bandwidth and time over size: an SVG file");
-  app.add_flag("--explain", options.explain, "print the plan of every size, in words and as a schedule, and end");
+  app.add_flag("--explain", options.explain,
+               "print the plan of every size, in words and as a schedule, and its certificate, and end");
   app.add_option(
       "--plan", words.plan,
       "run the schedule in this file (-: standard input) instead of the planner's choice; collective, --ranks "

@@ -39,6 +39,7 @@ struct Options {
   Buffer::Kind memory = Buffer::Kind::kPrivate;
   bool registered = false;
   bool stream = false;
+  std::string network;  ///< for TUTTI_NET: auto, tcp, mpi; empty: as it is
   bool percentiles = false;
   bool explain = false;
   std::optional<PlanFile> plan;  ///< the schedule that runs instead of the planner's choice

@@ -25,6 +25,7 @@ constexpr Reduction kNoReduction{"none", ncclSum};
 struct Sample {
   Times times;
   std::int64_t wrong = 0;
+  std::uint64_t wire_bytes = 0;
 };
 
 double averaged(const std::vector<Sample>& samples, double Times::*member, Average how) {
@@ -71,6 +72,7 @@ class Rank {
                                    std::size_t bytes);
   Result<std::int64_t> check_form(const Collective& collective, const Call& call, const Trial& trial,
                                   bool in_place) const;
+  Result<std::uint64_t> count_wire_bytes(const Collective& collective, const Call& call) const;
   Result<std::vector<Sample>> exchange(const Sample& mine) const;
   Status write_files() const;
   bool leads() const { return place_.rank == 0; }
@@ -214,6 +216,17 @@ Status Rank::explain(const Call& call, const Collective& collective, std::size_t
       "tuttiExplain"));
   std::printf("== %s, %zu bytes, %zu elements, %d ranks\n%s\n", collective.name, bytes, call.count, call.ranks,
               text.c_str());
+  TUTTI_TRY(
+      nccl(tuttiCommCertificate(comm_, collective.plan, call.count, call.type, call.op, root, nullptr, 0, &needed),
+           "tuttiCommCertificate"));
+  text.assign(needed, '\0');
+  TUTTI_TRY(nccl(tuttiCommCertificate(comm_, collective.plan, call.count, call.type, call.op, root, text.data(),
+                                      text.size(), nullptr),
+                 "tuttiCommCertificate"));
+  // As comments: what is printed is a schedule that --plan reads.
+  std::istringstream lines(text.c_str());
+  for (std::string line; std::getline(lines, line);) std::printf("# %s\n", line.c_str());
+  std::printf("\n");
   return {};
 }
 
@@ -226,6 +239,10 @@ Result<Row> Rank::measure_size(const Collective& collective, const ElementType& 
   row.ranks = place_.ranks;
   row.count = call.count;
   row.bytes = call.count * static_cast<std::size_t>(type.bytes) * collective.blocks(place_.ranks);
+  const char* transport = "";
+  TUTTI_TRY(nccl(tuttiCommTransport(comm_, &transport), "tuttiCommTransport"));
+  row.transport = transport;
+  row.wire_bound_bytes = collective.bus_factor(place_.ranks) * static_cast<double>(row.bytes);
   progress(fmt::format("{} {} {}, {} bytes ...", row.collective, row.type, row.reduction, row.bytes));
   TUTTI_TRY_ASSIGN(row.out_of_place, measure_form(collective, call, trial, false, row.bytes));
   if (collective.in_place && (forms_ & (tuttiScheduleInPlace | tuttiScheduleInPlaceDirect)) != 0) {
@@ -250,6 +267,7 @@ Result<Measurement> Rank::measure_form(const Collective& collective, Call call, 
     if (!times.ok()) return std::move(times).error();
     mine.times = times.value();
   }
+  TUTTI_TRY_ASSIGN(mine.wire_bytes, count_wire_bytes(collective, call));
   for (int n = 0; n < options_.check; ++n) {
     TUTTI_TRY_ASSIGN(const std::int64_t wrong, check_form(collective, call, trial, in_place));
     mine.wrong += wrong;
@@ -262,6 +280,9 @@ Result<Measurement> Rank::measure_form(const Collective& collective, Call call, 
   result.p99_us = averaged(samples, &Times::p99_us, options_.average);
   if (result.time_us > 0) result.algbw_gbps = static_cast<double>(bytes) / result.time_us / 1000;
   result.busbw_gbps = result.algbw_gbps * collective.bus_factor(place_.ranks);
+  std::uint64_t wire_bytes = 0;
+  for (const Sample& sample : samples) wire_bytes += sample.wire_bytes;
+  if (wire_bytes != 0) result.wire_bytes = wire_bytes / samples.size();
   if (options_.check > 0) {
     result.wrong = 0;
     for (const Sample& sample : samples) *result.wrong += sample.wrong;
@@ -281,6 +302,17 @@ Result<std::int64_t> Rank::check_form(const Collective& collective, const Call& 
     std::fprintf(stderr, "tutti-perf: rank %d: %s of %zu elements %s: %s\n", place_.rank, collective.name, call.count,
                  in_place ? "in place" : "out of place", result.first.c_str());
   return result.wrong_elements + result.damaged_guard_bytes;
+}
+
+/// Of one call more, on communicators over hosts; all ranks are, or none.
+Result<std::uint64_t> Rank::count_wire_bytes(const Collective& collective, const Call& call) const {
+  std::uint64_t before = 0;
+  std::uint64_t after = 0;
+  TUTTI_TRY(nccl(tuttiCommWireBytes(comm_, &before), "tuttiCommWireBytes"));
+  if (before == 0) return before;
+  TUTTI_TRY(run_and_wait(collective, call, 1));
+  TUTTI_TRY(nccl(tuttiCommWireBytes(comm_, &after), "tuttiCommWireBytes"));
+  return after - before;
 }
 
 Result<std::vector<Sample>> Rank::exchange(const Sample& mine) const {

@@ -14,17 +14,20 @@ struct Measurement {
   double p99_us = 0;
   double algbw_gbps = 0;  ///< 10^9 bytes per second
   double busbw_gbps = 0;
-  std::optional<std::int64_t> wrong;  ///< over all ranks, damaged guard bytes included; unset: not checked
+  std::optional<std::uint64_t> wire_bytes;  ///< by a network, mean over ranks; unset: all ranks are on one host
+  std::optional<std::int64_t> wrong;        ///< over all ranks, damaged guard bytes included; unset: not checked
 };
 
 struct Row {
   std::string collective;
   std::string type;
+  std::string transport;  ///< what carries bytes between ranks: mpi, tcp, local
   std::string reduction;  ///< "none" where nothing is reduced
   int root = -1;          ///< -1: not a rooted collective
   int ranks = 1;
   std::size_t bytes = 0;
   std::size_t count = 0;
+  double wire_bound_bytes = 0;  ///< the least that ranks on hosts of their own must send each, on average
   std::optional<Measurement> out_of_place;
   std::optional<Measurement> in_place;  ///< unset: there is no such form
 };

@@ -45,6 +45,12 @@ void Table::row(const Row& row) const {
   print(fmt::format("  {:>12} {:>13} {:>8} {:>7} {:>5}  {}   {}\n", row.bytes, row.count, row.type, row.reduction,
                     row.root, measurement_text(row.out_of_place, percentiles_),
                     measurement_text(row.in_place, percentiles_)));
+  const auto& m = row.out_of_place;
+  if (m && m->wire_bytes && row.wire_bound_bytes > 0) {
+    print(fmt::format("#   by {}: {} bytes per rank, {:.3f} of the bound {:.0f}\n",
+                      row.transport == "mpi" ? "MPI" : "TCP", *m->wire_bytes,
+                      static_cast<double>(*m->wire_bytes) / row.wire_bound_bytes, row.wire_bound_bytes));
+  }
   std::fflush(stdout);
 }
 

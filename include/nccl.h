@@ -266,7 +266,10 @@ TUTTI_NCCL_FUNCTION(ncclResult_t, CommInitAll, (ncclComm_t * comm, int ndev, con
 TUTTI_NCCL_FUNCTION(ncclResult_t, CommSplit,
                     (ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config));
 
-/* A new communicator without the listed ranks. Not supported yet: ncclInvalidUsage. */
+/* Collective among the ranks that are not listed, in their order; those that are listed do not call it and need not live. Every
+ * caller passes the same ranks. NCCL_SHRINK_DEFAULT waits for the caller's own calls on `comm`, and leaves it usable if it was.
+ * NCCL_SHRINK_ABORT ends the calls of all ranks first (ncclRemoteError), after which `comm` can only be asked, shrunk, aborted and
+ * destroyed. config NULL: the parent's. */
 TUTTI_NCCL_FUNCTION(ncclResult_t, CommShrink,
                     (ncclComm_t comm, int* excludeRanksList, int excludeRanksCount, ncclComm_t* newcomm,
                      ncclConfig_t* config, int shrinkFlags));
@@ -284,7 +287,8 @@ TUTTI_NCCL_FUNCTION(ncclResult_t, CommDestroy, (ncclComm_t comm));
 TUTTI_NCCL_FUNCTION(ncclResult_t, CommAbort, (ncclComm_t comm));
 
 #if NCCL_VERSION_CODE >= 22800
-/* Ends pending calls but keeps the communicator. Not supported yet: ncclInvalidUsage. */
+/* Ends pending and later calls of all ranks (ncclRemoteError that names this rank) but keeps the communicator, to be asked, shrunk,
+ * aborted or destroyed. From any thread. */
 TUTTI_NCCL_FUNCTION(ncclResult_t, CommRevoke, (ncclComm_t comm, int revokeFlags));
 #endif
 

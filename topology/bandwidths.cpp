@@ -184,6 +184,8 @@ std::vector<BandwidthRow> bandwidth_table() {
   for (const CpuRow& row : kCpus)
     table.push_back({fmt::format("CPU to CPU, {}", row.item), row.bandwidth, std::string(kNccl)});
   table.push_back(
+      {"network interface of unknown speed, between hosts: 10 Gbit/s", kUnknownNetworkBandwidth, std::string(kNccl)});
+  table.push_back(
       {"several GPUs or ports in one PCI device, to that device (no limit)", kDeviceBandwidth, std::string(kNccl)});
   return table;
 }

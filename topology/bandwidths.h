@@ -48,6 +48,9 @@ Bandwidth cpu_bandwidth(const Processor& processor);
 std::string to_text(const Processor& processor);
 Processor processor_from(std::string_view model);
 
+/// Of a network interface whose speed nobody tells: 10 Gbit/s.
+inline constexpr Bandwidth kUnknownNetworkBandwidth = kGigabyte * 10 / 8;
+
 /// Inside a device, between what shares it: as good as no limit.
 inline constexpr Bandwidth kDeviceBandwidth = 5000 * kGigabyte;
 

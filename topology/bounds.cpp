@@ -182,6 +182,11 @@ CutBound all_gather_bound(const Network& network) {
   return bound;
 }
 
+bool all_gather_allows(const Network& network, const Rational& each) {
+  return std::ranges::none_of(network.compute,
+                              [&](int left_out) { return narrower(network, left_out, each).has_value(); });
+}
+
 CutBound reduce_scatter_bound(const Network& network) { return all_gather_bound(reversed(network)); }
 
 PartitionBound all_reduce_bound(const Network& network) {

@@ -25,6 +25,9 @@ struct CutBound {
 /// leaves out, and Newton's steps on the ratio (Dinkelbach 1967).
 CutBound all_gather_bound(const Network& network);
 
+/// Whether every cut lets `each` from every compute node reach all the others.
+bool all_gather_allows(const Network& network, const Rational& each);
+
 /// The same on the reversed network: `nodes` is the set that has to be entered.
 CutBound reduce_scatter_bound(const Network& network);
 

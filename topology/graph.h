@@ -129,6 +129,8 @@ class GraphBuilder {
   /// A sentence that is there already is not repeated.
   void warn(std::string sentence);
 
+  /// For sources that meet a node before the one it is in.
+  void set_parent(int node, int parent) { graph_.nodes_[static_cast<std::size_t>(node)].parent = parent; }
   Facts& facts(int node) { return graph_.nodes_[static_cast<std::size_t>(node)].facts; }
   const Graph& so_far() const { return graph_; }
 

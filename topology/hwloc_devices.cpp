@@ -117,7 +117,10 @@ class Devices {
     }
     if (without_type > 0)
       graph_.builder.warn(
-          fmt::format("{} PCI devices have no pci_type: what they are is unknown, they are left out", without_type));
+          without_type == 1
+              ? "1 PCI device has no pci_type: what it is is unknown, it is left out"
+              : fmt::format("{} PCI devices have no pci_type: what they are is unknown, they are left out",
+                            without_type));
   }
 
   std::vector<int> wanted_children(int object) const {
@@ -363,15 +366,17 @@ class Devices {
       if (first == nullptr) first = &leaf;
     }
     if (first != nullptr)
-      graph_.builder.warn(
-          fmt::format("{} GPUs with a PCI link of {:.3g} GB/s: idle ones slow theirs down, so what they "
-                      "reach under load may be more",
-                      slow, gbps(first->bandwidth)));
+      graph_.builder.warn(fmt::format(
+          "{} {} with a PCI link of {:.3g} GB/s: idle ones slow theirs down, so what {} under load may be more", slow,
+          slow == 1 ? "GPU" : "GPUs", gbps(first->bandwidth), slow == 1 ? "it reaches" : "they reach"));
   }
   void warn_of_unknown_links() {
     if (unknown_links_ > 0)
-      graph_.builder.warn(fmt::format("{} PCI links have no speed: each counts as 8 GT/s x16, {} GB/s", unknown_links_,
-                                      gbps(pci_bandwidth(0, ""))));
+      graph_.builder.warn(
+          unknown_links_ == 1
+              ? fmt::format("1 PCI link has no speed: it counts as 8 GT/s x16, {} GB/s", gbps(pci_bandwidth(0, "")))
+              : fmt::format("{} PCI links have no speed: each counts as 8 GT/s x16, {} GB/s", unknown_links_,
+                            gbps(pci_bandwidth(0, ""))));
   }
 
   HwlocGraph& graph_;

@@ -149,6 +149,8 @@ void NcclWriter::write_host(int host) {
     if (!processor.vendor.empty()) set(cpu, "vendor", processor.vendor);
     if (processor.family != kNone) set(cpu, "familyid", processor.family);
     if (processor.model != kNone) set(cpu, "modelid", processor.model);
+    if (facts.cores > 0) set(cpu, "cores", facts.cores);
+    if (facts.memory > 0) set(cpu, "memory_gbps", gigabytes_text(facts.memory));
     for (const int device : numa == kNone ? homeless_[at(host)] : tops_[at(numa)]) write_device(cpu, device);
   }
 }

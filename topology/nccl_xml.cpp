@@ -1,6 +1,7 @@
 #include "topology/nccl_xml.h"
 
 #include "topology/nccl_elements.h"
+#include "topology/text_words.h"
 
 #include <fmt/format.h>
 
@@ -80,7 +81,8 @@ class NcclReader {
   GraphBuilder builder_;
   RepeatedWarnings warnings_;
   bool has_gpu_elements_ = false;
-  int unclassed_ = 0;  ///< PCI devices without class, where the class is what tells GPUs
+  bool host_memory_ = false;  ///< some <cpu> says its cores, as Tutti writes: the machine may have no GPU
+  int unclassed_ = 0;         ///< PCI devices without class, where the class is what tells GPUs
   int network_ = kNone;
   int assumed_root_ = kNone;
   std::map<std::string, int> hosts_;                               ///< by host_hash
@@ -115,7 +117,8 @@ Result<Graph> NcclReader::read() {
 
 void NcclReader::look_for_gpus() {
   const pugi::xml_node gpu = xml_.root().find_node(is_gpu_element);
-  has_gpu_elements_ = !gpu.empty();
+  host_memory_ = !xml_.root().find_node([](const pugi::xml_node& node) { return node.attribute("cores"); }).empty();
+  has_gpu_elements_ = !gpu.empty() || host_memory_;
   if (!has_gpu_elements_) {
     builder_.warn(
         "there is no <gpu>: PCI devices of class 0x03 and 0x12 are taken for GPUs. Their NVLinks are not in the "
@@ -126,7 +129,7 @@ void NcclReader::look_for_gpus() {
 }
 
 Status NcclReader::check_gpus() const {
-  if (!builder_.so_far().nodes_of(NodeKind::kGpu).empty()) return {};
+  if (!builder_.so_far().nodes_of(NodeKind::kGpu).empty() || host_memory_) return {};
   std::string why = "no <gpu>, and no PCI device of class 0x03 (display) or 0x12 (accelerator)";
   if (unclassed_ > 0) why += fmt::format("; {} PCI devices say no class, so nothing tells which are GPUs", unclassed_);
   return error(Code::kInvalidArgument,
@@ -155,6 +158,8 @@ Status NcclReader::read_cpu(const pugi::xml_node& cpu) {
   Facts facts;
   facts.model = to_text(processor);
   facts.numa = number_of(cpu, "numaid").value_or(kNone);
+  facts.cores = std::max(0, number_of(cpu, "cores").value_or(0));
+  facts.memory = gigabytes_from(cpu.attribute("memory_gbps").value()).value_or(0);
   if (facts.numa == kNone) warnings_.add("there is no numaid", xml_.place_of(cpu));
   const int numa = builder_.add_node(NodeKind::kNuma, host, kNone,
                                      facts.numa < 0 ? "" : fmt::format("{}numa{}", prefix(host), facts.numa), facts);

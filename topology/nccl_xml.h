@@ -14,8 +14,9 @@
 // In a file without <gpu> (a template), PCI devices of class 0x03 and 0x12 that have nothing below them are the GPUs, and
 // those of class 0x02 NICs. The network has no place within one host's bounds: it joins hosts.
 //
-// Bandwidths are those of bandwidths.h. Two attributes that only Tutti writes, and NCCL passes over: gbps="370.8" of <pci>,
-// <nvlink>, <xgmi> and <net> wins over the table; switch="h1.switch0" of <nvlink> tells switches apart.
+// Bandwidths are those of bandwidths.h. Attributes that only Tutti writes, and NCCL passes over: gbps="370.8" of <pci>,
+// <nvlink>, <xgmi> and <net> wins over the table; switch="h1.switch0" of <nvlink> tells switches apart; cores="64" and
+// memory_gbps="204.8" of <cpu>. A file in which some <cpu> has cores may be of a machine without GPUs.
 #pragma once
 
 #include "topology/graph.h"
@@ -30,7 +31,7 @@ namespace tutti::topology {
 Result<Graph> read_nccl_xml(std::string_view text);
 
 /// The graph in the same form, for NCCL_TOPO_DUMP_FILE: NCCL and read_nccl_xml read it. What the form has no place for is
-/// lost: packages, caches, memory, several networks, latencies of all but NICs, CPU links (readers compute them anew).
+/// lost: packages, caches, several networks, latencies of all but NICs, CPU links (readers compute them anew).
 std::string to_nccl_xml(const Graph& graph);
 
 }  // namespace tutti::topology

@@ -146,11 +146,13 @@ TreePacking pack_all_reduce(const Network& network, int lanes_max) {
   int best_trees = 0;
   // More trees than lanes are worth some tries: equal ones share a lane. So are, on small machines, numbers of trees that do
   // not promise more: they may be flatter.
+  // Of many lanes it is better to take as many trees as there are lanes.
   constexpr std::size_t kSmall = 16;
-  const bool is_small = duplex.compute.size() <= kSmall;
+  constexpr int kFewLanes = 32;
+  const bool is_small = duplex.compute.size() <= kSmall && lanes_max <= kFewLanes;
   int large_tries = is_small ? 3 : 1;
   int flat_tries = is_small ? 8 : 0;
-  for (const auto& [promise, trees] : promises(search, 4 * lanes_max)) {
+  for (const auto& [promise, trees] : promises(search, is_small ? 4 * lanes_max : lanes_max)) {
     const bool is_large = trees > lanes_max;
     const bool may_gain = promise * Rational(999, 1000) > best.rate;
     if (!may_gain && (flat_tries == 0 || promise * Rational(1001, 1000) < best.rate)) break;
@@ -175,6 +177,56 @@ TreePacking pack_all_reduce(const Network& network, int lanes_max) {
     if (better.rate > best.rate) best = std::move(better);
   }
   return best;
+}
+
+namespace {
+
+/// `trees` unit trees from each compute node, as lanes; their rates grown until a link is full.
+TreePacking pack_gather_units(const Network& duplex, const Rational& unit, int trees) {
+  const Network rounded = whole_units(duplex, unit);
+  Demand demand{duplex.compute, std::vector<Wide>(duplex.nodes, 0)};
+  for (const int node : duplex.compute) demand.weights[node] = trees;
+  std::vector<Flow> flows;
+  for (const Arc& arc : rounded.arcs) flows.push_back({arc.from, arc.to, arc.capacity});
+  auto routes = split_switches(rounded.nodes, flows, demand);
+  TUTTI_ASSERT(routes.has_value());  // a switch that cannot be split off
+  auto branchings = pack_branchings(rounded.nodes, std::move(*routes), demand, kUnlimited);
+  TUTTI_ASSERT(branchings.has_value());  // routes that branchings cannot be packed into
+  std::vector<TreeLane> lanes = lanes_of(*branchings, Rational(1), false);
+  for (TreeLane& lane : lanes) lane.weight = static_cast<int>(lane.rate.numerator());
+  const Rational factor = headroom(duplex, loads(duplex, lanes, TreeUse::kDown));
+  for (TreeLane& lane : lanes) lane.rate = lane.rate * factor;
+  return packing_of(std::move(lanes));
+}
+
+}  // namespace
+
+TreePacking pack_all_gather(const Network& network, int lanes_max) {
+  const Network duplex = both_ways(network);
+  const CutBound bound = all_gather_bound(duplex);
+  if (bound.unlimited || bound.rate == Rational(0) || lanes_max < 1) return {};
+  const GatherUnitSearch search(duplex, bound);
+  const Rational roots(static_cast<Wide>(duplex.compute.size()), 1);
+  // Of all lanes together, the best first, then the fewest.
+  std::vector<std::pair<Rational, int>> promised;
+  for (int trees = 1; trees <= lanes_max; ++trees)
+    promised.emplace_back(search.promised(trees) * Rational(trees) * roots, trees);
+  std::ranges::stable_sort(promised, [](const auto& a, const auto& b) { return a.first > b.first; });
+  constexpr std::size_t kSmall = 16;
+  int tries = duplex.compute.size() <= kSmall ? 6 : 1;
+  Rational best_rate(0);
+  Rational best_unit(0);
+  int best_trees = 0;
+  for (const auto& [promise, trees] : promised) {
+    if (promise * Rational(999, 1000) <= best_rate || tries-- == 0) break;
+    const Rational unit = search.largest(trees, promise / (Rational(trees) * roots));
+    const Rational rate = unit * Rational(trees) * roots;
+    if (rate * Rational(999, 1000) <= best_rate) continue;
+    best_rate = rate;
+    best_unit = unit;
+    best_trees = trees;
+  }
+  return best_trees == 0 ? TreePacking{} : pack_gather_units(duplex, best_unit, best_trees);
 }
 
 }  // namespace tutti::topology

@@ -29,6 +29,10 @@ TreePacking pack_all_reduce(const Network& network, int lanes_max);
 /// network with a switch that more can enter than leave, or less, is first cut down to both directions.
 TreePacking pack_all_gather(const Network& network);
 
+/// At most `lanes_max` lanes of equal shares: so many out-trees from each compute node, with small whole weights, as close to
+/// the bound as that allows. The network is cut down to both directions.
+TreePacking pack_all_gather(const Network& network, int lanes_max);
+
 /// The network with each link at the lesser of its two directions.
 Network both_ways(const Network& network);
 

@@ -14,14 +14,15 @@ constexpr double kTolerance = 1e-10;
 PackingProgramme::PackingProgramme(const std::vector<double>& capacities)
     : rows_(capacities.size()),
       basis_(rows_),
-      inverse_(rows_ * rows_, 0),
+      inverse_(rows_),
+      place_(rows_),
       solution_(capacities),
       pivots_left_(5000 + 100 * rows_) {
   for (const double capacity : capacities) scale_ = std::max(scale_, capacity);
   if (scale_ == 0) scale_ = 1;
   for (std::size_t row = 0; row < rows_; ++row) {
     basis_[row] = row;
-    inverse_[row * rows_ + row] = 1;
+    place_[row] = row;
     solution_[row] /= scale_;
   }
 }
@@ -32,10 +33,14 @@ std::size_t PackingProgramme::add_column(Column column) {
 }
 
 std::vector<double> PackingProgramme::prices() const {
-  std::vector<double> prices(rows_, 0);
+  std::vector<std::size_t> full;  // rows whose variable is an amount; only they have a value
   for (std::size_t row = 0; row < rows_; ++row) {
-    if (basis_[row] < rows_) continue;
-    for (std::size_t i = 0; i < rows_; ++i) prices[i] += inverse_[row * rows_ + i];
+    if (basis_[row] >= rows_) full.push_back(row);
+  }
+  std::vector<double> prices(rows_, 0);
+  for (std::size_t i = 0; i < rows_; ++i) {
+    if (inverse_[i].empty()) continue;  // a slack's row, and that has no value
+    for (const std::size_t row : full) prices[i] += inverse_[i][row];
   }
   return prices;
 }
@@ -51,7 +56,12 @@ std::vector<double> PackingProgramme::in_basis(std::size_t variable) const {
   const Column slack{{static_cast<int>(variable), 1.0}};
   std::vector<double> direction(rows_, 0);
   for (const auto& [row, entry] : variable < rows_ ? slack : columns_[variable - rows_]) {
-    for (std::size_t i = 0; i < rows_; ++i) direction[i] += inverse_[i * rows_ + row] * entry;
+    const std::vector<double>& column = inverse_[row];
+    if (column.empty()) {
+      direction[place_[row]] += entry;
+    } else {
+      for (std::size_t i = 0; i < rows_; ++i) direction[i] += column[i] * entry;
+    }
   }
   return direction;
 }
@@ -74,21 +84,26 @@ int PackingProgramme::leaving_row(const std::vector<double>& direction) const {
 
 void PackingProgramme::pivot(std::size_t variable, int row, const std::vector<double>& direction) {
   const double amount = std::max(solution_[row], 0.0) / direction[row];
-  double* own = inverse_.data() + row * rows_;
-  std::vector<std::size_t> filled;  // the inverse stays sparse for long
-  for (std::size_t i = 0; i < rows_; ++i) {
-    if (own[i] == 0) continue;
-    own[i] /= direction[row];
-    filled.push_back(i);
+  if (basis_[row] < rows_) {
+    inverse_[basis_[row]].assign(rows_, 0);
+    inverse_[basis_[row]][row] = 1;
   }
+  std::vector<std::size_t> changed;  // the others' rows
   for (std::size_t other = 0; other < rows_; ++other) {
-    if (other == static_cast<std::size_t>(row) || direction[other] == 0) continue;
-    double* theirs = inverse_.data() + other * rows_;
-    for (const std::size_t i : filled) theirs[i] -= direction[other] * own[i];
-    solution_[other] -= direction[other] * amount;
+    if (other != static_cast<std::size_t>(row) && direction[other] != 0) changed.push_back(other);
   }
+  for (std::vector<double>& column : inverse_) {
+    if (column.empty() || column[row] == 0) continue;
+    column[row] /= direction[row];
+    for (const std::size_t other : changed) column[other] -= direction[other] * column[row];
+  }
+  for (const std::size_t other : changed) solution_[other] -= direction[other] * amount;
   solution_[row] = amount;
   basis_[row] = variable;
+  if (variable < rows_) {
+    inverse_[variable] = {};
+    place_[variable] = row;
+  }
 }
 
 bool PackingProgramme::solve() {

@@ -36,7 +36,10 @@ class PackingProgramme {
   std::size_t rows_;
   std::vector<Column> columns_;
   std::vector<std::size_t> basis_;  ///< by row; below rows_ the row's slack, then the columns
-  std::vector<double> inverse_;     ///< of the basis, row by row
+  /// Of the basis, by column, since a pivot changes all of a column and few columns. That of a slack in the basis is a unit
+  /// vector and stays empty: with thousands of rows most are.
+  std::vector<std::vector<double>> inverse_;
+  std::vector<std::size_t> place_;  ///< by slack in the basis: its row there
   std::vector<double> solution_;    ///< of the basis' variables
   double scale_ = 0;                ///< the largest capacity
   std::size_t pivots_left_;

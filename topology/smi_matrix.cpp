@@ -264,10 +264,9 @@ class Builder {
       }
     }
     if (wrong > 0)
-      graph_.warn(
-          fmt::format("{} pairs have a path that does not go with the rest of the matrix, and count as nearer or "
-                      "farther: {}",
-                      wrong, first));
+      graph_.warn(fmt::format("{} a path that does not go with the rest of the matrix, and {} as nearer or farther: {}",
+                              wrong == 1 ? "1 pair has" : fmt::format("{} pairs have", wrong),
+                              wrong == 1 ? "counts" : "count", first));
   }
 
   static int compute_capability(std::string_view name) {
@@ -379,7 +378,8 @@ class Builder {
       }
     }
     if (wrong > 0)
-      graph_.warn(fmt::format("{} pairs of GPUs do not have what an NVSwitch would give them: {}", wrong, first));
+      graph_.warn(fmt::format("{} not have what an NVSwitch would give: {}",
+                              wrong == 1 ? "1 pair of GPUs does" : fmt::format("{} pairs of GPUs do", wrong), first));
   }
   void join_directly(const Members& island, Bandwidth bandwidth) {
     for (const std::size_t a : island) {

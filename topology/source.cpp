@@ -113,7 +113,7 @@ std::string looks_like(std::string_view content) {
   constexpr std::size_t kShown = 40;
   const std::size_t first = content.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) return "it is empty";
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kBeginnings = {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kBeginnings = {
       {{"\x1f\x8b", "a gzip file; unpack it first"},
        {"BZh", "a bzip2 file; unpack it first"},
        {"\xfd"
@@ -125,7 +125,9 @@ std::string looks_like(std::string_view content) {
         "a program"},
        {"{", "JSON"},
        {"[", "JSON"},
-       {"%PDF", "a PDF"}}};
+       {"%PDF", "a PDF"},
+       {"\xff\xfe", "UTF-16 text; save it as UTF-8"},
+       {"\xfe\xff", "UTF-16 text; save it as UTF-8"}}};
   for (const auto& [beginning, name] : kBeginnings) {
     if (content.starts_with(beginning)) return fmt::format("it looks like {}", name);
   }
@@ -160,15 +162,22 @@ Result<std::string> contents_of(const std::string& path) {
   }
 }
 
+/// What Windows' programs put before UTF-8.
+std::string_view without_byte_order_mark(std::string_view content) {
+  if (content.starts_with("\xef\xbb\xbf")) content.remove_prefix(3);
+  return content;
+}
+
 }  // namespace
 
 SourceForm form_of(std::string_view content) {
-  if (content.starts_with("\xef\xbb\xbf")) content.remove_prefix(3);
+  content = without_byte_order_mark(content);
   const SourceForm by_lines = form_of_lines(content);
   return by_lines != SourceForm::kUnknown ? by_lines : form_of_xml(content);
 }
 
 Result<Graph> read_text(std::string_view content, const ReadOptions& options) {
+  content = without_byte_order_mark(content);
   switch (form_of(content)) {
     case SourceForm::kText: return parse_text(content);
     case SourceForm::kNcclXml: return read_nccl_xml(content);

@@ -100,8 +100,8 @@ Status Parser::read_line(std::string_view line) {
                                   first, names_of(kNodeKinds)));
   }
   if (words.size() != 2)
-    return wrong_here(
-        fmt::format("{} is followed by {} words; expected one (quote it if it has spaces)", first, words.size() - 1));
+    return wrong_here(fmt::format("{} is followed by {}; expected one word (quote it if it has spaces)", first,
+                                  words.size() == 1 ? "nothing" : fmt::format("{} words", words.size() - 1)));
   (first == "host" ? hosts_ : warnings_).push_back(words[1].text);
   return {};
 }

@@ -2,14 +2,12 @@
 
 #include "topology/arborescence.h"
 #include "topology/bounds.h"
-#include "topology/packing_programme.h"
+#include "topology/lane_programme.h"
 #include "topology/shortest_routes.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <cstddef>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -17,12 +15,7 @@ namespace tutti::topology {
 
 namespace {
 
-/// A pair with the arcs that it leads over.
-struct Candidate {
-  PairLane lane;
-  PackingProgramme::Column column;
-  double price = std::numeric_limits<double>::infinity();
-};
+using Candidate = LaneColumn<PairLane>;
 
 class PairSearch {
  public:
@@ -37,19 +30,6 @@ class PairSearch {
   const Network& network_;
   ShortestRoutes routes_;
 };
-
-std::vector<TreeEdge> parents_first(std::vector<TreeEdge> edges, int root) {
-  std::vector<TreeEdge> ordered;
-  std::vector<int> queue{root};
-  for (std::size_t i = 0; i < queue.size(); ++i) {
-    for (TreeEdge& edge : edges) {
-      if (edge.parent != queue[i] || edge.path.empty()) continue;
-      queue.push_back(edge.child);
-      ordered.push_back(std::exchange(edge, {}));
-    }
-  }
-  return ordered;
-}
 
 std::optional<Candidate> PairSearch::from(std::size_t root, const PriceTable& there, const PriceTable& back) {
   const std::vector<std::size_t> down = cheapest_arborescence(there, root);
@@ -98,55 +78,6 @@ std::vector<Candidate> PairSearch::cheapest(const std::vector<double>& prices) {
   return candidates;
 }
 
-/// The most used candidates, at most `lanes_max`, with amounts of their own.
-std::vector<double> keep_best(const std::vector<double>& capacities, std::vector<Candidate>& candidates,
-                              std::vector<double> amounts, int lanes_max) {
-  std::vector<std::size_t> order(candidates.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return amounts[a] > amounts[b]; });
-  order.resize(std::min(order.size(), static_cast<std::size_t>(lanes_max)));
-  PackingProgramme programme(capacities);
-  std::vector<Candidate> kept;
-  for (const std::size_t i : order) {
-    programme.add_column(candidates[i].column);
-    kept.push_back(std::move(candidates[i]));
-  }
-  programme.solve();
-  candidates = std::move(kept);
-  return programme.amounts();
-}
-
-/// Whole weights, as small as they can be without much loss, and exact rates.
-std::vector<PairLane> weighted(const Network& network, const std::vector<Candidate>& candidates,
-                               const std::vector<double>& amounts) {
-  const double most = *std::ranges::max_element(amounts);
-  const double value = std::accumulate(amounts.begin(), amounts.end(), 0.0);
-  constexpr int kWeightMax = 4096;
-  constexpr double kGoodEnough = 0.9999;
-  std::vector<PairLane> best;
-  Rational best_sum(0);
-  for (int weight_max = 1; weight_max <= kWeightMax; ++weight_max) {
-    if (weight_max > 16) weight_max += weight_max / 16;
-    std::vector<PairLane> lanes;
-    std::int64_t weights = 0;
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      PairLane lane = candidates[i].lane;
-      lane.weight = static_cast<int>(std::lround(amounts[i] / most * weight_max));
-      if (lane.weight == 0) continue;
-      lane.rate = Rational(lane.weight);
-      weights += lane.weight;
-      lanes.push_back(std::move(lane));
-    }
-    const Rational factor = headroom(network, loads(network, lanes));
-    if (factor * Rational(weights) <= best_sum) continue;
-    for (PairLane& lane : lanes) lane.rate = lane.rate * factor;
-    best_sum = factor * Rational(weights);
-    best = std::move(lanes);
-    if (best_sum.to_double() >= kGoodEnough * value) break;
-  }
-  return best;
-}
-
 }  // namespace
 
 PairPacking pack_pairs(const Network& network, int lanes_max) {
@@ -158,27 +89,13 @@ PairPacking pack_pairs(const Network& network, int lanes_max) {
   }
   constexpr std::size_t kSmall = 16;
   const int rounds_max = network.compute.size() <= kSmall ? 1000 : 100;
-  const std::vector<double> capacities = usable_capacities(network, bound.rate.to_double());
-  PackingProgramme programme(capacities);
   PairSearch search(network);
-  std::vector<Candidate> candidates;
-  std::vector<double> prices;
-  for (const double capacity : capacities) prices.push_back(1 / capacity);
-  for (int round = 0; round < rounds_max && !packing.exact; ++round) {
-    std::vector<Candidate> found = search.cheapest(prices);
-    if (found.empty()) return packing;  // the bound would be 0
-    if (round > 0 && found.front().price >= 1 - 1e-7) packing.exact = true;
-    for (Candidate& candidate : found) {
-      if (packing.exact || (round > 0 && candidate.price >= 1 - 1e-7)) break;
-      programme.add_column(candidate.column);
-      candidates.push_back(std::move(candidate));
-    }
-    if (!packing.exact && !programme.solve()) break;
-    prices = programme.prices();
-  }
-  packing.best = programme.value();
-  const std::vector<double> amounts = keep_best(capacities, candidates, programme.amounts(), lanes_max);
-  packing.lanes = weighted(network, candidates, amounts);
+  LanePacking<PairLane> packed =
+      pack_lanes<PairLane>(network, usable_capacities(network, bound.rate.to_double()), rounds_max, lanes_max,
+                           [&](const std::vector<double>& prices) { return search.cheapest(prices); });
+  packing.best = packed.best;
+  packing.exact = packed.exact;
+  packing.lanes = std::move(packed.lanes);
   for (const PairLane& lane : packing.lanes) packing.rate = packing.rate + lane.rate;
   return packing;
 }

@@ -86,6 +86,19 @@ void root_in_the_middle(TreeLane& lane) {
   lane.edges = edges_from(neighbours, middle);
 }
 
+std::vector<TreeEdge> parents_first(std::vector<TreeEdge> edges, int root) {
+  std::vector<TreeEdge> ordered;
+  std::vector<int> queue{root};
+  for (std::size_t i = 0; i < queue.size(); ++i) {
+    for (TreeEdge& edge : edges) {
+      if (edge.parent != queue[i] || edge.path.empty()) continue;
+      queue.push_back(edge.child);
+      ordered.push_back(std::exchange(edge, {}));
+    }
+  }
+  return ordered;
+}
+
 int depth_of(const TreeLane& lane) { return depth_of(lane.edges); }
 
 std::vector<TreeLane> merged(std::vector<TreeLane> lanes) {

@@ -25,6 +25,9 @@ struct TreeLane {
 /// Makes the node the root that the fewest edges lie beyond, and orders the edges from there.
 void root_in_the_middle(TreeLane& lane);
 
+/// The edges in an order in which each comes after the one that leads to its parent.
+std::vector<TreeEdge> parents_first(std::vector<TreeEdge> edges, int root);
+
 /// Edges between the root and the node farthest from it.
 int depth_of(const TreeLane& lane);
 

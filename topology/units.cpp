@@ -103,12 +103,37 @@ Rational first_that(const std::vector<Rational>& steps, const Fits& fits) {
   return steps[high];
 }
 
+Network floored(Network network, const Rational& unit) {
+  for (Arc& arc : network.arcs) arc.capacity = static_cast<Bandwidth>((Rational(arc.capacity) / unit).floor());
+  return network;
+}
+
+/// Of the arcs that leave the set.
+void count_crossing(const Network& network, const std::vector<int>& set, std::map<Bandwidth, Wide>& crossing) {
+  std::vector<char> inside(network.nodes, 0);
+  for (const int node : set) inside[node] = 1;
+  for (const Arc& arc : network.arcs) {
+    if (inside[arc.from] != 0 && inside[arc.to] == 0) ++crossing[arc.capacity];
+  }
+}
+
+Wide units_in(const std::map<Bandwidth, Wide>& capacities, const Rational& unit) {
+  Wide units = 0;
+  for (const auto& [capacity, count] : capacities) units += count * (Rational(capacity) / unit).floor();
+  return units;
+}
+
 }  // namespace
 
 Network in_units(const Network& network, const Rational& unit) {
-  Network rounded = network;
-  for (Arc& arc : rounded.arcs) arc.capacity = static_cast<Bandwidth>((Rational(arc.capacity) / unit).floor());
+  Network rounded = floored(network, unit);
   Evener(rounded).even();
+  std::erase_if(rounded.arcs, [](const Arc& arc) { return arc.capacity == 0; });
+  return rounded;
+}
+
+Network whole_units(const Network& network, const Rational& unit) {
+  Network rounded = floored(network, unit);
   std::erase_if(rounded.arcs, [](const Arc& arc) { return arc.capacity == 0; });
   return rounded;
 }
@@ -116,26 +141,36 @@ Network in_units(const Network& network, const Rational& unit) {
 UnitSearch::UnitSearch(const Network& network, const PartitionBound& bound)
     : network_(network), bound_(bound.rate), blocks_(static_cast<Wide>(bound.sets.size())) {
   for (const Arc& arc : network.arcs) ++all_[arc.capacity];
-  for (const auto& set : bound.sets) {
-    std::vector<char> inside(network.nodes, 0);
-    for (const int node : set) inside[node] = 1;
-    for (const Arc& arc : network.arcs) {
-      if (inside[arc.from] != 0 && inside[arc.to] == 0) ++crossing_[arc.capacity];
-    }
-  }
+  for (const auto& set : bound.sets) count_crossing(network, set, crossing_);
 }
 
 Rational UnitSearch::promised(int trees) const {
-  return first_that(steps_below(crossing_, bound_ / Rational(trees)), [&](const Rational& unit) {
-    Wide units = 0;
-    for (const auto& [capacity, count] : crossing_) units += count * (Rational(capacity) / unit).floor();
-    return units >= 2 * trees * (blocks_ - 1);
-  });
+  return first_that(steps_below(crossing_, bound_ / Rational(trees)),
+                    [&](const Rational& unit) { return units_in(crossing_, unit) >= 2 * trees * (blocks_ - 1); });
 }
 
 Rational UnitSearch::largest(int trees, const Rational& most) const {
   return first_that(steps_below(all_, most),
                     [&](const Rational& unit) { return all_reduce_allows(in_units(network_, unit), Rational(trees)); });
+}
+
+GatherUnitSearch::GatherUnitSearch(const Network& network, const CutBound& bound)
+    : network_(network), each_(bound.rate / Rational(static_cast<Wide>(network.compute.size()), 1)) {
+  for (const Arc& arc : network.arcs) ++all_[arc.capacity];
+  count_crossing(network, bound.nodes, crossing_);
+  inside_ =
+      std::ranges::count_if(bound.nodes, [&](int node) { return std::ranges::binary_search(network.compute, node); });
+}
+
+Rational GatherUnitSearch::promised(int trees) const {
+  return first_that(steps_below(crossing_, each_ / Rational(trees)),
+                    [&](const Rational& unit) { return units_in(crossing_, unit) >= trees * inside_; });
+}
+
+Rational GatherUnitSearch::largest(int trees, const Rational& most) const {
+  return first_that(steps_below(all_, most), [&](const Rational& unit) {
+    return all_gather_allows(whole_units(network_, unit), Rational(trees));
+  });
 }
 
 }  // namespace tutti::topology

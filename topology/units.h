@@ -34,4 +34,24 @@ class UnitSearch {
   std::map<Bandwidth, Wide> all_;
 };
 
+/// What the capacities hold of whole units. A full-duplex network stays one.
+Network whole_units(const Network& network, const Rational& unit);
+
+/// The same for all-gathers: of `trees` unit trees from every compute node, on whole_units().
+class GatherUnitSearch {
+ public:
+  /// `bound` is the network's own, its rate above 0. The network is full duplex.
+  GatherUnitSearch(const Network& network, const CutBound& bound);
+
+  Rational promised(int trees) const;
+  Rational largest(int trees, const Rational& most) const;
+
+ private:
+  const Network& network_;
+  Rational each_;  ///< of the bound, from every compute node
+  Wide inside_ = 0;
+  std::map<Bandwidth, Wide> crossing_;
+  std::map<Bandwidth, Wide> all_;
+};
+
 }  // namespace tutti::topology

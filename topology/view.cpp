@@ -197,4 +197,13 @@ Result<View> view_of(const Graph& graph, const ViewOptions& options) {
   return view;
 }
 
+std::vector<std::vector<int>> ranks_by_host(const Graph& graph, const View& view) {
+  std::map<int, std::vector<int>> by_host;
+  for (const int rank : view.network.compute)
+    by_host[graph.node(view.nodes[static_cast<std::size_t>(rank)]).host].push_back(rank);
+  std::vector<std::vector<int>> hosts;
+  for (auto& [host, ranks] : by_host) hosts.push_back(std::move(ranks));
+  return hosts;
+}
+
 }  // namespace tutti::topology

@@ -51,4 +51,7 @@ ComputeNodes compute_nodes(const Graph& graph);
 /// kInvalidArgument if nothing computes, or a chosen place is not there or twice there.
 Result<View> view_of(const Graph& graph, const ViewOptions& options = {});
 
+/// By host, in order, its ranks in the view.
+std::vector<std::vector<int>> ranks_by_host(const Graph& graph, const View& view);
+
 }  // namespace tutti::topology

@@ -83,7 +83,8 @@ Result<std::string> XmlDocument::clean(std::string_view text) {
     return wrong(fmt::format("the file is binary (a zero byte at offset {})", zero));
   int codes = 0;
   std::string kept = without_codes(text, codes);
-  if (codes > 0) warnings_.push_back(fmt::format("{} terminal codes or control characters are left out", codes));
+  if (codes == 1) warnings_.push_back("1 terminal code or control character is left out");
+  if (codes > 1) warnings_.push_back(fmt::format("{} terminal codes or control characters are left out", codes));
   if (kept.starts_with("\xef\xbb\xbf")) kept.erase(0, 3);
   line_starts_ = {0};
   for (std::size_t i = 0; i < kept.size(); ++i) {

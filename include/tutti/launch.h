@@ -10,7 +10,7 @@
  *
  *   tuttiLaunchLocal(4, body, context, &outcome);   or the program forks its ranks itself.
  *
- * No MPI library is used. Every function returns ncclSuccess or an error whose text is in ncclGetLastError(NULL).
+ * No MPI library is used but by tuttiLaunchInitMpi. Every function returns ncclSuccess or an error whose text is in ncclGetLastError(NULL).
  */
 #ifndef TUTTI_LAUNCH_H
 #define TUTTI_LAUNCH_H
@@ -58,15 +58,33 @@ ncclResult_t tuttiLaunchDetect(tuttiLaunchInfo_t* info);
  * The ranks meet at a Unix socket whose name comes from the user's number, info->job and the number of the call. It is
  * not bound to MASTER_PORT, which torchrun's agent may own. TUTTI_RENDEZVOUS=file:/path names a path for the socket
  * instead (for jobs whose launcher gives no identity of its own, or ranks in different network namespaces). Only
- * processes of the same user are let in, and only those of the same job, size and call number. All ranks must be on
+ * processes of the same user are let in, and only those of the same job, size and call number. So far all ranks are on
  * one host.
  *
+ * Ranks on several hosts do not meet: each makes the same id of an address that all know, where rank 0 will listen. It is
+ * TUTTI_RENDEZVOUS=tcp:host:port, or MASTER_ADDR and the port after MASTER_PORT where the launcher says that not all
+ * ranks are on this host; the n-th call's id has the n-th port from there on. TUTTI_SECRET is the key (docs/hosts.md).
+ *
  * ncclInvalidArgument: NULL, or rank or size out of range.
- * ncclInvalidUsage: ranks on several hosts, a bad TUTTI_RENDEZVOUS, or rank 0 refuses this rank (wrong job or size).
+ * ncclInvalidUsage: ranks on several hosts without such an address, a bad TUTTI_RENDEZVOUS, or rank 0 refuses this rank (wrong job or size).
  * ncclSystemError: a system call failed.
  * ncclRemoteError: TUTTI_RENDEZVOUS_TIMEOUT_S (default 120) passed; the message lists the ranks that did not come, or
  * says what this rank waited for. */
 ncclResult_t tuttiLaunchUniqueId(const tuttiLaunchInfo_t* info, ncclUniqueId* id);
+
+/* For programs that want MPI to carry bytes between hosts (docs/hosts.md) and are linked with none, as tutti-perf --net mpi is: loads
+ * the MPI of the mpirun or srun that started this process and calls MPI_Init_thread(MPI_THREAD_MULTIPLE). Called by every rank of
+ * the job, before anything else of the library but tuttiLaunchDetect; does nothing the second time. tuttiLaunchUniqueId then gets
+ * the id by MPI, and needs no place to meet. Programs that use MPI themselves call MPI_Init_thread and none of this.
+ *
+ * ncclInvalidUsage: started by no MPI's launcher, MPI is initialised already, or it has no MPI_THREAD_MULTIPLE.
+ * ncclSystemError: there is no plug-in for that MPI (libtutti-openmpi.so, libtutti-mpich.so), or MPI_Init_thread failed. */
+ncclResult_t tuttiLaunchInitMpi(void);
+
+/* Ends what tuttiLaunchInitMpi began, by MPI_Finalize, which waits for all ranks of the job; nothing where it was not called. All
+ * communicators are destroyed by then.
+ * ncclSystemError: MPI_Finalize failed, or a rank has died and it was left out: it would wait for ever. */
+ncclResult_t tuttiLaunchFinalizeMpi(void);
 
 /* One rank's whole life. The return value becomes the process's exit code (its low 8 bits). */
 typedef int (*tuttiLaunchBody_t)(const tuttiLaunchInfo_t* info, const ncclUniqueId* id, void* context);

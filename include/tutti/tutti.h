@@ -18,6 +18,8 @@
 #ifndef TUTTI_TUTTI_H
 #define TUTTI_TUTTI_H
 
+#include <stdint.h>
+
 #include <nccl.h>
 
 #ifdef __cplusplus
@@ -153,6 +155,36 @@ typedef enum {
 ncclResult_t tuttiExplain(ncclComm_t comm, tuttiCollective_t collective, size_t count, ncclDataType_t datatype,
                           ncclRedOp_t op, int root, char* text, size_t size, size_t* needed);
 
+/* What would run for such calls on `comm`, from which size on, up to 1 GiB: a line for each change, with what is expected of it
+ * and why it was chosen. Arguments and text as in tuttiExplain, and errors. */
+ncclResult_t tuttiCommPlan(ncclComm_t comm, tuttiCollective_t collective, ncclDataType_t datatype, ncclRedOp_t op,
+                           int root, char* text, size_t size, size_t* needed);
+
+/* How good the plan of a call can be: the bounds that the machine sets (memory: every input read and every output written
+ * once; links between NUMA nodes, where the ranks sit on several; over hosts all links, with the cut that binds, the same text on
+ * every rank), the time that is expected of what would run, and
+ * why it was chosen. The memory's rate comes from the machine graph or, where that has none, is measured (on one host) by the first
+ * rank that asks: some tens of milliseconds on as many threads as it may use processors (16 at most).
+ * Arguments and text as in tuttiExplain, and errors. Without the plug-in of tuttiCommTopology only memory bounds. */
+ncclResult_t tuttiCommCertificate(ncclComm_t comm, tuttiCollective_t collective, size_t count, ncclDataType_t datatype,
+                                  ncclRedOp_t op, int root, char* text, size_t size, size_t* needed);
+
+/* ---- The machine ------------------------------------------------------------------------------------------------ */
+
+/* The machine graph that the ranks of `comm` see together, in the text form of docs/topology.md, which tutti-topo reads,
+ * and a comment line for each rank that says where it sits. The same on every rank. Any rank may ask; the first one looks
+ * at the machine, once for all ranks of its host (tens of milliseconds, more where drivers of GPUs have to wake up); over hosts one
+ * rank of each has looked when the communicator was made. What is not known of a host, and why, is in the graph's warnings.
+ *
+ * The text goes to text[size], cut to fit and always ended by a zero byte; text may be NULL if size is 0. *needed (if not
+ * NULL) is the size that holds all of it, the zero byte included.
+ * ncclSystemError: libtutti-topology.so is not beside libtutti.so or does not load (the message has the reason), or the machine
+ * cannot be looked at. ncclRemoteError: the rank that looks at it for all has not come to an end.
+ * ncclInvalidUsage: the communicator is not initialised yet. */
+ncclResult_t tuttiCommTopology(ncclComm_t comm, char* text, size_t size, size_t* needed);
+
+/* ---- Schedules and tunings of your own ----------------------------------------------------------------------------- */
+
 /* In which calls a schedule is right; one bit each. */
 typedef enum {
   tuttiScheduleOutOfPlace = 1,       /* out of place, data through slots */
@@ -189,6 +221,17 @@ ncclResult_t tuttiCommSetSchedule(ncclComm_t comm, const char* text, int* forms)
  * ncclInvalidUsage: a group is open or a call under way. What was set before stays. */
 ncclResult_t tuttiCommSetTuning(ncclComm_t comm, const char* text);
 
+/* *bytes gets how many bytes this rank has sent to other ranks by a network so far, headers of the library's own included:
+ * since the communicator was made, its making excluded. 0 where all ranks are on one host. To be asked by a thread that makes the
+ * communicator's calls, between two of them.
+ * ncclInvalidArgument: NULL. ncclInvalidUsage: still initialising. */
+ncclResult_t tuttiCommWireBytes(ncclComm_t comm, uint64_t* bytes);
+
+/* *name gets what carries bytes between this communicator's ranks: "mpi", "tcp", or "local" where all are on one host; a static
+ * string. TUTTI_NET chooses between the first two (docs/hosts.md).
+ * ncclInvalidArgument: NULL. ncclInvalidUsage: still initialising. */
+ncclResult_t tuttiCommTransport(ncclComm_t comm, const char** name);
+
 /* What could run for a call on `comm`: one line for each candidate, which is the tuning rule that makes it run for calls of
  * such a size; the line of the one that would run now comes first. Empty where there is no choice: with one rank, with count 0, and for
  * calls so small that their data travels in the lines that open them. Nothing is sent; the answer is for buffers that are on
@@ -198,6 +241,19 @@ ncclResult_t tuttiCommSetTuning(ncclComm_t comm, const char* text);
 ncclResult_t tuttiCandidateRules(ncclComm_t comm, tuttiCollective_t collective, const void* sendbuff, void* recvbuff,
                                  size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root, char* text,
                                  size_t size, size_t* needed);
+
+/* ---- Diagnosis -------------------------------------------------------------------------------------------------- */
+
+/* Where every rank of `comm` is, for whoever wonders why nothing moves: a line per rank with its last collective call ("rank 2: call
+ * #16, all_reduce count 100 float32 sum; 1 behind; its process has ended"), a line for each send or receive that waits for the other,
+ * and the failure if there is one. Never waits and takes part in nothing: any thread may ask while calls hang. A rank may be through
+ * with the call that it is shown in. A call that waits for 10 s, and then again whenever it has waited for twice as long, logs the same
+ * (NCCL_DEBUG=WARN).
+ *
+ * The text goes to text[size], cut to fit and always ended by a zero byte; text may be NULL if size is 0. *needed (if not NULL) is
+ * the size that holds all of it, the zero byte included.
+ * ncclInvalidArgument: text is NULL and size is not 0. ncclInvalidUsage: `comm` is not initialised yet. */
+ncclResult_t tuttiCommReport(ncclComm_t comm, char* text, size_t size, size_t* needed);
 
 #ifdef __cplusplus
 }

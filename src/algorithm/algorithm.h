@@ -24,6 +24,10 @@ struct Algorithm {
   bool reproducible = false;
   /// Partial sums are in wide messages only: with a float32 wire each sum is rounded once.
   bool wide_wire = false;
+  /// Follows the request's groups: without any there is nothing to gain.
+  bool in_groups = false;
+  /// Follows the request's groups where these are hosts; serves no other request.
+  bool over_hosts = false;
 };
 
 /// Every row, in the order the table is written.

@@ -68,7 +68,7 @@ void pass_down(schedule::StepBuilder& down, const Seat& seat, Endpoint place) {
   for (const int child : seat.children) down.to(push(child, place));
 }
 
-LaneProgram all_reduce(const Seat& seat, int units) {
+LaneProgram all_reduce(const Seat& seat, int units, int ahead_per_hop) {
   LaneProgram lane;
   const auto up = [&](int unit) {
     const Endpoint place = output({0, index(unit)});
@@ -85,7 +85,7 @@ LaneProgram all_reduce(const Seat& seat, int units) {
     auto result = step(lane).from(push(seat.parent, place)).to(place);
     pass_down(result, seat, place);
   };
-  const int ahead = seat.is_root() ? 0 : std::min(2 * seat.depth, units);
+  const int ahead = seat.is_root() ? 0 : std::min(ahead_per_hop * seat.depth, units);
   for (int unit = 0; unit < units + ahead; ++unit) {
     if (unit < units) up(unit);
     if (unit >= ahead && !seat.is_root()) down(unit - ahead);
@@ -246,15 +246,15 @@ int units_for(const std::vector<Parents>& lanes) {
   return std::max(1, kUnitsPerHop * deepest);
 }
 
-schedule::Schedule packed_trees(const std::vector<Parents>& lanes, int units) {
-  TUTTI_ASSERT(!lanes.empty() && units > 0);
+schedule::Schedule packed_trees(const std::vector<Parents>& lanes, int units, int ahead_per_hop) {
+  TUTTI_ASSERT(!lanes.empty() && units > 0 && ahead_per_hop > 0);
   schedule::Schedule made = empty_schedule(Collective::kAllReduce, lanes.front().size(), lanes.size());
   made.shape.units = index(units);
   for (const Parents& parents : lanes) {
     TUTTI_ASSERT(parents.size() == made.ranks.size());
     const std::vector<Seat> seats = seats_of(parents);
     for (std::size_t rank = 0; rank < seats.size(); ++rank)
-      made.ranks[rank].lanes.push_back(all_reduce(seats[rank], units));
+      made.ranks[rank].lanes.push_back(all_reduce(seats[rank], units, ahead_per_hop));
   }
   return made;
 }

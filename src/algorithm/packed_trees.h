@@ -13,11 +13,14 @@ inline constexpr int kNoParent = -1;
 /// By rank: its parent. Exactly one rank, the root, has none, and every rank leads there.
 using Parents = std::vector<int>;
 
+inline constexpr int kAheadPerHop = 4;
+
 /// All-reduce: in each lane sums go up the lane's tree and the result comes down it. A round has `units` units that follow
-/// each other through the tree: a rank sends unit u + d up before it waits for unit u to come down, d the hops to the root
-/// and back. Rounds do not overlap, so a round costs units + 2 depth messages in time: many units use the links well.
-/// The shares of all lanes are equal. Needs two slots.
-schedule::Schedule packed_trees(const std::vector<Parents>& lanes, int units = 1);
+/// each other through the tree: a rank sends unit u + d up before it waits for unit u to come down, d `ahead_per_hop` for each
+/// hop to the root. Two would do if messages took no time beside their bytes; four, if latency takes as long as the bytes.
+/// Rounds do not overlap, so a round costs units + 2 depth messages in time: many units use the links well.
+/// The shares of all lanes are equal. Needs as many slots as `ahead_per_hop`, and two.
+schedule::Schedule packed_trees(const std::vector<Parents>& lanes, int units = 1, int ahead_per_hop = kAheadPerHop);
 
 /// The units that a round needs to lose little between rounds: kUnitsPerHop for each hop of the deepest tree.
 inline constexpr int kUnitsPerHop = 128;

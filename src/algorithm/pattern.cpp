@@ -16,4 +16,11 @@ RankProgram one_lane(LaneProgram lane) {
   return program;
 }
 
+int group_of(const Request& request, int rank) {
+  if (request.groups != nullptr) return (*request.groups)[index(rank)];
+  int groups = 1;
+  while ((groups + 1) * (groups + 1) <= request.ranks) ++groups;
+  return rank * groups / request.ranks;
+}
+
 }  // namespace tutti::algorithm

@@ -22,6 +22,7 @@ using schedule::push;
 using schedule::RankProgram;
 using schedule::Request;
 using schedule::scratch;
+using schedule::Span;
 using schedule::step;
 
 using Build = RankProgram(const Request& request, int rank);
@@ -34,6 +35,10 @@ RankProgram one_lane(LaneProgram lane);
 
 /// A message of a sum under way: raw data of one rank as it is, of more a partial sum.
 inline Endpoint sum_message(int peer, bool of_one) { return of_one ? message(peer) : partial(peer); }
+
+/// The group of a rank: as the request says or, where that says nothing, of consecutive ranks, about as many groups as there
+/// are ranks in each.
+int group_of(const Request& request, int rank);
 
 /// `rank` steps further round the ring of `ranks`; distances may be negative, down to -ranks.
 constexpr int around(int rank, int distance, int ranks) { return (rank + distance + ranks) % ranks; }

@@ -1,5 +1,6 @@
 // The table of algorithms. To add one: a file with its function, the function's name below, its rows, a line in
 // meson.build. The tests run every row for every rank count up to 32, every root, in place and out of place.
+#include "algorithm/hierarchical.h"
 #include "algorithm/pattern.h"
 
 #include <algorithm>
@@ -7,16 +8,24 @@
 
 namespace tutti::algorithm {
 
-Build binomial, chain, halving_doubling, oneshot, p2p, pairwise, ring, tree, twoshot;
+using schedule::Shape;
+
+Build binomial, chain, halving_doubling, grouped, oneshot, p2p, pairwise, ring, tree, twoshot;
+
+Shape unit_per_column(const Request& request);  // of grouped
 
 namespace {
-
-using schedule::Shape;
 
 template <Collective... kServed>
 bool serves(const Request& request) {
   const auto is_rank = [&](int number) { return 0 <= number && number < request.ranks; };
   return ((request.collective == kServed) || ...) && is_rank(request.root) && is_rank(request.rank);
+}
+
+/// With a group for each rank, or without any.
+bool in_groups(const Request& request) {
+  if (request.collective != Collective::kAllReduce) return false;
+  return request.groups == nullptr || request.groups->size() == index(request.ranks);
 }
 
 /// The collective's own blocks (a rooted one's at the root), nothing cut.
@@ -49,6 +58,28 @@ Shape two_trees(const Request& request) {
   Shape shape = whole(request);
   shape.lanes = request.ranks > 1 ? 2 : 1;
   return shape;
+}
+
+/// Hosts of which one at least has several ranks: what would go across is met inside first.
+template <Collective... kServed>
+bool over_hosts(const Request& request) {
+  if (!serves<kServed...>(request) || request.groups == nullptr) return false;
+  if (request.groups->size() != index(request.ranks)) return false;
+  const int last = *std::ranges::max_element(*request.groups);
+  return last > 0 && last + 1 < request.ranks;
+}
+
+// What goes across, by name: template arguments need names of their own.
+constexpr char kRing[] = "ring", kTree[] = "tree", kTwoshot[] = "twoshot", kOneshot[] = "oneshot",
+               kDoubling[] = "halving_doubling", kBinomial[] = "binomial", kPairwise[] = "pairwise";
+
+template <const char* kAcross>
+Shape hosts_shape(const Request& request) {
+  return hierarchical_shape(request, hierarchy_of(request, kAcross));
+}
+template <const char* kAcross>
+schedule::RankProgram hosts(const Request& request, int rank) {
+  return hierarchical(request, hierarchy_of(request, kAcross), rank);
 }
 
 using enum Collective;
@@ -107,6 +138,31 @@ constexpr Algorithm kTable[] = {
    .supports = serves<kAllGather>, .shape = whole, .build = halving_doubling,
    .direct = true, .direct_in_place = true},
 
+  {.name = "grouped", .summary = "sums inside groups of near ranks, then between the groups, results back the same way",
+   .supports = in_groups, .shape = unit_per_column, .build = grouped,
+   .direct = true, .direct_in_place = true, .wide_wire = true, .in_groups = true},
+
+  {.name = "hosts_ring", .summary = "each host's ranks share a part each; a ring across the hosts on each part, results inside",
+   .supports = over_hosts<kAllReduce, kReduceScatter, kAllGather, kBroadcast, kReduce>, .shape = hosts_shape<kRing>, .build = hosts<kRing>,
+   .wide_wire = true, .over_hosts = true},
+  {.name = "hosts_tree", .summary = "each host's ranks share a part each; a double binary tree across the hosts, results inside",
+   .supports = over_hosts<kAllReduce, kBroadcast, kReduce>, .shape = hosts_shape<kTree>, .build = hosts<kTree>,
+   .wide_wire = true, .over_hosts = true},
+  {.name = "hosts_twoshot", .summary = "each host's ranks share a part each; of it each host sums a unit and sends it to all, results inside",
+   .supports = over_hosts<kAllReduce>, .shape = hosts_shape<kTwoshot>, .build = hosts<kTwoshot>,
+   .wide_wire = true, .over_hosts = true},
+  {.name = "hosts_oneshot", .summary = "each host's ranks share a part each; every host sends to every host, results inside",
+   .supports = over_hosts<kReduceScatter, kAllGather, kBroadcast, kReduce>, .shape = hosts_shape<kOneshot>, .build = hosts<kOneshot>,
+   .wide_wire = true, .over_hosts = true},
+  {.name = "hosts_doubling", .summary = "each host's ranks share a part each; pairs of hosts exchange all they have so far, results inside",
+   .supports = over_hosts<kAllReduce, kReduceScatter, kAllGather>, .shape = hosts_shape<kDoubling>, .build = hosts<kDoubling>,
+   .over_hosts = true},
+  {.name = "hosts_binomial", .summary = "each host's ranks share a part each; a binomial tree across the hosts, results inside",
+   .supports = over_hosts<kBroadcast, kReduce>, .shape = hosts_shape<kBinomial>, .build = hosts<kBinomial>,
+   .wide_wire = true, .over_hosts = true},
+  {.name = "hosts_pairwise", .summary = "blocks go to the rank of the receiver's place on the own host, and from there across",
+   .supports = over_hosts<kAllToAll>, .shape = hosts_shape<kPairwise>, .build = hosts<kPairwise>, .over_hosts = true},
+
   {.name = "pairwise", .summary = "exchange rounds: to the rank k ahead, from the rank k behind",
    .supports = serves<kAllToAll>, .shape = whole, .build = pairwise, .direct = true},
 
@@ -126,6 +182,8 @@ constexpr Algorithm kTable[] = {
 
 constexpr PlannedAlgorithm kPlanned[] = {
   {.name = "packed_trees", .summary = "trees that together use all that the links have, one for each lane, or each lane and rank"},
+  {.name = "packed_pairs", .summary = "the same where links differ in their two directions: sums up one tree, results down another"},
+  {.name = "hierarchical", .summary = "sums inside each host, a pattern of this table across hosts on each rail, results inside"},
 };
 // clang-format on
 
@@ -142,6 +200,7 @@ const Algorithm* find(std::string_view name, const Request& request) {
 
 schedule::Schedule make_schedule(const Algorithm& algorithm, const Request& request) {
   schedule::Schedule made{std::string(algorithm.name), request, algorithm.shape(request), {}};
+  made.request.groups = nullptr;
   made.ranks.reserve(static_cast<std::size_t>(request.ranks));
   for (int rank = 0; rank < request.ranks; ++rank) made.ranks.push_back(algorithm.build(request, rank));
   return made;

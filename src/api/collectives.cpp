@@ -6,12 +6,19 @@
 namespace tutti::api {
 namespace {
 
+[[gnu::noinline]] Status submit_checked(comm::Communicator& communicator, const RawCall& call) {
+  TUTTI_TRY_ASSIGN(const comm::CallArgs args, checked_call(communicator, call));
+  return comm::submit(communicator, args);
+}
+
 ncclResult_t submit(const char* function, const RawCall& call) noexcept {
   return boundary(function, call.comm, InGroup::kFailsGroup, [&]() -> Status {
-    TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(call.comm));
-    if (const comm::CallArgs* repeated = repeated_call(call)) return comm::submit(*communicator, *repeated);
-    TUTTI_TRY_ASSIGN(const comm::CallArgs args, checked_call(*communicator, call));
-    return comm::submit(*communicator, args);
+    comm::Communicator* const communicator = comm::find(call.comm);
+    if (communicator == nullptr) [[unlikely]]
+      return checked_communicator(call.comm).error();
+    if (const comm::CallArgs* repeated = repeated_call(call)) [[likely]]
+      return comm::submit(*communicator, *repeated);
+    return submit_checked(*communicator, call);
   });
 }
 

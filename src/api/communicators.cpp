@@ -3,6 +3,11 @@
 #include "api/export.h"
 #include "api/registrations.h"
 #include "api/validation.h"
+#include "comm/device_memory.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
 
 namespace tutti::api {
 namespace {
@@ -46,7 +51,8 @@ TUTTI_NCCL_API(ncclResult_t, CommUserRank, const ncclComm_t comm, int* rank) {
 
 // Host memory has no device number; 0 is what programs can pass on to whatever they do with it.
 TUTTI_NCCL_API(ncclResult_t, CommCuDevice, const ncclComm_t comm, int* device) {
-  return tutti::api::ask("ncclCommCuDevice", comm, device, "device", [](Communicator&) { return 0; });
+  return tutti::api::ask("ncclCommCuDevice", comm, device, "device",
+                         [](Communicator& c) { return std::max(0, tutti::comm::device_of(c)); });
 }
 
 TUTTI_NCCL_API(ncclResult_t, CommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError) {
@@ -68,4 +74,14 @@ TUTTI_NCCL_API(ncclResult_t, CommDestroy, ncclComm_t comm) {
 
 TUTTI_NCCL_API(ncclResult_t, CommAbort, ncclComm_t comm) {
   return tutti::api::end("ncclCommAbort", comm, tutti::comm::abort);
+}
+
+TUTTI_NCCL_API(ncclResult_t, CommRevoke, ncclComm_t comm, int revokeFlags) {
+  return tutti::api::boundary("ncclCommRevoke", comm, tutti::api::InGroup::kFailsGroup, [&]() -> tutti::Status {
+    TUTTI_TRY_ASSIGN(Communicator * communicator, tutti::api::checked_communicator(comm));
+    if (revokeFlags != NCCL_REVOKE_DEFAULT)
+      return tutti::error(tutti::Code::kInvalidArgument,
+                          fmt::format("revokeFlags is {}; pass NCCL_REVOKE_DEFAULT (0)", revokeFlags));
+    return tutti::comm::revoke(*communicator);
+  });
 }

@@ -101,7 +101,7 @@ Result<comm::Options> read_config(const ncclConfig_t* config) {
   options.split_share = copy.splitShare == 1;
   if (copy.version >= kCommNameSince && copy.commName) options.name = copy.commName;
   if (copy.version >= kNetNameSince && copy.netName)
-    log_info("config.netName \"{}\" has no effect: all ranks are on one host", copy.netName);
+    log_info("config.netName \"{}\" has no effect: TUTTI_NET chooses the network", copy.netName);
   return options;
 }
 

@@ -6,6 +6,8 @@
 #include "api/device_choice.h"
 #include "api/export.h"
 #include "api/validation.h"
+#include "base/config.h"
+#include "comm/device_memory.h"
 
 #include <algorithm>
 #include <cstring>
@@ -53,14 +55,36 @@ Status check_devices(int count, const int* devices) {
   return {};
 }
 
+/// Before threads are started for them: all of them exist, and none has two ranks unless that is allowed.
+Status check_device_list(const std::vector<comm::Options>& options) {
+  if (options[0].device == comm::kHostMemory) return {};
+  TUTTI_TRY_ASSIGN(const int count, comm::usable_device_count());
+  for (std::size_t i = 0; i < options.size(); ++i) {
+    const int device = options[i].device;
+    if (device >= count)
+      return error(Code::kInvalidArgument,
+                   fmt::format("rank {} would be on GPU {}, but this process sees {} (numbered from 0); pass others in "
+                               "devlist",
+                               i, device, count));
+    const auto same = [&](const comm::Options& other) { return other.device == device; };
+    if (!config().multi_rank_gpu && std::count_if(options.begin(), options.end(), same) > 1)
+      return error(
+          Code::kInvalidUsage,
+          fmt::format("devlist has GPU {} more than once; set NCCL_MULTI_RANK_GPU_ENABLE=1 to let ranks share one",
+                      device));
+  }
+  return {};
+}
+
 /// All ranks in one group; the group is closed whatever happens in it.
-Status create_in_group(std::vector<comm::Handle>& handles) {
+Status create_in_group(std::vector<comm::Handle>& handles, const std::vector<comm::Options>& options) {
   const int ranks = static_cast<int>(handles.size());
   TUTTI_TRY_ASSIGN(const comm::UniqueId id, comm::make_unique_id());
   TUTTI_TRY(comm::group_start());
   Status joined;
   for (int rank = 0; rank < ranks && !failed(joined); ++rank) {
-    joined = comm::init_rank(&handles[static_cast<std::size_t>(rank)], {&id, 1}, ranks, rank, default_options());
+    joined = comm::init_rank(&handles[static_cast<std::size_t>(rank)], {&id, 1}, ranks, rank,
+                             options[static_cast<std::size_t>(rank)]);
   }
   if (failed(joined)) comm::fail_group(joined.error());
   Status ended = comm::group_end();
@@ -70,9 +94,14 @@ Status create_in_group(std::vector<comm::Handle>& handles) {
 Status create_all(ncclComm_t* comms, int count, const int* devices) {
   TUTTI_TRY(checked_pointer(comms, "comm"));
   TUTTI_TRY(check_devices(count, devices));
-  TUTTI_TRY(check_device());
+  TUTTI_TRY_ASSIGN(const int device, chosen_device());
+  std::vector<comm::Options> options(static_cast<std::size_t>(count), default_options());
+  for (int i = 0; device != comm::kHostMemory && i < count; ++i) {
+    options[static_cast<std::size_t>(i)].device = devices ? devices[i] : i;
+  }
+  TUTTI_TRY(check_device_list(options));
   std::vector<comm::Handle> handles(static_cast<std::size_t>(count), nullptr);
-  Status status = create_in_group(handles);
+  Status status = create_in_group(handles, options);
   if (failed(status)) {
     // What went wrong is in `status`; how the others end adds nothing.
     for (comm::Handle& handle : handles) {
@@ -99,6 +128,44 @@ Status split(ncclComm_t comm, int color, int key, ncclComm_t* child, const ncclC
   return comm::split(*parent, color, key, reinterpret_cast<comm::Handle*>(child), config ? &options : nullptr);
 }
 
+/// The ranks to leave out, ascending.
+Result<std::vector<int>> checked_exclusions(const comm::Communicator& parent, const int* ranks, int count) {
+  const int size = comm::size_of(parent);
+  if (count < 1 || count >= size)
+    return error(Code::kInvalidArgument,
+                 fmt::format("excludeRanksCount is {}; a communicator of {} ranks can leave out 1 to {}", count, size,
+                             size - 1));
+  TUTTI_TRY(checked_pointer(ranks, "excludeRanksList"));
+  std::vector<int> sorted(ranks, ranks + count);
+  std::ranges::sort(sorted);
+  for (int i = 0; i < count; ++i) {
+    if (ranks[i] < 0 || ranks[i] >= size)
+      return error(Code::kInvalidArgument,
+                   fmt::format("excludeRanksList[{}] is {}; ranks are 0 to {}", i, ranks[i], size - 1));
+    if (ranks[i] == comm::rank_of(parent))
+      return error(Code::kInvalidArgument,
+                   fmt::format("excludeRanksList[{}] is {}, the rank that calls: ranks that are left out do not call",
+                               i, ranks[i]));
+  }
+  const auto twice = std::ranges::adjacent_find(sorted);
+  if (twice != sorted.end())
+    return error(Code::kInvalidArgument, fmt::format("rank {} is in excludeRanksList twice", *twice));
+  return sorted;
+}
+
+Status shrink(ncclComm_t comm, const int* ranks, int count, ncclComm_t* child, const ncclConfig_t* config, int flags) {
+  TUTTI_TRY_ASSIGN(comm::Communicator * parent, checked_communicator(comm));
+  TUTTI_TRY(checked_pointer(child, "newcomm"));
+  *child = nullptr;
+  if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)
+    return error(Code::kInvalidArgument,
+                 fmt::format("shrinkFlags is {}; pass NCCL_SHRINK_DEFAULT (0) or NCCL_SHRINK_ABORT (1)", flags));
+  TUTTI_TRY_ASSIGN(const std::vector<int> excluded, checked_exclusions(*parent, ranks, count));
+  TUTTI_TRY_ASSIGN(const comm::Options options, read_config(config));
+  return comm::shrink(*parent, excluded, flags == NCCL_SHRINK_ABORT, reinterpret_cast<comm::Handle*>(child),
+                      config ? &options : nullptr);
+}
+
 }  // namespace
 
 Status create_rank(ncclComm_t* comm, int ranks, const ncclUniqueId* ids, int id_count, int rank,
@@ -108,9 +175,10 @@ Status create_rank(ncclComm_t* comm, int ranks, const ncclUniqueId* ids, int id_
   TUTTI_TRY(check_ranks(ranks, rank));
   TUTTI_TRY_ASSIGN(const std::vector<comm::UniqueId> copies, checked_ids(ids, id_count, ranks));
   if (!options.ok()) return options.error();
-  TUTTI_TRY(check_device());
+  comm::Options placed = options.value();
+  TUTTI_TRY_ASSIGN(placed.device, chosen_device());
   comm::Handle handle = nullptr;
-  Status status = comm::init_rank(&handle, copies, ranks, rank, options.value());
+  Status status = comm::init_rank(&handle, copies, ranks, rank, placed);
   if (!failed(status)) *comm = static_cast<ncclComm_t>(handle);
   return status;
 }
@@ -156,4 +224,11 @@ TUTTI_NCCL_API(ncclResult_t, CommSplit, ncclComm_t comm, int color, int key, ncc
                ncclConfig_t* config) {
   return boundary("ncclCommSplit", comm, InGroup::kFailsGroup,
                   [&] { return tutti::api::split(comm, color, key, newcomm, config); });
+}
+
+TUTTI_NCCL_API(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
+               ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags) {
+  return boundary("ncclCommShrink", comm, InGroup::kFailsGroup, [&] {
+    return tutti::api::shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags);
+  });
 }

@@ -7,10 +7,11 @@
 
 namespace tutti::api {
 
-/// InvalidUsage where this build cannot serve it; the choice before stays.
+/// InvalidUsage where no device can be used: the message says why; the choice before stays.
 Status choose_device(tuttiDevice_t device);
 
-/// InvalidUsage if the environment asks this thread's communicators onto a device that cannot be served.
-Status check_device();
+/// What a communicator that is made now works on: comm::kHostMemory, or the current device. Unless the thread or TUTTI_DEVICE has chosen, a
+/// device if there is one. InvalidUsage if one was asked for that cannot be used.
+Result<int> chosen_device();
 
 }  // namespace tutti::api

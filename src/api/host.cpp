@@ -56,6 +56,30 @@ Status import(int fd, void** ptr, std::size_t* bytes) {
 /// An answer about a call, as text: comm::explain or comm::candidate_rules.
 using Answer = Result<std::string> (*)(comm::Communicator&, const comm::CallArgs&);
 
+/// Before anything is done for the answer.
+Status check_room(const char* text, std::size_t size) {
+  if (text || size == 0) return {};
+  return error(Code::kInvalidArgument,
+               fmt::format("text is NULL, but size is {}; pass 0 to ask for the size only", size));
+}
+
+/// As much of it as fits.
+void hand_over(const std::string& answer, char* text, std::size_t size, std::size_t* needed) {
+  if (needed) *needed = answer.size() + 1;
+  if (size == 0) return;
+  const std::size_t shown = std::min(answer.size(), size - 1);
+  std::memcpy(text, answer.data(), shown);
+  text[shown] = '\0';
+}
+
+Status tell_topology(ncclComm_t comm, char* text, std::size_t size, std::size_t* needed) {
+  TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
+  TUTTI_TRY(check_room(text, size));
+  TUTTI_TRY_ASSIGN(const std::string graph, comm::topology(*communicator));
+  hand_over(graph, text, size, needed);
+  return {};
+}
+
 Status explain(ncclComm_t comm, tuttiCollective_t collective, RawCall call, Answer answer, char* text, std::size_t size,
                std::size_t* needed) {
   TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
@@ -63,17 +87,19 @@ Status explain(ncclComm_t comm, tuttiCollective_t collective, RawCall call, Answ
   if (value < 0 || value >= kCollectives)
     return error(Code::kInvalidArgument,
                  fmt::format("collective is {}; pass tuttiAllReduce (0) to tuttiRecv ({})", value, kCollectives - 1));
-  if (!text && size > 0)
-    return error(Code::kInvalidArgument,
-                 fmt::format("text is NULL, but size is {}; pass 0 to ask for the size only", size));
+  TUTTI_TRY(check_room(text, size));
   call.collective = static_cast<Collective>(value);
   TUTTI_TRY_ASSIGN(const comm::CallArgs args, checked_shape(*communicator, call));
   TUTTI_TRY_ASSIGN(const std::string plan, answer(*communicator, args));
-  if (needed) *needed = plan.size() + 1;
-  if (size == 0) return {};
-  const std::size_t shown = std::min(plan.size(), size - 1);
-  std::memcpy(text, plan.data(), shown);
-  text[shown] = '\0';
+  hand_over(plan, text, size, needed);
+  return {};
+}
+
+Status report_ranks(ncclComm_t comm, char* text, std::size_t size, std::size_t* needed) {
+  TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
+  TUTTI_TRY(check_room(text, size));
+  TUTTI_TRY_ASSIGN(const std::string ranks, comm::report_of(*communicator));
+  hand_over(ranks, text, size, needed);
   return {};
 }
 
@@ -169,6 +195,28 @@ TUTTI_API(ncclResult_t, tuttiExplain, ncclComm_t comm, tuttiCollective_t collect
   });
 }
 
+TUTTI_API(ncclResult_t, tuttiCommPlan, ncclComm_t comm, tuttiCollective_t collective, ncclDataType_t datatype,
+          ncclRedOp_t op, int root, char* text, size_t size, size_t* needed) {
+  return boundary("tuttiCommPlan", comm, [&] {
+    return tutti::api::explain(comm, collective,
+                               {.collective = {}, .count = 1, .type = datatype, .op = op, .root = root},
+                               tutti::comm::plan_by_size, text, size, needed);
+  });
+}
+
+TUTTI_API(ncclResult_t, tuttiCommCertificate, ncclComm_t comm, tuttiCollective_t collective, size_t count,
+          ncclDataType_t datatype, ncclRedOp_t op, int root, char* text, size_t size, size_t* needed) {
+  return boundary("tuttiCommCertificate", comm, [&] {
+    return tutti::api::explain(comm, collective,
+                               {.collective = {}, .count = count, .type = datatype, .op = op, .root = root},
+                               tutti::comm::certificate, text, size, needed);
+  });
+}
+
+TUTTI_API(ncclResult_t, tuttiCommTopology, ncclComm_t comm, char* text, size_t size, size_t* needed) {
+  return boundary("tuttiCommTopology", comm, [&] { return tutti::api::tell_topology(comm, text, size, needed); });
+}
+
 TUTTI_API(ncclResult_t, tuttiCandidateRules, ncclComm_t comm, tuttiCollective_t collective, const void* sendbuff,
           void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root, char* text, size_t size,
           size_t* needed) {
@@ -194,9 +242,31 @@ TUTTI_API(ncclResult_t, tuttiCommSetSchedule, ncclComm_t comm, const char* text,
   });
 }
 
+TUTTI_API(ncclResult_t, tuttiCommWireBytes, ncclComm_t comm, uint64_t* bytes) {
+  return boundary("tuttiCommWireBytes", comm, [&]() -> Status {
+    TUTTI_TRY(tutti::api::checked_pointer(bytes, "bytes"));
+    TUTTI_TRY_ASSIGN(tutti::comm::Communicator * communicator, tutti::api::checked_communicator(comm));
+    TUTTI_TRY_ASSIGN(*bytes, tutti::comm::wire_bytes(*communicator));
+    return {};
+  });
+}
+
+TUTTI_API(ncclResult_t, tuttiCommTransport, ncclComm_t comm, const char** name) {
+  return boundary("tuttiCommTransport", comm, [&]() -> Status {
+    TUTTI_TRY(tutti::api::checked_pointer(name, "name"));
+    TUTTI_TRY_ASSIGN(tutti::comm::Communicator * communicator, tutti::api::checked_communicator(comm));
+    TUTTI_TRY_ASSIGN(*name, tutti::comm::transport_name(*communicator));
+    return {};
+  });
+}
+
 TUTTI_API(ncclResult_t, tuttiCommSetTuning, ncclComm_t comm, const char* text) {
   return boundary("tuttiCommSetTuning", comm, [&]() -> Status {
     TUTTI_TRY_ASSIGN(tutti::comm::Communicator * communicator, tutti::api::checked_communicator(comm));
     return tutti::comm::set_tuning(*communicator, text);
   });
+}
+
+TUTTI_API(ncclResult_t, tuttiCommReport, ncclComm_t comm, char* text, size_t size, size_t* needed) {
+  return boundary("tuttiCommReport", comm, [&] { return tutti::api::report_ranks(comm, text, size, needed); });
 }

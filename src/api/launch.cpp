@@ -8,6 +8,7 @@
 #include <tutti/launch.h>
 
 #include <cstring>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -26,6 +27,16 @@ Status unique_id_for(const tuttiLaunchInfo_t* info, ncclUniqueId* id) {
     return error(Code::kInvalidArgument, "info was not filled in by tuttiLaunchDetect or tuttiLaunchLocal");
   comm::UniqueId made;
   static_assert(sizeof(made) == sizeof(*id));
+  TUTTI_TRY_ASSIGN(const std::optional<comm::UniqueId> by_mpi, comm::id_by_mpi(*info));
+  if (by_mpi) {
+    std::memcpy(id, &*by_mpi, sizeof(*id));
+    return {};
+  }
+  TUTTI_TRY_ASSIGN(const std::optional<comm::UniqueId> by_tcp, comm::launched_id(*info));
+  if (by_tcp) {
+    std::memcpy(id, &*by_tcp, sizeof(*id));
+    return {};
+  }
   if (info->rank == 0) {
     TUTTI_TRY_ASSIGN(made, comm::make_unique_id());
   }
@@ -58,6 +69,14 @@ TUTTI_API(ncclResult_t, tuttiLaunchDetect, tuttiLaunchInfo_t* info) {
 
 TUTTI_API(ncclResult_t, tuttiLaunchUniqueId, const tuttiLaunchInfo_t* info, ncclUniqueId* id) {
   return boundary("tuttiLaunchUniqueId", nullptr, [&] { return tutti::api::unique_id_for(info, id); });
+}
+
+TUTTI_API(ncclResult_t, tuttiLaunchInitMpi, void) {
+  return boundary("tuttiLaunchInitMpi", nullptr, [] { return tutti::comm::launch_mpi(); });
+}
+
+TUTTI_API(ncclResult_t, tuttiLaunchFinalizeMpi, void) {
+  return boundary("tuttiLaunchFinalizeMpi", nullptr, [] { return tutti::comm::end_launched_mpi(); });
 }
 
 TUTTI_API(ncclResult_t, tuttiLaunchLocal, int ranks, tuttiLaunchBody_t body, void* context,

@@ -1,8 +1,10 @@
 // Shared memory, registered buffers and windows.
 #include "api/boundary.h"
+#include "api/device_choice.h"
 #include "api/export.h"
 #include "api/registrations.h"
 #include "api/validation.h"
+#include "comm/device_memory.h"
 #include "transport/shared_memory.h"
 
 #include <cstdint>
@@ -63,13 +65,20 @@ TUTTI_NCCL_API(ncclResult_t, MemAlloc, void** ptr, size_t size) {
   return boundary("ncclMemAlloc", nullptr, [&]() -> tutti::Status {
     TUTTI_TRY(tutti::api::checked_pointer(ptr, "ptr"));
     *ptr = nullptr;
-    TUTTI_TRY_ASSIGN(*ptr, tutti::transport::shared_allocate(size));
+    TUTTI_TRY_ASSIGN(const int device, tutti::api::chosen_device());
+    const bool on_host = device == tutti::comm::kHostMemory;
+    TUTTI_TRY_ASSIGN(*ptr,
+                     on_host ? tutti::transport::shared_allocate(size) : tutti::comm::allocate_device_memory(size));
     return {};
   });
 }
 
 TUTTI_NCCL_API(ncclResult_t, MemFree, void* ptr) {
-  return boundary("ncclMemFree", nullptr, [&] { return ptr ? tutti::transport::shared_free(ptr) : tutti::Status(); });
+  return boundary("ncclMemFree", nullptr, [&]() -> tutti::Status {
+    if (!ptr) return {};
+    if (tutti::comm::is_device_allocation(ptr)) return tutti::comm::free_device_memory(ptr);
+    return tutti::transport::shared_free(ptr);
+  });
 }
 
 TUTTI_NCCL_API(ncclResult_t, CommRegister, const ncclComm_t comm, void* buff, size_t size, void** handle) {

@@ -2,6 +2,7 @@
 #include "api/boundary.h"
 #include "api/export.h"
 #include "api/validation.h"
+#include "comm/device_memory.h"
 
 #include <cstring>
 
@@ -20,9 +21,16 @@ Status create(ncclRedOp_t* op, const void* scalar, ncclDataType_t datatype, nccl
   if (where != ncclScalarDevice && where != ncclScalarHostImmediate)
     return error(Code::kInvalidArgument,
                  fmt::format("residence is {}; pass ncclScalarDevice (0) or ncclScalarHostImmediate (1)", where));
-  std::uint64_t scale = 0;
-  std::memcpy(&scale, scalar, size_of(type));
-  *op = static_cast<ncclRedOp_t>(ncclNumOps + comm::create_scaled_sum(*communicator, type, scale));
+  comm::ScaledSum sum{type, 0};
+  // On a GPU such a factor is read when the call runs, as NCCL does; elsewhere now.
+  sum.is_address = where == ncclScalarDevice && comm::device_of(*communicator) != comm::kHostMemory &&
+                   comm::is_device_visible(scalar);
+  if (sum.is_address) {
+    sum.scale = reinterpret_cast<std::uintptr_t>(scalar);
+  } else {
+    std::memcpy(&sum.scale, scalar, size_of(type));
+  }
+  *op = static_cast<ncclRedOp_t>(ncclNumOps + comm::create_scaled_sum(*communicator, sum));
   return {};
 }
 

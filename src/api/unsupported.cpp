@@ -25,16 +25,6 @@ ncclResult_t unsupported(const char* function, const char* what, ncclComm_t comm
 using tutti::api::kDeviceApi;
 using tutti::api::unsupported;
 
-TUTTI_NCCL_API(ncclResult_t, CommShrink, ncclComm_t comm, int*, int, ncclComm_t* newcomm, ncclConfig_t*, int) {
-  if (newcomm) *newcomm = nullptr;
-  return unsupported("ncclCommShrink",
-                     "making a communicator without some ranks; ncclCommSplit serves while all ranks live: it", comm);
-}
-
-TUTTI_NCCL_API(ncclResult_t, CommRevoke, ncclComm_t comm, int) {
-  return unsupported("ncclCommRevoke", "revoking a communicator; ncclCommAbort ends its calls: it", comm);
-}
-
 // The device API's host side. nccl_device.h, which declares it, is not part of this library; only the calling
 // convention matters here: plain C, and a team of three numbers that travels by value.
 extern "C" {

@@ -1,5 +1,6 @@
 #include "api/validation.h"
 
+#include "comm/device_memory.h"
 #include "executor/stream.h"
 
 #include <cstdint>
@@ -69,6 +70,7 @@ Status check_op(comm::Communicator& communicator, const RawCall& call, comm::Cal
   args.op = ReduceOp::kSum;
   args.scaled = true;
   args.scale = scaled.value().scale;
+  args.scale_is_address = scaled.value().is_address;
   return {};
 }
 
@@ -137,7 +139,26 @@ Status check_buffers(const comm::CallArgs& args, int ranks, int rank) {
                              in_place_rule(extent.in_place, rank, block_bytes)));
 }
 
-Status check_stream(const void* stream) {
+/// Of the buffers that this rank's call uses.
+Status check_memory(const comm::Communicator& communicator, const comm::CallArgs& args) {
+  if (args.count == 0) return {};
+  const Extent extent = extent_of(args.collective, static_cast<std::size_t>(comm::size_of(communicator)),
+                                  comm::rank_of(communicator) == args.root);
+  if (extent.send_blocks > 0) TUTTI_TRY(comm::check_memory(communicator, args.send, "sendbuff"));
+  if (extent.receive_blocks > 0 && args.receive != args.send) {
+    TUTTI_TRY(comm::check_memory(communicator, args.receive, "recvbuff"));
+  }
+  return {};
+}
+
+/// On a device, what cudaStream_t's value means is CUDA's to check; but a host stream is certainly none.
+Status check_stream(const comm::Communicator& communicator, const void* stream) {
+  const bool on_host = comm::device_of(communicator) == comm::kHostMemory;
+  if (!on_host) {
+    if (!stream || !executor::stream_valid(const_cast<void*>(stream))) return {};
+    return invalid(fmt::format("stream {} is a host stream, and this communicator works on a GPU; pass a cudaStream_t",
+                               fmt::ptr(stream)));
+  }
   if (!stream || executor::stream_valid(const_cast<void*>(stream))) return {};
   return invalid(
       fmt::format("stream {} is not a host stream: this communicator works on host memory; pass one that "
@@ -155,11 +176,14 @@ struct KnownCall {
 };
 /// Receives by themselves: they come in pairs with sends.
 thread_local KnownCall known_calls[2];
-KnownCall& known_call(Collective collective) { return known_calls[collective == Collective::kReceive ? 1 : 0]; }
+/// Where they are, once there is one: found without calling a function (comm/this_thread.h says more).
+constinit thread_local KnownCall* where_known [[gnu::tls_model("initial-exec")]] = nullptr;
+std::size_t known_index(Collective collective) { return collective == Collective::kReceive ? 1 : 0; }
 
 /// Calls on streams, and PreMulSum's operators, which may be destroyed, are checked anew each time.
 void remember(const RawCall& call, const comm::CallArgs& args, int ranks, int rank) {
-  KnownCall& known = known_call(args.collective);
+  where_known = known_calls;
+  KnownCall& known = where_known[known_index(args.collective)];
   known.call.comm = nullptr;
   if (call.stream || args.scaled) return;
   const Extent extent = extent_of(args.collective, static_cast<std::size_t>(ranks), rank == args.root);
@@ -174,24 +198,30 @@ void remember(const RawCall& call, const comm::CallArgs& args, int ranks, int ra
                                                                          : 0;
 }
 
+/// Whether other buffers are right too.
+bool fits(const KnownCall& k, const void* send, const void* receive) {
+  if (comm::devices_are_known()) return false;  // they may be a device's
+  if ((k.send_bytes != 0 && !send) || (k.receive_bytes != 0 && !receive)) return false;
+  if (k.send_bytes == 0 || k.receive_bytes == 0) return true;
+  const std::uintptr_t distance = reinterpret_cast<std::uintptr_t>(receive) - reinterpret_cast<std::uintptr_t>(send);
+  const bool apart = distance >= k.send_bytes && 0 - distance >= k.receive_bytes;
+  return apart || distance == k.in_place_distance;
+}
+
 }  // namespace
 
 const comm::CallArgs* repeated_call(const RawCall& call) {
-  KnownCall& k = known_call(call.collective);
+  if (where_known == nullptr) [[unlikely]]
+    return nullptr;
+  KnownCall& k = where_known[known_index(call.collective)];
   const RawCall& last = k.call;
   if (call.comm != last.comm || call.count != last.count || call.collective != last.collective ||
       call.type != last.type || call.op != last.op || call.root != last.root || call.stream || !call.comm) {
     return nullptr;
   }
-  if ((k.send_bytes != 0 && !call.send) || (k.receive_bytes != 0 && !call.receive)) return nullptr;
-  if (k.send_bytes != 0 && k.receive_bytes != 0) {
-    const std::uintptr_t distance =
-        reinterpret_cast<std::uintptr_t>(call.receive) - reinterpret_cast<std::uintptr_t>(call.send);
-    const bool apart = distance >= k.send_bytes && 0 - distance >= k.receive_bytes;
-    if (!apart && distance != k.in_place_distance) return nullptr;
-  }
-  k.args.send = call.send;
-  k.args.receive = call.receive;
+  if ((call.send != last.send || call.receive != last.receive) && !fits(k, call.send, call.receive)) return nullptr;
+  k.call.send = k.args.send = call.send;
+  k.call.receive = k.args.receive = call.receive;
   return &k.args;
 }
 
@@ -228,8 +258,10 @@ Result<comm::CallArgs> checked_shape(comm::Communicator& communicator, const Raw
 Result<comm::CallArgs> checked_call(comm::Communicator& communicator, const RawCall& call) {
   TUTTI_TRY_ASSIGN(const comm::CallArgs args, checked_shape(communicator, call));
   TUTTI_TRY(check_buffers(args, comm::size_of(communicator), comm::rank_of(communicator)));
-  TUTTI_TRY(check_stream(args.stream));
-  remember(call, args, comm::size_of(communicator), comm::rank_of(communicator));
+  TUTTI_TRY(check_stream(communicator, args.stream));
+  TUTTI_TRY(check_memory(communicator, args));
+  if (comm::device_of(communicator) == comm::kHostMemory)
+    remember(call, args, comm::size_of(communicator), comm::rank_of(communicator));
   return args;
 }
 

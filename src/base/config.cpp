@@ -15,6 +15,7 @@
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tutti {
@@ -107,6 +108,48 @@ class Reader {
     return LogLevel::kWarn;
   }
 
+  /// NCCL_DEBUG_SUBSYS: "INIT,GRAPH", "^TUNING", "ALL". NCCL's other subjects are no mistake; nothing here is about them.
+  void read_subjects(const char* key, unsigned& subjects) {
+    const auto value = text(key);
+    if (!value) return;
+    constexpr std::pair<std::string_view, unsigned> kNames[] = {
+        {"init", 1},  {"graph", 2}, {"tuning", 4}, {"bootstrap", 8}, {"env", 16},  {"all", ~0u},
+        {"coll", 0},  {"p2p", 0},   {"shm", 0},    {"net", 0},       {"alloc", 0}, {"call", 0},
+        {"proxy", 0}, {"nvls", 0},  {"reg", 0},    {"profile", 0},   {"ras", 0}};
+    std::string list = lower(*value);
+    const bool exclude = list.front() == '^';
+    if (exclude) list.erase(0, 1);
+    unsigned named = 0;
+    for (std::size_t begin = 0; begin <= list.size();) {
+      const std::size_t end = std::min(list.find(',', begin), list.size());
+      const std::string_view word = std::string_view(list).substr(begin, end - begin);
+      const auto* const found =
+          std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& name) { return name.first == word; });
+      if (found == std::end(kNames)) {
+        reject(key, *value,
+               "a list of INIT, GRAPH, TUNING, BOOTSTRAP, ENV, ALL or NCCL's other subjects, such as INIT,GRAPH; ^ in "
+               "front leaves out those listed");
+        return;
+      }
+      named |= found->second;
+      begin = end + 1;
+    }
+    subjects = exclude ? ~named : named;
+  }
+
+  /// A rank.
+  void read_rank(const char* key, int& field) {
+    const auto value = text(key);
+    if (!value) return;
+    int number = 0;
+    const auto [end, failure] = std::from_chars(value->data(), value->data() + value->size(), number);
+    if (failure == std::errc() && end == value->data() + value->size() && number >= 0) {
+      field = number;
+    } else {
+      reject(key, *value, "a rank, 0 or more");
+    }
+  }
+
   /// NCCL_PROTO's list of protocols: whether it leaves only those with flags in their words.
   void read_protocols(const char* key, bool& lines) {
     const auto value = text(key);
@@ -156,12 +199,16 @@ struct Loaded {
   Loaded() {
     Reader reader;
     config.log_level = reader.read_log_level("NCCL_DEBUG");
+    reader.read_subjects("NCCL_DEBUG_SUBSYS", config.log_subjects);
     reader.read("NCCL_DEBUG_FILE", config.log_file);
     make_absolute(config.log_file);
     reader.read("NCCL_ALGO", config.algorithm);
     reader.read_protocols("NCCL_PROTO", config.lines);
     reader.read_choice("TUTTI_DEVICE", config.device, {"host", "cuda"});
+    reader.read("NCCL_MULTI_RANK_GPU_ENABLE", config.multi_rank_gpu);
     reader.read("NCCL_HOSTID", config.host_id);
+    reader.read_choice("TUTTI_NET", config.network, {"auto", "tcp", "mpi"});
+    reader.read_seconds("TUTTI_HEARTBEAT_TIMEOUT_S", config.heartbeat_timeout_s);
     reader.read_seconds("TUTTI_TIMEOUT_S", config.timeout_s);
     reader.read("TUTTI_REPRODUCIBLE", config.reproducible);
     std::string wire;
@@ -178,6 +225,12 @@ struct Loaded {
     reader.read_bytes("TUTTI_STREAM_MIN_BYTES", config.stream_min_bytes, 1, std::size_t{1} << 40);
     reader.read("TUTTI_TUNING_FILE", config.tuning_file);
     make_absolute(config.tuning_file);
+    reader.read("NCCL_TOPO_FILE", config.topology_file);
+    make_absolute(config.topology_file);
+    reader.read("NCCL_TOPO_DUMP_FILE", config.topology_dump_file);
+    make_absolute(config.topology_dump_file);
+    reader.read_rank("NCCL_TOPO_DUMP_FILE_RANK", config.topology_dump_rank);
+    reader.read("TUTTI_TOPOLOGY_LIBRARY", config.topology_library);
     reader.read("HWLOC_FSROOT", config.hwloc_root);
     reader.read_choice("TUTTI_SIMD", config.simd, {"portable", "avx2", "avx512"});
     complaints = reader.take_complaints();
@@ -194,6 +247,15 @@ const Config& config() {
     for (const std::string& complaint : loaded.complaints) log_warn("{}", complaint);
   }
   return loaded.config;
+}
+
+RootVariables root_variables() {
+  const Reader reader;
+  RootVariables found;
+  reader.read("NCCL_COMM_ID", found.comm_id);
+  reader.read("TUTTI_SECRET", found.secret);
+  reader.read("NCCL_SOCKET_IFNAME", found.socket_interfaces);
+  return found;
 }
 
 const char* launcher_variable(const char* name) { return std::getenv(name); }

@@ -8,18 +8,25 @@
 
 namespace tutti {
 
+/// What a line of the log is about, as NCCL_DEBUG_SUBSYS names it; one bit each.
+enum class LogSubject : std::uint8_t { kInit = 1, kGraph = 2, kTuning = 4, kBootstrap = 8, kEnvironment = 16 };
+
 enum class LogLevel : std::uint8_t { kNone, kVersion, kWarn, kInfo, kTrace };
 
 struct Config {
   LogLevel log_level = LogLevel::kNone;  ///< NCCL_DEBUG: VERSION, WARN, INFO, TRACE
-  std::string log_file;                  ///< NCCL_DEBUG_FILE: %h host, %p process; empty = stderr
-  std::string algorithm;                 ///< NCCL_ALGO: "ring,tree;allreduce:^tree"; empty = the planner's choice
-  std::string device;                    ///< TUTTI_DEVICE: "host", "cuda" or empty = whatever is usable
-  std::string host_id;                   ///< NCCL_HOSTID: overrides host name + boot id
-  double timeout_s = 1800;               ///< TUTTI_TIMEOUT_S: 0 = never
-  bool reproducible = false;             ///< TUTTI_REPRODUCIBLE
-  bool wide_wire = false;                ///< TUTTI_WIRE: true if "float32"
-  bool blocking = true;                  ///< NCCL_COMM_BLOCKING (unset: the config struct's)
+  unsigned log_subjects = ~0u;      ///< NCCL_DEBUG_SUBSYS: bits of LogSubject; INFO lines of others are not printed
+  std::string log_file;             ///< NCCL_DEBUG_FILE: %h host, %p process; empty = stderr
+  std::string algorithm;            ///< NCCL_ALGO: "ring,tree;allreduce:^tree"; empty = the planner's choice
+  std::string device;               ///< TUTTI_DEVICE: "host", "cuda" or empty = whatever is usable
+  bool multi_rank_gpu = false;      ///< NCCL_MULTI_RANK_GPU_ENABLE: several ranks of a communicator on one GPU
+  std::string host_id;              ///< NCCL_HOSTID: overrides host name + boot id
+  std::string network;              ///< TUTTI_NET: "tcp", "mpi"; empty or "auto" = MPI where the application has it
+  double heartbeat_timeout_s = 10;  ///< TUTTI_HEARTBEAT_TIMEOUT_S: 0 = never
+  double timeout_s = 1800;          ///< TUTTI_TIMEOUT_S: 0 = never
+  bool reproducible = false;        ///< TUTTI_REPRODUCIBLE
+  bool wide_wire = false;           ///< TUTTI_WIRE: true if "float32"
+  bool blocking = true;             ///< NCCL_COMM_BLOCKING (unset: the config struct's)
   bool blocking_set = false;
   bool p2p_disable = false;               ///< NCCL_P2P_DISABLE: ranks do not touch each other's buffers
   bool shm_disable = false;               ///< NCCL_SHM_DISABLE: processes do not map each other's buffers
@@ -32,13 +39,26 @@ struct Config {
       0;                    ///< TUTTI_STREAM_MIN_BYTES: calls that touch so much write past the caches; 0 = default
   bool calibrate = true;    ///< TUTTI_CALIBRATE: measure what bytes cost between processes when a communicator is made
   std::string tuning_file;  ///< TUTTI_TUNING_FILE: measured crossovers; empty = the cost model's
-  std::string hwloc_root;   ///< HWLOC_FSROOT: hwloc and we read /sys below it; empty = this machine's
-  std::string simd;         ///< TUTTI_SIMD: "portable", "avx2", "avx512"; empty = the processor's best
+  std::string topology_file;       ///< NCCL_TOPO_FILE: the machine, read instead of looked at
+  std::string topology_dump_file;  ///< NCCL_TOPO_DUMP_FILE: where the machine is written to; empty = nowhere
+  int topology_dump_rank = 0;      ///< NCCL_TOPO_DUMP_FILE_RANK: who writes it
+  std::string topology_library;  ///< TUTTI_TOPOLOGY_LIBRARY: the plug-in's path, or "none"; empty = beside libtutti.so
+  std::string hwloc_root;        ///< HWLOC_FSROOT: hwloc and we read /sys below it; empty = this machine's
+  std::string simd;              ///< TUTTI_SIMD: "portable", "avx2", "avx512"; empty = the processor's best
 };
 
 /// Read from the environment (and nothing else) on first use. Bad values are reported once at WARN, with key, value and what is
 /// accepted, and replaced by the default.
 const Config& config();
+
+/// What whoever makes a unique id reads, each time anew: such a process need not be a rank, and ranks that it forks afterwards may
+/// be given another environment, so that the configuration is not read yet.
+struct RootVariables {
+  std::string comm_id;            ///< NCCL_COMM_ID: address:port of the bootstrap root; empty = the id's maker
+  std::string secret;             ///< TUTTI_SECRET: its key
+  std::string socket_interfaces;  ///< NCCL_SOCKET_IFNAME: "eth,ib", "=eth0", "^docker"; empty = not lo, docker, virbr
+};
+RootVariables root_variables();
 
 /// A launcher's variable (rank, size, rendezvous), for comm/launch.cpp: nullptr if unset. No configuration goes this way.
 const char* launcher_variable(const char* name);

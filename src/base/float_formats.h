@@ -2,6 +2,8 @@
 // conversion back. Branch-free, and written once for a single number and for a vector of them.
 #pragma once
 
+#include "base/device_call.h"
+
 #include <cstdint>
 
 namespace tutti {
@@ -22,7 +24,7 @@ using FloatLanes = typename LaneTypes<Bits>::Float;
 
 /// Below, for lanes under 2^31: the signed comparison is the one that every instruction set has.
 template <class Bits>
-[[gnu::always_inline]] inline auto lanes_below(Bits a, Bits b) {
+[[gnu::always_inline]] TUTTI_DEVICE_CALL inline auto lanes_below(Bits a, Bits b) {
   using Signed = typename LaneTypes<Bits>::Signed;
   return __builtin_bit_cast(Signed, a) < __builtin_bit_cast(Signed, b);
 }
@@ -49,7 +51,7 @@ struct SmallFloat {
 
   /// The code in the low bits of each lane (the others may hold anything) as float32: exact.
   template <class Bits>
-  [[gnu::always_inline]] static inline FloatLanes<Bits> decode(Bits code) {
+  [[gnu::always_inline]] TUTTI_DEVICE_CALL static inline FloatLanes<Bits> decode(Bits code) {
     using Float = FloatLanes<Bits>;
     const Bits zero{};
     const Bits magnitude = (code & kMagnitude) << kShift;
@@ -66,7 +68,7 @@ struct SmallFloat {
 
   /// The nearest code, in the low bits of each lane (the others are zero).
   template <class Bits = std::uint32_t>
-  [[gnu::always_inline]] static inline Bits encode(FloatLanes<Bits> value) {
+  [[gnu::always_inline]] TUTTI_DEVICE_CALL static inline Bits encode(FloatLanes<Bits> value) {
     using Float = FloatLanes<Bits>;
     const Bits zero{};
     const Bits bits = __builtin_bit_cast(Bits, value);
@@ -96,12 +98,12 @@ struct Bfloat16 {
   static constexpr int kBits = 16;
 
   template <class Bits>
-  [[gnu::always_inline]] static inline FloatLanes<Bits> decode(Bits code) {
+  [[gnu::always_inline]] TUTTI_DEVICE_CALL static inline FloatLanes<Bits> decode(Bits code) {
     return __builtin_bit_cast(FloatLanes<Bits>, code << 16);
   }
 
   template <class Bits = std::uint32_t>
-  [[gnu::always_inline]] static inline Bits encode(FloatLanes<Bits> value) {
+  [[gnu::always_inline]] TUTTI_DEVICE_CALL static inline Bits encode(FloatLanes<Bits> value) {
     const Bits zero{};
     const Bits bits = __builtin_bit_cast(Bits, value);
     const Bits rounded = bits + ((bits >> 16 & 1u) + 0x7fffu);

@@ -66,6 +66,10 @@ int open_log_file(const std::string& pattern) {
 
 bool log_enabled(LogLevel level) { return level != LogLevel::kNone && level <= config().log_level; }
 
+bool log_enabled(LogSubject subject) {
+  return log_enabled(LogLevel::kInfo) && (config().log_subjects & static_cast<unsigned>(subject)) != 0;
+}
+
 void log_line(LogLevel level, std::string_view text) {
   if (!log_enabled(level)) return;
   const int saved_errno = errno;

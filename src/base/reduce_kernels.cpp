@@ -69,11 +69,29 @@ template <class Type>
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
 
+constexpr std::size_t kLine = 64;  ///< bytes of a cache line
+
+/// How far ahead lines of sources of so many bytes are asked for: not at all where they may be in a cache.
+[[gnu::always_inline]] inline std::size_t ahead_in(std::size_t bytes) {
+  return bytes >= std::size_t{256} << 10 ? 1024 : 0;
+}
+
+/// Asks for the lines `ahead` of the `bytes` at `from`, for types that are converted: so many instructions work on each line
+/// that the processor by itself does not look far ahead. They may lie behind the source's end.
+template <class Type>
+[[gnu::always_inline]] inline void prefetch(const Byte* from, std::size_t bytes, std::size_t ahead) {
+  if constexpr (sizeof(typename Type::Element) < sizeof(typename Type::Lanes{}[0])) {
+    if (ahead == 0) return;
+#pragma GCC unroll 8
+    for (std::size_t line = 0; line < bytes; line += kLine) __builtin_prefetch(from + ahead + line);
+  }
+}
+
 /// Reduces kVectors vectors at `offset` bytes; with `partial` not 0 one, of which only the first `partial` bytes are
-/// there. The first `streamed` destinations are written past the caches where they are aligned.
+/// there. The first `streamed` destinations are written past the caches where they are aligned; `ahead` is prefetch's.
 template <class Type, class Op, int kVectors>
 [[gnu::always_inline]] inline void reduce_group(const ReduceArgs& args, std::size_t offset, int streamed,
-                                                std::size_t partial = 0) {
+                                                std::size_t ahead, std::size_t partial = 0) {
   using Lanes = typename Type::Lanes;
   using Packed = typename Type::Packed;
   constexpr int kLanes = Type::kLanes;
@@ -83,6 +101,7 @@ template <class Type, class Op, int kVectors>
 
   const auto source_at = [&](int s) __attribute__((always_inline)) {
     const Byte* from = static_cast<const Byte*>(args.sources[s]) + offset;
+    if constexpr (kVectors > 1) prefetch<Type>(from, kVectors * kStride, ahead);
     if (partial != 0) {
       load_partial(filled, from, partial);
       from = filled;
@@ -134,8 +153,6 @@ template <class Type, class Op, int kVectors>
   }
 }
 
-constexpr std::size_t kLine = 64;  ///< bytes of a cache line
-
 /// Two sources, nothing but Op, and so few destinations that all pointers stay in registers: the most frequent sum, in a
 /// loop that starts fast. A cache line at a time: streams flow best when loads and stores alternate so. Goes on as long
 /// as there are whole lines, and returns the new offset.
@@ -147,7 +164,10 @@ template <class Type, class Op, int kDestinations, bool kStreams>
   const auto* second = static_cast<const Byte*>(args.sources[1]);
   Byte* const to[] = {static_cast<Byte*>(args.destinations[0]),
                       static_cast<Byte*>(args.destinations[kDestinations - 1])};
+  const std::size_t ahead = ahead_in(bytes);
   for (; bytes - offset >= kLine; offset += kLine) {
+    prefetch<Type>(first + offset, kLine, ahead);
+    prefetch<Type>(second + offset, kLine, ahead);
     Packed packed[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
@@ -193,9 +213,12 @@ template <class Type, class Op>
   constexpr int kVectors = kGroup / Type::kLanes;
   constexpr std::size_t kStep = sizeof(typename Type::Packed);
   constexpr std::size_t kGroupStep = kVectors * kStep;
-  for (; bytes - offset >= kGroupStep; offset += kGroupStep) reduce_group<Type, Op, kVectors>(args, offset, streamed);
-  for (; bytes - offset >= kStep; offset += kStep) reduce_group<Type, Op, 1>(args, offset, streamed);
-  if (offset < bytes) reduce_group<Type, Op, 1>(args, offset, 0, bytes - offset);
+  const std::size_t ahead = ahead_in(bytes);
+  for (; bytes - offset >= kGroupStep; offset += kGroupStep) {
+    reduce_group<Type, Op, kVectors>(args, offset, streamed, ahead);
+  }
+  for (; bytes - offset >= kStep; offset += kStep) reduce_group<Type, Op, 1>(args, offset, streamed, 0);
+  if (offset < bytes) reduce_group<Type, Op, 1>(args, offset, 0, 0, bytes - offset);
 }
 
 /// Reduces up to a cache line's start in the first destination, if an element starts there; returns the new offset.

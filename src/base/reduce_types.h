@@ -118,6 +118,9 @@ struct NarrowFloat {
 #if TUTTI_SIMD_HALF
 /// The processor's conversions give the same numbers as Float16's.
 struct FloatOf16 : NarrowFloat<Float16, std::uint16_t> {
+  struct Arithmetic : FloatArithmetic<float, std::uint32_t> {
+    [[gnu::always_inline]] static Lanes sum(Lanes a, Lanes b) { return sum_of_halves(a, b); }
+  };
   using Packed = Halves;
   static constexpr int kLanes = 1;
   [[gnu::always_inline]] static void unpack(Lanes* lanes, Packed packed) { *lanes = decode_half(packed); }

@@ -6,9 +6,11 @@
 
 namespace tutti::comm {
 
-void Batch::begin(std::uint64_t ticket) {
+void Batch::begin(std::optional<std::uint64_t> ticket) {
   ticket_ = ticket;
   open_ = false;
+  ended_ = executor::Progress::kBlocked;
+  idle_since_ = {};
   collectives_.clear();
   next_collective_ = 0;
   collective_running_ = false;
@@ -89,6 +91,7 @@ executor::Progress Batch::advance_collectives() {
   if (next_collective_ == collectives_.size()) return executor::Progress::kDone;
   CollectiveCall& call = comm_.collective_call();
   if (!collective_running_) {
+    if (next_collective_ != 0 && has_lent()) return executor::Progress::kBlocked;
     call.start(collectives_[next_collective_]);
     collective_running_ = true;
   }
@@ -98,6 +101,14 @@ executor::Progress Batch::advance_collectives() {
   collective_running_ = false;
   ++next_collective_;
   return next_collective_ == collectives_.size() ? executor::Progress::kDone : executor::Progress::kAdvanced;
+}
+
+/// Over hosts: what the last collective has sent from its buffers is still there, which the next one may write.
+bool Batch::has_lent() {
+  Bridge* const bridge = comm_.members().bridge.get();
+  if (bridge == nullptr || comm_.failed()) return false;
+  bridge->send();
+  return !bridge->is_sent();
 }
 
 executor::Progress Batch::advance_queue(Queue& queue) {
@@ -116,9 +127,17 @@ executor::Progress Batch::advance_queue(Queue& queue) {
 
 executor::Progress Batch::advance() {
   if (!open_) {
-    if (!comm_.is_turn(ticket_)) return executor::Progress::kBlocked;
+    if (ticket_ && !comm_.is_turn(*ticket_)) return executor::Progress::kBlocked;
     open();
   }
+  Bridge* const bridge = comm_.members().bridge.get();
+  const executor::Progress progress = bridge == nullptr ? advance_calls() : advance_over_hosts(*bridge);
+  const bool ended = progress == executor::Progress::kDone || progress == executor::Progress::kFailed;
+  if (ended && turn_ == Turn::kEnds) comm_.complete_ticket();
+  return progress;
+}
+
+executor::Progress Batch::advance_calls() {
   executor::Progress progress = advance_collectives();
   bool done = progress == executor::Progress::kDone;
   bool moved = progress == executor::Progress::kAdvanced;
@@ -128,12 +147,41 @@ executor::Progress Batch::advance() {
     moved |= progress == executor::Progress::kAdvanced;
   }
   if (!done) return moved ? executor::Progress::kAdvanced : executor::Progress::kBlocked;
-  if (turn_ == Turn::kEnds) comm_.complete_ticket();
   return status_.ok() ? executor::Progress::kDone : executor::Progress::kFailed;
+}
+
+/// The calls are over when what they wrote for other hosts is in the kernel's hands.
+executor::Progress Batch::advance_over_hosts(Bridge& bridge) {
+  const bool was_blocked = ended_ == executor::Progress::kBlocked;
+  const executor::Progress progress = was_blocked ? advance_calls() : ended_;
+  bool moved = bridge.send();
+  const bool ended = progress == executor::Progress::kDone || progress == executor::Progress::kFailed;
+  if (ended) ended_ = progress;
+  if (ended && bridge.is_sent()) return ended_;
+  if (ended && comm_.failed()) {
+    bridge.give_up();
+    return ended_;
+  }
+  moved |= bridge.receive();
+  if (!moved && progress != executor::Progress::kAdvanced) return idle(bridge);
+  idle_since_ = {};
+  return executor::Progress::kAdvanced;
+}
+
+/// A lone batch leaves the processor to others until something comes, if nothing has for a while.
+executor::Progress Batch::idle(Bridge& bridge) {
+  constexpr auto kPatient = std::chrono::microseconds(2000);
+  constexpr auto kCrowded = std::chrono::microseconds(50);
+  if (turn_ == Turn::kEnds || !bridge.carries_all()) return executor::Progress::kBlocked;
+  const auto now = std::chrono::steady_clock::now();
+  if (idle_since_ == std::chrono::steady_clock::time_point{}) idle_since_ = now;
+  if (now - idle_since_ > (comm_.crowded() ? kCrowded : kPatient)) bridge.wait(1);
+  return executor::Progress::kBlocked;
 }
 
 void Batch::check_patience() {
   if (!open_) return;
+  if (comm_.members().bridge) comm_.check_streams();
   if (collective_running_) static_cast<executor::Task&>(comm_.collective_call()).check_patience();
   for (Queue& queue : queues()) {
     if (queue.running) static_cast<executor::Task&>(*queue.running).check_patience();

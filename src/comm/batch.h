@@ -5,7 +5,9 @@
 #include "comm/call.h"
 #include "comm/communicator.h"
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,8 +28,8 @@ class Batch : public executor::Task {
   };
   explicit Batch(Communicator& communicator, Turn turn = Turn::kEnds) : comm_(communicator), turn_(turn) {}
 
-  /// Empties it, keeping its memory. `ticket`: its place in the communicator's order.
-  void begin(std::uint64_t ticket);
+  /// Empties it, keeping its memory. `ticket`: its place in the communicator's order; none: it has come.
+  void begin(std::optional<std::uint64_t> ticket = std::nullopt);
   void add(const CallArgs& call);
 
   executor::Progress advance() override;
@@ -43,17 +45,24 @@ class Batch : public executor::Task {
   };
 
   void open();
+  executor::Progress advance_calls();
+  executor::Progress advance_over_hosts(Bridge& bridge);
+  executor::Progress idle(Bridge& bridge);
   Queue& queue_for(const CallArgs& call);
   std::span<Queue> queues() { return {queues_.data(), queue_count_}; }
   void copy_to_self();
   executor::Progress advance_collectives();
+  bool has_lent();
   executor::Progress advance_queue(Queue& queue);
   void keep(const Status& status);
 
   Communicator& comm_;
   const Turn turn_;
-  std::uint64_t ticket_ = 0;
+  std::optional<std::uint64_t> ticket_;
   bool open_ = false;
+  std::chrono::steady_clock::time_point idle_since_;  ///< over hosts: nothing has moved since
+  executor::Progress ended_ =
+      executor::Progress::kBlocked;  ///< over hosts: what the calls came to while not all is sent
   std::vector<CallArgs> collectives_;
   std::size_t next_collective_ = 0;
   bool collective_running_ = false;

@@ -2,13 +2,18 @@
 
 #include "base/log.h"
 #include "base/mapping.h"
+#include "base/sha256.h"
+#include "comm/mesh.h"
 #include "comm/root_client.h"
 
 #include <fmt/format.h>
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 
 namespace tutti::comm {
 namespace {
@@ -54,11 +59,24 @@ Result<std::shared_ptr<Descriptor>> make_control(RootClient& root, std::size_t b
     if (!made.ok()) return root.leave(std::move(made).error());
     *file = std::move(made).value();
   }
-  TUTTI_TRY(root.send(FrameType::kControl, encode(Control{bytes}), *file ? file : nullptr));
+  TUTTI_TRY(root.send(FrameType::kControl, encode(ControlSize{bytes, file->get()}), *file ? file : nullptr));
   return file;
 }
 
-Result<std::shared_ptr<Descriptor>> receive_control(RootClient& root, std::size_t bytes) {
+/// Where the root is on another host, and could not pass the descriptor on.
+Result<Descriptor> open_at_leader(const Peer& leader, std::int32_t fd) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", leader.pid, fd);
+  Descriptor opened(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!opened) {
+    return system_error(
+        fmt::format("open the control segment of rank {} at {} (ranks of one host must see each other's "
+                    "processes and be of one user)",
+                    leader.rank, path));
+  }
+  return opened;
+}
+
+Result<std::shared_ptr<Descriptor>> receive_control(RootClient& root, const Peer& leader, std::size_t bytes) {
   TUTTI_TRY_ASSIGN(const Bytes payload, root.expect(FrameType::kControl));
   const auto control = decode_control(payload);
   auto file = std::make_shared<Descriptor>(root.take_descriptor());
@@ -69,6 +87,11 @@ Result<std::shared_ptr<Descriptor>> receive_control(RootClient& root, std::size_
                                         control ? control->bytes : 0, bytes)));
   }
   if (bytes == 0) return file;
+  if (!*file && !root.descriptor_lost() && !root.is_local()) {
+    auto opened = open_at_leader(leader, control->fd);
+    if (!opened.ok()) return root.leave(std::move(opened).error());
+    *file = std::move(opened).value();
+  }
   if (!*file) {
     return root.leave(error(Code::kSystem, root.descriptor_lost()
                                                ? "no file descriptor is left: raise the limit (ulimit -n)"
@@ -82,13 +105,58 @@ Result<std::shared_ptr<Descriptor>> receive_control(RootClient& root, std::size_
   return file;
 }
 
+bool spans_hosts(const std::vector<Peer>& peers) {
+  return std::ranges::any_of(peers, [&](const Peer& peer) { return peer.host != peers.front().host; });
+}
+
+/// The same tag for all ranks of one id, and hardly ever for those of two.
+int tag_of(const UniqueId& id) {
+  std::uint32_t word = 0;
+  std::memcpy(&word, sha256(std::span(id.secret)).data(), sizeof(word));
+  return static_cast<int>(word & transport::kMpiTagMax);
+}
+
+/// TCP or MPI, as all ranks find of all ranks' endpoints.
+Result<MpiGroup> choose_network(const BootstrapArgs& args, const std::vector<RankEndpoint>& endpoints) {
+  std::vector<MpiOffer> offers;
+  for (const RankEndpoint& endpoint : endpoints) offers.push_back(endpoint.mpi);
+  TUTTI_TRY_ASSIGN(MpiGroup group, agree_on_mpi(offers));
+  group.tag = tag_of(args.ids[0]);
+  static std::atomic<bool> told{false};
+  if (group.world_ranks.empty() && !told.exchange(true)) log_info("network: TCP; {}", group.why_none);
+  return group;
+}
+
+/// On several hosts: connects this rank with all others.
+Status meet_others(RootClient& root, const BootstrapArgs& args, const Patience& patience, BootstrapResult& result) {
+  auto listening = open_mesh_listener();
+  if (!listening.ok()) return root.leave(std::move(listening).error());
+  TUTTI_TRY(root.send(FrameType::kEndpoint, encode(listening.value().endpoint)));
+  TUTTI_TRY_ASSIGN(const Bytes payload, root.expect(FrameType::kEndpoints));
+  auto endpoints = decode_endpoints(payload, args.ranks);
+  if (!endpoints)
+    return root.leave(error(Code::kInternal, "the ranks' addresses from the bootstrap root are malformed"));
+  MeshArgs mesh;
+  mesh.rank = args.rank;
+  std::memcpy(mesh.secret.data(), args.ids[0].secret, mesh.secret.size());
+  mesh.endpoints = std::move(*endpoints);
+  auto mpi = choose_network(args, mesh.endpoints);
+  if (!mpi.ok()) return root.leave(std::move(mpi).error());
+  result.mpi = std::move(mpi).value();
+  mesh.data = result.mpi.world_ranks.empty();
+  auto sockets = connect_mesh(mesh, listening.value().listener, patience, root);
+  if (!sockets.ok()) return root.leave(std::move(sockets).error());
+  result.sockets = std::move(sockets).value();
+  return {};
+}
+
 Result<ControlSegment> share_control(RootClient& root, const BootstrapArgs& args, const std::vector<Peer>& peers) {
   const std::string& host = peers[args.rank].host;
   const auto is_local = [&host](const Peer& peer) { return peer.host == host; };
   const int local_ranks = static_cast<int>(std::count_if(peers.begin(), peers.end(), is_local));
   const int leader = std::find_if(peers.begin(), peers.end(), is_local)->rank;
-  const std::size_t bytes = args.control_bytes != nullptr ? args.control_bytes(local_ranks) : 0;
-  auto file = args.rank == leader ? make_control(root, bytes) : receive_control(root, bytes);
+  const std::size_t bytes = args.control_bytes ? args.control_bytes(local_ranks) : 0;
+  auto file = args.rank == leader ? make_control(root, bytes) : receive_control(root, peers[leader], bytes);
   if (!file.ok()) return std::move(file).error();
   TUTTI_TRY(root.send(FrameType::kDone, {}));
   TUTTI_TRY_ASSIGN(const Bytes nothing, root.expect(FrameType::kComplete));
@@ -122,10 +190,14 @@ Result<BootstrapResult> bootstrap(const BootstrapArgs& args) {
   if (patience.now() == Patience::Outcome::kCancelled) {
     return error(Code::kInvalidUsage, "the communicator was aborted before it was initialised");
   }
+  if (args.ids[0].named && args.rank == 0) TUTTI_TRY(start_named_root(args.ids[0], args.timeout_s));
   const Hello hello{args.ranks, self_facts(args.rank)};
   TUTTI_TRY_ASSIGN(RootClient root, RootClient::join(args.ids[0], patience, FrameType::kHello, encode(hello)));
   BootstrapResult result;
   TUTTI_TRY_ASSIGN(result.peers, receive_table(root, args));
+  if (spans_hosts(result.peers)) {
+    TUTTI_TRY(meet_others(root, args, patience, result));
+  }
   TUTTI_TRY_ASSIGN(result.control, share_control(root, args, result.peers));
   if (args.rank == 0) release_other_roots(args);
   return result;

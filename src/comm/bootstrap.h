@@ -2,11 +2,15 @@
 //
 //   every rank ---hello---> root (in the process that made the id)
 //   every rank <---table--- root          hellos of all ranks, or the reason why not
+//   on several hosts: every rank connects with all others (mesh.h)
 //   lowest rank of each host: creates the control memfd; the root hands its descriptor to the others of the host
 #pragma once
 
 #include "base/result.h"
+#include "comm/network.h"
+#include "comm/private_descriptor.h"
 #include "comm/unique_id.h"
+#include "transport/byte_stream.h"
 
 #include <atomic>
 #include <cstdint>
@@ -34,8 +38,17 @@ struct ControlSegment {
   std::size_t bytes = 0;
 };
 
+/// Connections with one other rank (mesh.h).
+struct PeerSockets {
+  PrivateDescriptor data;  ///< empty where MPI carries data
+  PrivateDescriptor watch;
+  std::unique_ptr<transport::ByteStream> stream;  ///< in place of data
+};
+
 struct BootstrapResult {
-  std::vector<Peer> peers;  ///< [ranks], own entry included
+  std::vector<Peer> peers;           ///< [ranks], own entry included
+  std::vector<PeerSockets> sockets;  ///< [ranks] if they are on several hosts, own entry empty; else none
+  MpiGroup mpi;                      ///< on several hosts: who they are in MPI, if that carries data
   ControlSegment control;
 };
 
@@ -44,7 +57,7 @@ struct BootstrapArgs {
   int ranks = 1;
   int rank = 0;
   /// Bytes of the control segment, given the number of ranks on this host.
-  std::size_t (*control_bytes)(int local_ranks) = nullptr;
+  std::function<std::size_t(int local_ranks)> control_bytes;
   /// Polled; true ends the wait with an error (abort of a communicator that is still initialising).
   const std::atomic<bool>* cancelled = nullptr;
   /// The same, for reasons that the caller finds out by asking (the communicator that is being split has failed).

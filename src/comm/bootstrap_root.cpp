@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "comm/tcp_socket.h"
 #include "comm/unix_socket.h"
 
 #include <fmt/format.h>
@@ -57,7 +58,10 @@ int BootstrapRoot::poll_timeout_ms(Clock::time_point now) const {
 void BootstrapRoot::poll_once() {
   const auto now = Clock::now();
   std::vector<pollfd> watched;
-  watched.push_back({now >= accept_again_ ? listener_.get() : -1, POLLIN, 0});
+  const std::size_t listeners = listeners_.size();
+  for (const PrivateDescriptor& listener : listeners_) {
+    watched.push_back({now >= accept_again_ ? listener.get() : -1, POLLIN, 0});
+  }
   for (const auto& member : members_) {
     const short events = member->connection.wants_to_write() ? POLLIN | POLLOUT : POLLIN;
     watched.push_back({member->connection.fd(), events, 0});
@@ -68,26 +72,29 @@ void BootstrapRoot::poll_once() {
     return;
   }
   // New members come behind the ones that were polled.
-  for (std::size_t i = 1; i < watched.size(); ++i) {
-    if (watched[i].revents != 0) serve(*members_[i - 1]);
+  for (std::size_t i = listeners; i < watched.size(); ++i) {
+    if (watched[i].revents != 0) serve(*members_[i - listeners]);
   }
-  if (watched[0].revents != 0) accept_all(now);
+  for (std::size_t i = 0; i < listeners; ++i) {
+    if (watched[i].revents != 0) accept_all(listeners_[i].get(), now);
+  }
   drop_late_strangers(Clock::now());
   for (const auto& member : members_) flush(*member);
   std::erase_if(members_, [](const auto& member) { return member->state == State::kGone; });
 }
 
-void BootstrapRoot::accept_all(Clock::time_point now) {
+void BootstrapRoot::accept_all(int listener, Clock::time_point now) {
   for (;;) {
-    PrivateDescriptor socket = accept_unix(listener_.get());
+    PrivateDescriptor socket = accept_unix(listener);
     if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno != EAGAIN) make_room(now);
       return;
     }
     const std::int32_t pid = peer_process(socket.get());
-    auto member =
-        std::make_unique<Member>(Member{Connection(std::move(socket), Connection::kStrangerPayloadMax), now, pid});
+    std::string from = pid > 0 ? fmt::format("process {}", pid) : peer_address(socket.get());
+    auto member = std::make_unique<Member>(
+        Member{Connection(std::move(socket), Connection::kStrangerPayloadMax), now, pid, std::move(from)});
     members_.push_back(std::move(member));
     const auto strangers =
         std::count_if(members_.begin(), members_.end(), [](const auto& m) { return m->is_stranger(); });
@@ -133,6 +140,7 @@ void BootstrapRoot::handle(Member& member, const Frame& frame) {
   if (failure_ || complete_) return;
   switch (frame.type) {
     case FrameType::kControl: return relay_control(member, frame);
+    case FrameType::kEndpoint: return take_endpoint(member, frame);
     case FrameType::kDone: return take_done(member);
     case FrameType::kLeave: return take_leave(member, frame);
     default:
@@ -169,11 +177,10 @@ void BootstrapRoot::admit(Member& member, const Frame& frame) {
   }
   if (member.greeting.version != kProtocolVersion) {
     settle(member);
-    return fail(
-        Code::kInvalidUsage,
-        fmt::format("process {} speaks version {} of the bootstrap and the maker of the unique id version {}: use "
-                    "the same library everywhere",
-                    member.pid, member.greeting.version, kProtocolVersion));
+    return fail(Code::kInvalidUsage,
+                fmt::format("{} speaks version {} of the bootstrap and the maker of the unique id version {}: use "
+                            "the same library everywhere",
+                            member.from, member.greeting.version, kProtocolVersion));
   }
   const auto hello = decode_hello(body);
   if (!hello) return refuse(member, "its hello is malformed");
@@ -225,7 +232,8 @@ void BootstrapRoot::relay_control(Member& member, const Frame& frame) {
   if (!table_sent_ || !control || !first) {
     return fail(Code::kInternal, fmt::format("{} offered a control segment out of turn", describe(member)));
   }
-  if (control->bytes > 0 && !*file) {
+  // Over TCP descriptors do not travel: the host's others open it themselves.
+  if (control->bytes > 0 && !*file && member.pid > 0) {
     return fail(Code::kSystem,
                 "the process that made the unique id has no file descriptor left: raise its limit (ulimit -n)");
   }
@@ -234,6 +242,17 @@ void BootstrapRoot::relay_control(Member& member, const Frame& frame) {
     other->connection.queue(FrameType::kControl, frame.payload, *file ? file : nullptr);
     flush(*other);
   }
+}
+
+void BootstrapRoot::take_endpoint(Member& member, const Frame& frame) {
+  if (!table_sent_ || member.endpoint) return;
+  member.endpoint = frame.payload;
+  if (++endpoints_ < ranks_) return;
+  WireWriter all;
+  for (const auto& [rank, joined] : ranks_joined_) {
+    all.number(static_cast<std::uint32_t>(joined->endpoint->size())).raw(*joined->endpoint);
+  }
+  send_to_joined(FrameType::kEndpoints, all.take());
 }
 
 void BootstrapRoot::take_done(Member& member) {
@@ -262,7 +281,7 @@ void BootstrapRoot::gone(Member& member) {
 void BootstrapRoot::refuse(Member& member, const std::string& why) {
   member.state = State::kGone;
   // One line, however many strangers there are.
-  if (!refusal_told_) log_warn("bootstrap: a connection of process {} was refused: {}", member.pid, why);
+  if (!refusal_told_) log_warn("bootstrap: a connection of {} was refused: {}", member.from, why);
   refusal_told_ = true;
 }
 

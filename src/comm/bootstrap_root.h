@@ -7,6 +7,8 @@
 //    | <-- table ------ |            when all have joined
 //    | -- control ----> |            leader of a host only: the memory file of that host
 //    | <-- control ---- |            the host's others
+//    | -- endpoint ---> |            on several hosts only: where each rank listens for the others ...
+//    | <-- endpoints -- |            ... and when all have said so, all of them
 //    | -- done -------> |
 //    | <-- complete --- |            when all are done; the root ends
 //
@@ -27,7 +29,9 @@ namespace tutti::comm {
 
 class BootstrapRoot {
  public:
-  BootstrapRoot(PrivateDescriptor listener, const Secret& secret) : listener_(std::move(listener)), secret_(secret) {}
+  /// At least one listener: of this host's ranks, of other hosts', or both.
+  BootstrapRoot(std::vector<PrivateDescriptor> listeners, const Secret& secret)
+      : listeners_(std::move(listeners)), secret_(secret) {}
 
   /// Returns when the bootstrap is complete or has failed and everybody was told.
   void run();
@@ -39,11 +43,13 @@ class BootstrapRoot {
   struct Member {
     Connection connection;
     Clock::time_point since;
-    std::int32_t pid = 0;
+    std::int32_t pid = 0;  ///< 0: of another host, or unknown
+    std::string from;      ///< "process 12" or "10.0.0.2:4711"
     State state = State::kSilent;
     Greeting greeting = {};
     Challenge challenge = {};
     Peer peer = {};
+    std::optional<Bytes> endpoint;  ///< where it listens, if ranks are on several hosts
     bool done = false;
 
     bool is_stranger() const { return state == State::kSilent || state == State::kChallenged; }
@@ -52,7 +58,7 @@ class BootstrapRoot {
   bool finished() const;
   int poll_timeout_ms(Clock::time_point now) const;
   void poll_once();
-  void accept_all(Clock::time_point now);
+  void accept_all(int listener, Clock::time_point now);
   void make_room(Clock::time_point now);
   void drop_late_strangers(Clock::time_point now);
 
@@ -63,6 +69,7 @@ class BootstrapRoot {
   void settle(Member& member);
   void join(Member& member, const Hello& hello);
   void relay_control(Member& member, const Frame& frame);
+  void take_endpoint(Member& member, const Frame& frame);
   void take_done(Member& member);
   void take_leave(Member& member, const Frame& frame);
 
@@ -74,7 +81,7 @@ class BootstrapRoot {
   std::string list_missing() const;
   void flush(Member& member);
 
-  PrivateDescriptor listener_;
+  std::vector<PrivateDescriptor> listeners_;
   Secret secret_;
   std::vector<std::unique_ptr<Member>> members_;
   std::map<int, Member*> ranks_joined_;      ///< not looked at after a failure: the dead are not taken out
@@ -83,6 +90,7 @@ class BootstrapRoot {
   int ranks_ = 0;                            ///< 0 until the first hello
   int hellos_ = 0;                           ///< all that were proved, duplicates too
   int done_ = 0;
+  int endpoints_ = 0;
   bool table_sent_ = false;
   bool complete_ = false;
   bool released_ = false;

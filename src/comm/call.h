@@ -99,12 +99,23 @@ class Call : public executor::Task {
   /// Finds the memory that the plan reads and writes at other ranks.
   Status reach_buffers(const planner::Plan& plan);
   void check_patience() override;
+  /// Of a call that is like the last one but for its buffers. Word by word: a copy of all that was just written has to wait for the stores.
+  void set_buffers(const CallArgs& args) {
+    args_.send = args.send;
+    args_.receive = args.receive;
+    args_.scale = args.scale;
+  }
+  void write_signature(Signature& place) const {
+    place = signature_;
+    place.sequence = sequence_;
+  }
 
   Communicator& comm_;
   LaneRun lanes_;
   CallArgs args_;
   CallShape shape_;
-  Signature signature_;
+  Signature signature_;         ///< but for the number, so that it stays as it is while calls repeat
+  std::uint32_t sequence_ = 0;  ///< the call's number
   std::vector<protocol::PeerBuffers> peers_;
   std::vector<std::uint64_t> scales_;
   std::chrono::steady_clock::time_point waiting_since_;
@@ -112,7 +123,7 @@ class Call : public executor::Task {
 };
 
 /// A call of all ranks.
-class CollectiveCall : public Call {
+class CollectiveCall final : public Call {
  public:
   explicit CollectiveCall(Communicator& communicator);
   void start(const CallArgs& args) override;
@@ -138,7 +149,9 @@ class CollectiveCall : public Call {
   bool all_carry() const;
   bool all_have_announced();
   Status open();
+  Status run_lanes();
   void finish_by_lines();
+  std::vector<int> ranks_read() const;
   Error mismatch(const std::vector<int>& ranks, std::uint32_t last);
   const protocol::BufferReferences& describe_buffers();
   bool read_references();
@@ -171,7 +184,7 @@ class CollectiveCall : public Call {
 };
 
 /// A send or a receive: the same with one peer only. One object per peer and direction, used again and again.
-class PointToPointCall : public Call {
+class PointToPointCall final : public Call {
  public:
   PointToPointCall(Communicator& communicator, int peer, Direction direction);
   void start(const CallArgs& args) override;

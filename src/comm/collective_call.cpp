@@ -16,6 +16,19 @@ std::size_t announced_bytes(const CallArgs& args, int ranks) {
   return args.count * size_of(args.type) * (block_per_rank ? ranks : 1);
 }
 
+/// After a one-way call whose lines were there already: the others are ahead, and what they may have announced since is fetched while
+/// this call ends. Lines of ranks that are not ahead are left alone, as those are about to write them. `bytes`: of a line.
+void fetch_later_lines(const protocol::Announcer& announcer, std::uint32_t rank, std::size_t bytes) {
+  constexpr std::uint32_t kCallsAhead = 2;
+  for (std::uint32_t r = announcer.reads().first; r < announcer.reads().end; ++r) {
+    if (r == rank) continue;
+    for (std::uint32_t n = 1; n <= kCallsAhead; ++n) {
+      const auto* line = reinterpret_cast<const std::byte*>(&announcer.board().line(r, announcer.sequence() + n));
+      for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(line + at);
+    }
+  }
+}
+
 }  // namespace
 
 Carriage carriage_of(const Membership& members, const CallArgs& args) {
@@ -37,7 +50,7 @@ CollectiveCall::CollectiveCall(Communicator& communicator)
 }
 
 std::string CollectiveCall::name() const {
-  return fmt::format("{} #{}", internal_ ? "ncclCommSplit" : name_of(args_.collective), signature_.sequence);
+  return fmt::format("{} #{}", internal_ ? "ncclCommSplit" : name_of(args_.collective), sequence_);
 }
 
 /// What a call has in common with the next one of the same arguments but for the buffers.
@@ -86,15 +99,19 @@ bool CollectiveCall::is_prepared_for(const CallArgs& args) const {
 }
 
 void CollectiveCall::start(const CallArgs& args) {
-  if (!is_prepared_for(args)) prepare(args);
-  args_ = args;
+  if (is_prepared_for(args)) [[likely]] {
+    set_buffers(args);
+  } else {
+    prepare(args);
+    args_ = args;
+  }
   if (!status_.ok()) status_ = {};
   waiting_since_ = {};
-  signature_.sequence = comm_.next_sequence();
+  sequence_ = comm_.next_sequence();
   phase_ = Phase::kGather;
   if (comm_.ranks() == 1) return;
   phase_ = Phase::kRoom;
-  announcer_.begin(signature_.sequence, fingerprint_, reads_);
+  announcer_.begin(sequence_, fingerprint_, reads_);
 }
 
 protocol::Room CollectiveCall::look_for_room() {
@@ -108,9 +125,9 @@ protocol::Room CollectiveCall::look_for_room() {
 /// Small inputs travel in the announce line itself, or beside it if they are private or the call is rooted. What the next call of this
 /// kind will write is asked for right afterwards, if it is known to be free: it comes while this call waits.
 void CollectiveCall::announce() {
-  const std::uint32_t sequence = signature_.sequence;
+  const std::uint32_t sequence = sequence_;
   executor::HostMachine& machine = lanes_.machine();
-  signatures_.of(comm_.rank(), sequence) = signature_;
+  write_signature(signatures_.of(comm_.rank(), sequence));
   const bool carries = write_input();
   announcer_.publish(machine);
   if (!announcer_.has_room_for_next()) return;
@@ -125,7 +142,7 @@ void CollectiveCall::announce() {
 /// Fills this rank's line; true if the input lies beside it then.
 bool CollectiveCall::write_input() {
   protocol::AnnounceLine& line = announcer_.line();
-  std::byte* const beside = announcer_.board().carried(comm_.rank(), signature_.sequence);
+  std::byte* const beside = announcer_.board().carried(comm_.rank(), sequence_);
   if (carriage_ == Carriage::kInLines) {
     copy_input(line.payload);
     return false;
@@ -194,7 +211,7 @@ Error CollectiveCall::mismatch(const std::vector<int>& ranks, std::uint32_t last
   const auto describe = [&](int r) { return signatures_.of(r, sequence).describe(); };
   const auto differs = [&](int r) { return describe(r) != describe(comm_.rank()); };
   while (sequence != last && std::ranges::none_of(ranks, differs)) ++sequence;
-  const bool late = sequence != signature_.sequence || static_cast<int>(ranks.size()) < comm_.ranks() ||
+  const bool late = sequence != sequence_ || static_cast<int>(ranks.size()) < comm_.ranks() ||
                     std::ranges::any_of(ranks, [&](int r) { return signatures_.of(r, sequence).one_way != 0; });
   std::map<std::string, std::string> callers;
   for (int r : ranks) {
@@ -217,7 +234,7 @@ Error CollectiveCall::mismatch(const std::vector<int>& ranks, std::uint32_t last
 }
 
 const protocol::AnnounceLine& CollectiveCall::line_of(int peer) const {
-  return announcer_.board().line(peer, signature_.sequence);
+  return announcer_.board().line(peer, sequence_);
 }
 
 /// Takes what all have announced; true if the last call's lanes were made for just that.
@@ -251,20 +268,24 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
 
 /// For a call whose inputs all lie with the lines.
 void CollectiveCall::finish_by_lines() {
-  announced_call_.sequence = signature_.sequence;
+  announced_call_.sequence = sequence_;
   announced_call_.output = static_cast<std::byte*>(args_.receive);
   finish_announced(lanes_.machine(), announcer_.board(), announced_call_);
 }
 
+/// This rank and those whose lines it reads.
+std::vector<int> CollectiveCall::ranks_read() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < comm_.ranks(); ++r) {
+    if (r == comm_.rank() || reads_.has(static_cast<std::uint32_t>(r))) ranks.push_back(r);
+  }
+  return ranks;
+}
+
 /// Everybody has announced, or in one-way calls who matters: check, plan, start the lanes. Small calls are finished here.
 Status CollectiveCall::open() {
-  if (comm_.ranks() > 1 && !announcer_.all_equal()) {
-    std::vector<int> ranks;
-    for (int r = 0; r < comm_.ranks(); ++r) {
-      if (r == comm_.rank() || reads_.has(static_cast<std::uint32_t>(r))) ranks.push_back(r);
-    }
-    return mismatch(ranks, signature_.sequence);
-  }
+  if (comm_.ranks() > 1 && !announcer_.all_equal()) [[unlikely]]
+    return mismatch(ranks_read(), sequence_);
   phase_ = Phase::kDone;
   if (shape_.count == 0) return {};
   if (carriage_ == Carriage::kInLines || signature_.one_way != 0 ||
@@ -272,6 +293,11 @@ Status CollectiveCall::open() {
     finish_by_lines();
     return {};
   }
+  return run_lanes();
+}
+
+/// The plan of what all have announced; the last call's, where that is the same.
+Status CollectiveCall::run_lanes() {
   if (comm_.ranks() > 1 && read_references()) {
     lanes_.start_again(args_);
     reached_ = true;
@@ -298,7 +324,12 @@ Status CollectiveCall::open() {
 
 bool CollectiveCall::all_have_announced() {
   for (int look = 0; look < kLooks; ++look) {
-    if (announcer_.advance(lanes_.machine())) return true;
+    if (!announcer_.advance(lanes_.machine())) continue;
+    if (look == 0 && signature_.one_way != 0) {
+      const std::size_t payload = carriage_ == Carriage::kInLines ? shape_.output_bytes : 0;
+      fetch_later_lines(announcer_, static_cast<std::uint32_t>(comm_.rank()), sizeof(std::uint64_t) + payload);
+    }
+    return true;
   }
   return false;
 }
@@ -310,7 +341,7 @@ executor::Progress CollectiveCall::advance() {
     if (room == protocol::Room::kDiffers) {
       // Calls that failed were not announced: what lies in this rank's lines then is no history.
       if (comm_.failed()) return fail(comm_.failure());
-      return fail(mismatch({comm_.rank(), static_cast<int>(announcer_.unseen())}, signature_.sequence - 1));
+      return fail(mismatch({comm_.rank(), static_cast<int>(announcer_.unseen())}, sequence_ - 1));
     }
     announce();
     phase_ = Phase::kGather;

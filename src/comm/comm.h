@@ -18,11 +18,14 @@ class Communicator;
 /// The value behind ncclComm_t: a slot index and a generation, so that a stale handle is an error and not a crash.
 using Handle = void*;
 
+inline constexpr int kHostMemory = -1;
+
 struct Options {
   bool blocking = true;
   bool reproducible = false;
   bool wide_wire = false;
   bool split_share = false;
+  int device = kHostMemory;  ///< whose memory the communicator works on
   std::string name;
 };
 
@@ -36,8 +39,9 @@ struct CallArgs {
   ReduceOp op = ReduceOp::kSum;
   bool scaled = false;  ///< PreMulSum: `scale` holds one element of `type`
   std::uint64_t scale = 0;
-  int root = 0;            ///< root, or the peer of send and receive
-  void* stream = nullptr;  ///< nullptr or a host stream's handle (executor/stream.h)
+  bool scale_is_address = false;  ///< in device memory, read when the call runs
+  int root = 0;                   ///< root, or the peer of send and receive
+  void* stream = nullptr;         ///< nullptr or a host stream's handle (executor/stream.h)
 };
 inline bool is_point_to_point(const CallArgs& args) {
   return args.collective == Collective::kSend || args.collective == Collective::kReceive;
@@ -50,6 +54,10 @@ Status init_rank(Handle* handle, std::span<const UniqueId> ids, int ranks, int r
 /// color < 0 (NCCL_SPLIT_NOCOLOR): takes part, *child = nullptr. options: nullptr inherits the parent's.
 Status split(Communicator& parent, int color, int key, Handle* child, const Options* options);
 
+/// A communicator of the ranks that are not in `excluded` (ascending, none of them this rank), in the same order. Every other rank
+/// calls it; the excluded ones need not live. `abort`: ends the parent's calls first, on all ranks.
+Status shrink(Communicator& parent, std::span<const int> excluded, bool abort, Handle* child, const Options* options);
+
 /// nullptr for a handle that never was or is no longer a communicator's.
 Communicator* find(Handle handle);
 
@@ -59,6 +67,8 @@ Status finalize(Communicator& communicator);
 /// The handle is invalid afterwards, whatever is returned.
 Status destroy(Handle handle);
 Status abort(Handle handle);
+/// Ends the calls of all ranks; the communicator can be asked, shrunk, aborted and destroyed then.
+Status revoke(Communicator& communicator);
 
 /// kSuccess, kInProgress or the sticky failure of the communicator.
 Code async_error(Communicator& communicator);
@@ -72,13 +82,14 @@ int rank_of(const Communicator& communicator);
 int size_of(const Communicator& communicator);
 bool is_blocking(const Communicator& communicator);
 
-/// A one-time sum operation: PreMulSum. Indexes are dense from 0 per communicator.
-int create_scaled_sum(Communicator& communicator, DataType type, std::uint64_t scale);
-Status destroy_scaled_sum(Communicator& communicator, int index);
 struct ScaledSum {
   DataType type;
   std::uint64_t scale;
+  bool is_address = false;  ///< `scale` is where the element lies, in memory that the device reads
 };
+/// A one-time sum operation: PreMulSum. Indexes are dense from 0 per communicator.
+int create_scaled_sum(Communicator& communicator, const ScaledSum& sum);
+Status destroy_scaled_sum(Communicator& communicator, int index);
 /// Error if the index was never made or is destroyed.
 Result<ScaledSum> scaled_sum(Communicator& communicator, int index);
 
@@ -107,7 +118,23 @@ Status set_tuning(Communicator& communicator, const char* text);
 /// travels in the lines that open it.
 Result<std::string> candidate_rules(Communicator& communicator, const CallArgs& args);
 
+/// Where every rank is, as far as this one can see: what tuttiCommReport gives.
+Result<std::string> report_of(Communicator& communicator);
+/// Bytes that this rank has sent by a network so far.
+Result<std::uint64_t> wire_bytes(Communicator& communicator);
+
+/// What carries them: "mpi", "tcp", or "local" where all ranks are on one host.
+Result<const char*> transport_name(Communicator& communicator);
+
 /// The plan the library would run for this call, in words and as the schedule's text form.
 Result<std::string> explain(Communicator& communicator, const CallArgs& args);
+/// What no schedule exceeds for this call on this machine, what is expected of the one that would run, and why that one would.
+Result<std::string> certificate(Communicator& communicator, const CallArgs& args);
+/// What would run for such calls, from which size on; `args.count` is ignored.
+Result<std::string> plan_by_size(Communicator& communicator, const CallArgs& args);
+
+/// The machine graph of the ranks, in topology/text_form.h's text, with a comment line for each rank. kSystem: the plug-in is not there,
+/// or it cannot look at the machine; kRemote: another rank that looks at it has not come to an end.
+Result<std::string> topology(Communicator& communicator);
 
 }  // namespace tutti::comm

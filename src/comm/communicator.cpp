@@ -5,6 +5,10 @@
 #include "base/log.h"
 #include "comm/batch.h"
 #include "comm/call.h"
+#include "comm/certificate.h"
+#include "comm/device_rank.h"
+#include "comm/own_port.h"
+#include "comm/report.h"
 #include "comm/tuning_file.h"
 #include "executor/backoff.h"
 
@@ -12,6 +16,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <utility>
 
@@ -38,8 +43,17 @@ bool explains(const Communicator& parent, const Error& failure) {
   return parent.failed();
 }
 
+/// A call that waits for so long is reported, and again each time it has waited twice as long.
+constexpr double kFirstWarningS = 10;
+
 /// How long an abort waits for this rank's own calls to notice.
 constexpr double kAbortGraceS = 10;
+/// How long an abort waits for other hosts to take its reason.
+constexpr double kTellS = 1;
+
+/// Round figures for TCP between hosts of 10 Gbit/s and more, of a host's ranks together; nothing is measured there.
+constexpr double kNetworkUs = 15;
+constexpr double kNetworkGbps = 1.5;
 
 }  // namespace
 
@@ -50,6 +64,7 @@ Membership::Membership(std::vector<Peer> all, Control c, int rank, planner::Rule
       plans(std::move(rules)),
       sent_calls(peers.size()),
       received_calls(peers.size()),
+      shrinks_seen(peers.size()),
       announcer(control.board(), static_cast<std::uint32_t>(rank)) {}
 
 void Membership::connect(int rank) {
@@ -62,6 +77,7 @@ void Membership::connect(int rank) {
 }
 
 planner::Access Membership::access(bool mappable, bool same_process) const {
+  if (bridge) return planner::Access::kSlots;
   const Settings& settings = control.settings();
   if (settings.p2p_disable != 0) return planner::Access::kSlots;
   if (mappable && (same_process || settings.shm_disable == 0)) return planner::Access::kMapped;
@@ -80,6 +96,7 @@ Status Communicator::initialise(std::vector<UniqueId> ids, const Communicator* p
   if (!status.ok()) {
     // What follows from a failure of the parent adds nothing to its reason.
     if (parent && explains(*parent, status.error())) status = parent->failure();
+    if (auto obstacle = outlook_ ? outlook_() : std::nullopt) status = *obstacle;
     const Error& why = status.error();
     // The others may be past the bootstrap, and wait for this rank.
     const Code told = is_cancelled() ? Code::kRemote : why.code;
@@ -135,36 +152,48 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   args.ids = std::move(ids);
   args.ranks = ranks_;
   args.rank = rank_;
-  args.control_bytes = Control::bytes_for;
+  args.control_bytes = [this](int local_ranks) { return Control::bytes_on_host(ranks_, local_ranks); };
   args.cancelled = &cancelled_;
   args.timeout_s = config().timeout_s;
   if (parent) args.hopeless = [parent] { return parent->failed(); };
+  if (outlook_) args.hopeless = [this] { return outlook_().has_value(); };
   const bool alone = args.ids.empty() && ranks_ == 1;
   TUTTI_TRY_ASSIGN(BootstrapResult found, alone ? Result<BootstrapResult>(bootstrap_alone()) : bootstrap(args));
   Descriptor segment(found.control.fd);
-  for (const Peer& peer : found.peers) {
-    if (peer.host == found.peers[0].host) continue;
-    return error(
-        Code::kInvalidUsage,
-        fmt::format("rank {} runs on host \"{}\" and rank 0 on \"{}\": communicators over several hosts are not "
-                    "supported yet; start all ranks on one host",
-                    peer.rank, peer.host, found.peers[0].host));
+  const bool spans_hosts = !found.sockets.empty();
+  const Port port = port_to_others(found, rank_);
+  if (spans_hosts) {
+    const ControlSegment shared{segment.release(), found.control.bytes};
+    TUTTI_TRY(join_over_hosts(std::move(found), shared));
+  } else {
+    TUTTI_TRY_ASSIGN(Control control, Control::open(segment.release(), found.control.bytes, ranks_, rank_ == 0));
+    members_ = std::make_unique<Membership>(std::move(found.peers), std::move(control), rank_, planner::Rules{});
   }
-  TUTTI_TRY_ASSIGN(Control control, Control::open(segment.release(), found.control.bytes, ranks_, rank_ == 0));
-  members_ = std::make_unique<Membership>(std::move(found.peers), std::move(control), rank_, planner::Rules{});
-  crowded_ = ranks_ > usable_cores();
+  crowded_ = ranks_on_this_host() > usable_cores();
   TUTTI_TRY(watch_peers());
-  *members_->control.copies(rank_) = config().single_copy && members_->reach.probe_single_copy();
+  *members_->control.copies(rank_) = config().single_copy && !spans_hosts && members_->reach.probe_single_copy();
   *members_->control.reproducible(rank_) = options_.reproducible;
   *members_->control.wide_wire(rank_) = options_.wide_wire;
-  if (rank_ == 0) members_->control.settings().crowding = static_cast<double>(ranks_) / usable_cores();
+  if (rank_ == 0) members_->control.settings().crowding = static_cast<double>(ranks_on_this_host()) / usable_cores();
   if (rank_ == 0) members_->control.settings().costs = remembered_costs();
   std::shared_ptr<const planner::Tuning> tuning;
   if (rank_ == 0) {
     TUTTI_TRY_ASSIGN(tuning, publish_tuning(members_->control));
   }
+  take_seat(port);
+  if (spans_hosts && options_.device != kHostMemory) {
+    return error(Code::kInvalidUsage,
+                 "communicators on GPU memory over several hosts are not supported yet; work on host memory there "
+                 "(tuttiSetDevice(tuttiDeviceHost), or TUTTI_DEVICE=host)");
+  }
+  TUTTI_TRY_ASSIGN(device_, DeviceRank::open(*this));
   TUTTI_TRY(meet(RankPhase::kMapped, parent));
+  if (!spans_hosts) TUTTI_TRY(DeviceRank::connect(*this));
   members_->connect(rank_);
+  if (spans_hosts) {
+    if (members_->host_segment) connect_within_host();
+    members_->bridge->attach(*members_);
+  }
   const Settings& settings = members_->control.settings();
   members_->single_copy = settings.single_copy != 0;
   bool reproducible = false;
@@ -178,21 +207,60 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   rules.wide_wire = wide_wire;
   rules.slots = members_->control.slot_shape();
   rules.single_copy_min_bytes = settings.single_copy_min_bytes;
-  rules.line_bytes = settings.lines != 0 ? members_->control.line_shape().payload_bytes() : 0;
+  rules.line_bytes = settings.lines != 0 && !spans_hosts ? members_->control.line_shape().payload_bytes() : 0;
   rules.crowding = settings.crowding;
   if (rank_ != 0) {
     TUTTI_TRY_ASSIGN(tuning, published_tuning(members_->control));
   }
   rules.tuning = std::move(tuning);
-  measure_costs();
+  measure_costs();  // first: nobody waits long for the other's part
+  TUTTI_TRY(look_at_machine());
   TUTTI_TRY(meet(RankPhase::kReady, parent));
   rules.measured = settings.costs;
+  rules.groups = machine_->groups().of_rank;
+  if (const double crowding = machine_->crowding(); crowding > 0) rules.crowding = crowding;
+  if (const double crowding = machine_->own_crowding(); crowding > 0) crowded_ = crowding > 1;
+  rules.between_groups_gbps = settings.between_groups_gbps;
+  if (spans_hosts) {
+    rules.groups = hosts_of_ranks();
+    rules.between_groups_gbps = kNetworkGbps;
+    rules.network_us = kNetworkUs;
+  }
   members_->plans.set_rules(rules);
   log_info("communicator {} rank {} of {} ready: {}", options_.name.empty() ? "(unnamed)" : options_.name, rank_,
            ranks_,
-           members_->reach.one_process() ? "threads of one process"
-           : members_->single_copy       ? "processes, slots and single copies"
-                                         : "processes, slots");
+           members_->mpi                   ? "processes on several hosts, over MPI"
+           : spans_hosts                   ? "processes on several hosts"
+           : members_->reach.one_process() ? "threads of one process"
+           : members_->single_copy         ? "processes, slots and single copies"
+                                           : "processes, slots");
+  machine_->report();
+  if (rank_ == 0) report_plans(*this);
+  return {};
+}
+
+void Communicator::take_seat(const Port& port) {
+  MachineView::Args args{.board = members_->control.machine(),
+                         .rank = rank_,
+                         .hosts = {},
+                         .one_host = !spans_hosts(),
+                         .port = port,
+                         .given_up = [this] { return cancelled_ || failed(); },
+                         .gpu =
+                             [this](int rank) {
+                               const DeviceCard& card = members_->control.device_card(rank);
+                               return card.device < 0
+                                          ? std::string()
+                                          : std::string(card.bus_id, strnlen(card.bus_id, sizeof(card.bus_id)));
+                             }};
+  for (const Peer& peer : members_->peers) args.hosts.push_back(peer.host);
+  machine_ = std::make_unique<MachineView>(std::move(args));
+  machine_->sit();
+}
+
+Status Communicator::look_at_machine() {
+  TUTTI_TRY(machine_->look());
+  if (rank_ == 0) members_->control.settings().between_groups_gbps = machine_->between_groups_gbps();
   return {};
 }
 
@@ -226,15 +294,19 @@ RankPhase Communicator::phase_of(int rank) const {
 
 Status Communicator::meet(RankPhase phase, const Communicator* parent) {
   executor::store_release(members_->control.phase(rank_), static_cast<std::uint64_t>(phase));
+  Bridge* const bridge = members_->bridge.get();
+  if (bridge != nullptr) bridge->share_phase();
   const auto start = Clock::now();
   executor::Backoff backoff(true);
   for (int r = 0; r < ranks_;) {
+    if (bridge != nullptr) bridge->progress();
     if (phase_of(r) >= phase) {
       ++r;
       continue;
     }
     if (failed()) return failure();
     if (parent && parent->failed()) return parent->failure();
+    if (auto obstacle = outlook_ ? outlook_() : std::nullopt) return *obstacle;
     if (cancelled_) return error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
     if (config().timeout_s > 0 && seconds_since(start) > config().timeout_s) {
       return error(Code::kRemote, fmt::format("rank {} did not finish initialisation within {} s (TUTTI_TIMEOUT_S)", r,
@@ -242,13 +314,18 @@ Status Communicator::meet(RankPhase phase, const Communicator* parent) {
     }
     backoff.wait();
   }
+  while (bridge != nullptr && !bridge->is_sent() && !failed() && !cancelled_) {
+    bridge->progress();
+    backoff.wait();
+  }
   return {};
 }
 
 Status Communicator::watch_peers() {
+  ended_ = std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(ranks_));
   std::set<std::int32_t> seen;
   for (int r = 0; r < ranks_; ++r) {
-    if (members_->reach.same_process(r)) continue;
+    if (members_->reach.same_process(r) || !is_on_this_host(r)) continue;
     const std::int32_t pid = members_->reach.pid(r);
     if (!seen.insert(pid).second) continue;
     TUTTI_TRY_ASSIGN(auto watch, watch_process(pid, [this, pid] { on_exit(pid); }));
@@ -259,7 +336,9 @@ Status Communicator::watch_peers() {
 
 void Communicator::on_exit(std::int32_t pid) {
   for (int r = 0; r < ranks_; ++r) {
-    if (members_->reach.same_process(r) || members_->reach.pid(r) != pid || phase_of(r) == RankPhase::kLeft) continue;
+    if (members_->reach.same_process(r) || !is_on_this_host(r) || members_->reach.pid(r) != pid) continue;
+    ended_[r].store(true, std::memory_order_release);
+    if (phase_of(r) == RankPhase::kLeft) continue;
     fail(Code::kRemote, r,
          fmt::format("rank {} (process {}) ended without leaving the communicator: it was killed or has "
                      "exited",
@@ -279,7 +358,9 @@ Error Communicator::failure() const {
 }
 
 void Communicator::fail(Code code, int culprit, const std::string& text) {
-  if (record_failure(members_->control.failure(), code, culprit, text)) log_warn("rank {}: {}", rank_, text);
+  if (!record_failure(members_->control.failure(), code, culprit, text)) return;
+  log_warn("rank {}: {}", rank_, text);
+  if (members_->peer_watch) members_->peer_watch->wake();
 }
 
 void Communicator::give_up_ticket(std::uint64_t ticket, Code code, const std::string& text) {
@@ -320,9 +401,23 @@ void Communicator::check_patience(int peer, bool left, const std::string& what, 
   if (limit > 0 && seconds_since(since) > limit) {
     fail(Code::kRemote, peer,
          fmt::format("{}: rank {} waited {} s for rank {} (TUTTI_TIMEOUT_S); it has not made the "
-                     "call, or is stuck in it",
-                     what, rank_, limit, peer));
+                     "call, or is stuck in it; its last collective: {}",
+                     what, rank_, limit, peer, last_call(members_->control, peer).describe()));
+    return;
   }
+  warn_late(peer, what, since);
+}
+
+void Communicator::warn_late(int peer, const std::string& what, Clock::time_point since) {
+  if (since != late_since_) {
+    late_since_ = since;
+    next_warning_s_ = kFirstWarningS;
+  }
+  const double waited = seconds_since(since);
+  if (waited < next_warning_s_) return;
+  while (next_warning_s_ <= waited) next_warning_s_ *= 2;
+  log_warn("{}: rank {} has waited {:.0f} s for rank {}; where the ranks are:\n{}", what, rank_, waited, peer,
+           report(*this));
 }
 
 Status Communicator::finalize() {
@@ -340,10 +435,15 @@ bool Communicator::abort_now() {
   bool alone = true;
   for (int r = 0; r < ranks_; ++r) alone = alone && (r == rank_ || phase_of(r) == RankPhase::kLeft);
   if (!alone || !is_idle()) {
-    record_failure(members_->control.failure(), Code::kRemote, rank_,
-                   fmt::format("rank {} called ncclCommAbort", rank_));
+    return end_calls(fmt::format("rank {} called ncclCommAbort", rank_));
   }
+  return true;
+}
+
+bool Communicator::end_calls(const std::string& why) {
+  record_failure(members_->control.failure(), Code::kRemote, rank_, why);
   const auto start = Clock::now();
+  if (members_->peer_watch && failed()) members_->peer_watch->finish_telling(kTellS);
   executor::Backoff backoff(true);
   while (!is_idle() && seconds_since(start) < kAbortGraceS) backoff.wait();
   return is_idle();
@@ -356,7 +456,10 @@ void Communicator::leave() {
   executor::Backoff backoff(true);
   while (!is_idle()) backoff.wait();
   executor::store_release(members_->control.phase(rank_), static_cast<std::uint64_t>(RankPhase::kLeft));
+  over_.store(true, std::memory_order_release);
+  if (members_->bridge) leave_over_hosts();
   members_->watches.clear();
+  members_->peer_watch.reset();
 }
 
 }  // namespace tutti::comm

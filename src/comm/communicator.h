@@ -3,9 +3,13 @@
 #pragma once
 
 #include "comm/bootstrap.h"
+#include "comm/bridge.h"
 #include "comm/comm.h"
 #include "comm/control.h"
+#include "comm/machine_view.h"
+#include "comm/peer_watch.h"
 #include "comm/reach.h"
+#include "comm/turns.h"
 #include "comm/watchdog.h"
 #include "executor/host_machine.h"
 #include "planner/plan_cache.h"
@@ -24,6 +28,7 @@
 namespace tutti::comm {
 
 class Batch;
+class DeviceRank;
 class CollectiveCall;
 class PointToPointCall;
 
@@ -36,9 +41,14 @@ struct Membership {
   std::vector<std::vector<protocol::Channel>> channels;  ///< [lane][peer]
   std::vector<std::uint32_t> sent_calls;                 ///< point-to-point calls so far, per peer
   std::vector<std::uint32_t> received_calls;
-  protocol::Announcer announcer;                       ///< of calls of all ranks; belongs to whoever has the turn
-  bool single_copy = false;                            ///< works between all processes, on every rank
-  std::vector<std::unique_ptr<ProcessWatch>> watches;  ///< last: goes first
+  std::vector<std::uint64_t> shrinks_seen;     ///< by rank: the number of its last shrink that included this one
+  protocol::Announcer announcer;               ///< of calls of all ranks; belongs to whoever has the turn
+  std::unique_ptr<Control> host_segment;       ///< over hosts: of the ranks of this one, if there are several
+  std::shared_ptr<transport::MpiNetwork> mpi;  ///< what the bridge's streams go over; nullptr: TCP
+  std::unique_ptr<Bridge> bridge;              ///< to ranks of other hosts; nullptr: there are none
+  bool single_copy = false;                    ///< works between all processes, on every rank
+  std::vector<std::unique_ptr<ProcessWatch>> watches;  ///< these last: they go first
+  std::unique_ptr<PeerWatch> peer_watch;               ///< over ranks of other hosts
 
   Membership(std::vector<Peer> all, Control c, int rank, planner::Rules rules);
   /// Makes the channels; only once rank 0 has written the control segment's sizes.
@@ -66,11 +76,21 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int ranks() const { return ranks_; }
   const Options& options() const { return options_; }
   Membership& members() { return *members_; }
+  /// Only once initialised.
+  MachineView& machine() { return *machine_; }
   bool crowded() const { return crowded_; }
+  /// Waits leave the processor to others at once: a look at the network costs as much, and what runs may be what is waited for.
+  bool yields() const { return crowded_ || spans_hosts(); }
+  bool spans_hosts() const { return members_ && members_->bridge; }
+  /// nullptr: on host memory.
+  DeviceRank* device() const { return device_.get(); }
 
   /// Connects; every rank's returns the same success or a failure. Runs in the caller's thread.
   /// `parent`: the communicator that is being split; its failure ends the wait.
   Status initialise(std::vector<UniqueId> ids, const Communicator* parent = nullptr);
+  /// Before initialisation: asked while that waits; an answer is why it cannot succeed any more.
+  using Outlook = std::function<std::optional<Error>()>;
+  void set_outlook(Outlook outlook) { outlook_ = std::move(outlook); }
   /// The same in a thread of its own; `async_error` tells when it is over.
   void initialise_in_background(std::vector<UniqueId> ids);
   /// Any work that ends in initialise(), in a thread of its own.
@@ -83,19 +103,18 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Waits for a background initialisation.
   Status wait_initialised();
   /// Destroyed or aborted, and alive only because a group still holds calls of it.
-  bool is_over() const { return is_initialised() && phase_of(rank_) == RankPhase::kLeft; }
+  bool is_over() const { return over_.load(std::memory_order_acquire); }
   bool is_initialised() const { return init_state_.load(std::memory_order_acquire) == InitState::kReady; }
 
   /// Calls of a communicator run one after another in the order they were taken, whatever their streams.
-  std::uint64_t take_ticket() { return issued_.fetch_add(1, std::memory_order_relaxed); }
-  bool is_turn(std::uint64_t ticket) const { return completed_.load(std::memory_order_acquire) == ticket; }
-  /// By whoever has the turn: nobody else writes the count.
-  void complete_ticket() {
-    completed_.store(completed_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  }
+  Turns& turns() { return turns_; }
+  std::uint64_t take_ticket() { return turns_.take(); }
+  bool is_turn(std::uint64_t ticket) const { return turns_.is_turn(ticket); }
+  /// By whoever has the turn.
+  void complete_ticket() { turns_.complete(); }
   /// Somebody's call ended without being carried through (no memory, for instance): no peer may wait for it.
   void give_up_ticket(std::uint64_t ticket, Code code, const std::string& text);
-  bool is_idle() const { return completed_.load(std::memory_order_acquire) == issued_.load(std::memory_order_acquire); }
+  bool is_idle() { return turns_.is_idle(); }
 
   /// The next collective's number; calls of one communicator are numbered alike on every rank.
   std::uint32_t next_sequence() { return ++sequence_; }
@@ -111,15 +130,22 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Code async_state();
   std::string async_message();
 
+  /// The rank's process is no more, whether or not it had left.
+  bool has_ended(int peer) const { return ended_[peer].load(std::memory_order_acquire); }
   bool has_left(int peer) const { return phase_of(peer) == RankPhase::kLeft; }
   /// Fails the communicator if a call waits for `peer` in vain: it has `left`, as was seen before the call was found still
   /// waiting for it, or patience is over. `what`: "all_reduce #3".
   void check_patience(int peer, bool left, const std::string& what, std::chrono::steady_clock::time_point since);
 
+  /// Over hosts, by whoever has the turn: fails the communicator if a stream to a rank that has not left is at its end.
+  void check_streams();
+
   Status finalize();
   /// Stops everything under way; peers' calls fail with `reason`.
   /// False if one of this rank's own calls has not come back in time: the communicator must then stay in memory.
   bool abort_now();
+  /// Fails the communicator for all ranks, if it has not failed yet, and waits for this rank's own calls to end. False: one did not.
+  bool end_calls(const std::string& why);
   /// Waits for calls under way and leaves.
   void leave();
 
@@ -137,9 +163,26 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   enum class InitState : std::uint8_t { kPending, kReady, kFailed, kSkipped };
 
   Status connect(std::vector<UniqueId> ids, const Communicator* parent);
+  void warn_late(int peer, const std::string& what, std::chrono::steady_clock::time_point since);
   /// Rank 0 and one of another process find out what bytes cost here, unless that is known or not asked for.
   void measure_costs();
+  /// `port`: over hosts, the way to the others.
+  void take_seat(const Port& port);
+  Status look_at_machine();
   Status meet(RankPhase phase, const Communicator* parent);
+  /// Makes the members, with a copy of the control segment and the bridge to the others. `segment`: what this host's ranks share, slots
+  /// between them and their copies.
+  Status join_over_hosts(BootstrapResult found, ControlSegment segment);
+  Status watch_hosts(std::vector<PeerSockets>& sockets, bool over_mpi);
+  /// Streams over MPI in place of the sockets for data.
+  Status open_streams(std::vector<PeerSockets>& sockets, const MpiGroup& mpi);
+  void connect_within_host();
+  bool is_on_this_host(int peer) const;
+  /// By rank: its host, numbered by their lowest ranks.
+  schedule::Groups hosts_of_ranks() const;
+  int ranks_on_this_host() const;
+  /// Tells the other hosts' ranks that this one leaves, and sees to it that all it sent arrives.
+  void leave_over_hosts();
   Status watch_peers();
   void on_exit(std::int32_t pid);
   RankPhase phase_of(int rank) const;
@@ -148,18 +191,25 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int rank_ = 0;
   const Options options_;
   bool crowded_ = false;
+  Outlook outlook_;
+  std::unique_ptr<std::atomic<bool>[]> ended_;  ///< by rank
   std::unique_ptr<Membership> members_;
+  std::unique_ptr<MachineView> machine_;
+  std::unique_ptr<DeviceRank> device_;  ///< goes before members_
   std::atomic<InitState> init_state_{InitState::kPending};
   std::atomic<bool> cancelled_{false};
+  std::atomic<bool> over_{false};
   std::thread init_thread_;
-  std::atomic<std::uint64_t> issued_{0};
-  std::atomic<std::uint64_t> completed_{0};
+  Turns turns_;
   std::uint32_t sequence_ = 0;
   std::unique_ptr<CollectiveCall> collective_call_;
   std::vector<std::unique_ptr<PointToPointCall>> point_to_point_calls_;  ///< by peer and direction
   std::unique_ptr<Batch> batch_;
+  std::chrono::steady_clock::time_point late_since_;  ///< the wait that was last reported, by whoever has the turn
+  double next_warning_s_ = 0;
   std::mutex state_mutex_;
   std::optional<Error> async_failure_;
+  std::optional<std::chrono::steady_clock::time_point> stream_ended_;  ///< when a stream was first found so
 };
 
 }  // namespace tutti::comm

@@ -1,5 +1,7 @@
 #include "comm/connection.h"
 
+#include "base/assert.h"
+
 #include <fmt/format.h>
 
 #include <sys/socket.h>
@@ -121,6 +123,11 @@ Result<std::optional<Frame>> Connection::next() {
   Frame frame{static_cast<FrameType>(type), Bytes(payload.begin(), payload.end())};
   inbox_.erase(inbox_.begin(), inbox_.begin() + static_cast<std::ptrdiff_t>(kHeaderBytes + length));
   return std::optional<Frame>(std::move(frame));
+}
+
+PrivateDescriptor Connection::release() {
+  TUTTI_ASSERT(inbox_.empty() && outbox_.empty());
+  return std::move(socket_);
 }
 
 Descriptor Connection::take_descriptor() {

@@ -28,6 +28,15 @@ enum class FrameType : std::uint32_t {
   kFailure = 8,    ///< root to rank: code and reason; nothing follows
   kLeave = 9,      ///< rank to root: why it gives up
   kRelease = 10,   ///< a rank instead of kHello: this root is not needed
+  // Where ranks are on several hosts:
+  kEndpoint = 11,   ///< rank to root: where it listens for the others
+  kEndpoints = 12,  ///< root to rank: of all ranks
+  kAttach = 13,     ///< rank to rank, in place of kHello: which ranks, and what the connection is for
+  kAttached = 14,   ///< the answer
+  // Afterwards, between ranks that watch each other:
+  kSignOfLife = 15,
+  kTold = 16,     ///< the communicator's failure
+  kGoodbye = 17,  ///< this rank leaves; nothing follows
 };
 
 struct Frame {
@@ -63,6 +72,8 @@ class Connection {
   Result<std::optional<Frame>> next();
   /// The descriptor of the oldest frame that carried one; empty if none came.
   Descriptor take_descriptor();
+  /// The socket, for other uses; only while no byte of a frame is left here.
+  PrivateDescriptor release();
   /// True if the kernel had to drop a descriptor because this process may open no more.
   bool descriptor_lost() const { return descriptor_lost_; }
 

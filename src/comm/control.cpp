@@ -89,8 +89,16 @@ Result<std::shared_ptr<std::byte>> map_once(int fd, std::size_t bytes) {
   return mapped;
 }
 
-/// For a rank that is alone.
-Result<std::shared_ptr<std::byte>> own_memory(std::size_t bytes) {
+/// Zeros that take memory as they are touched.
+Result<std::shared_ptr<std::byte>> map_zeros(std::size_t bytes) {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return system_error(fmt::format("mapping {} bytes", bytes));
+  return std::shared_ptr<std::byte>(static_cast<std::byte*>(base), [bytes](std::byte* p) { munmap(p, bytes); });
+}
+
+/// For a rank that is alone, or whose peers are on other hosts.
+Result<std::shared_ptr<std::byte>> own_memory(std::size_t bytes, int ranks) {
+  if (ranks > 1) return map_zeros(bytes);
   void* base = std::aligned_alloc(kPage, round_up(bytes, kPage));
   if (base == nullptr) return error(Code::kSystem, fmt::format("{} bytes of memory cannot be had", bytes));
   std::memset(base, 0, bytes);
@@ -107,7 +115,8 @@ protocol::LineShape line_shape_for(protocol::SlotShape slots) {
 }  // namespace
 
 struct Control::Layout {
-  std::size_t tuning, ranks, announces, inputs, signatures, pairs, pair_inputs, counts, lines, slots, end;
+  std::size_t tuning, machine, ranks, cards, shrinks, shrink_lists, announces, inputs, signatures, pairs, pair_inputs,
+      counts, lines, slots, end;
 
   Layout(std::size_t n, protocol::SlotShape shape) {
     // A rank has no channel to itself, and one that is alone announces and carries nothing.
@@ -116,8 +125,12 @@ struct Control::Layout {
     const std::size_t pair_count = n > 1 ? n * n : 0;
     const std::size_t carried_bytes = n > 1 ? protocol::carried_bytes_max(static_cast<int>(n)) : 0;
     tuning = round_up(sizeof(Header), kPage);
-    ranks = tuning + (n > 1 ? round_up(planner::kTuningBytesMax, kPage) : 0);
-    announces = ranks + n * sizeof(RankState);
+    machine = tuning + (n > 1 ? round_up(planner::kTuningBytesMax, kPage) : 0);
+    ranks = round_up(machine + MachineBoard::bytes_for(static_cast<int>(n)), n > 1 ? kPage : 64);
+    cards = ranks + n * sizeof(RankState);
+    shrinks = round_up(cards + n * sizeof(DeviceCard), 64);
+    shrink_lists = shrinks + n * sizeof(ShrinkPlace);
+    announces = round_up(shrink_lists + n * ((n + 63) / 64) * sizeof(std::uint64_t), 64);
     inputs = round_up(announces + protocol::kAnnounceDepth * announcing * sizeof(protocol::AnnounceLine), kPage);
     signatures = inputs + protocol::kAnnounceDepth * announcing * carried_bytes;
     pairs = round_up(signatures + CollectiveSignatures::kDepth * announcing * sizeof(CollectiveSignatures::Place), 64);
@@ -160,22 +173,40 @@ std::size_t Control::bytes_for(int ranks) {
   return ranks == 1 ? 0 : Layout(static_cast<std::size_t>(ranks), configured_slots(ranks)).end;
 }
 
+std::size_t Control::bytes_on_host(int ranks, int local_ranks) {
+  if (local_ranks == ranks || local_ranks == 1) return bytes_for(local_ranks);
+  const auto copies = static_cast<std::size_t>(local_ranks);
+  return round_up(bytes_for(local_ranks), kPage) + copies * round_up(bytes_for(ranks), kPage);
+}
+
+Control Control::copy(int ranks, int place, bool leads) const {
+  const std::size_t bytes = bytes_for(ranks);
+  const std::size_t at = round_up(bytes_for(ranks_), kPage) + static_cast<std::size_t>(place) * round_up(bytes, kPage);
+  Control copied(std::shared_ptr<std::byte>(base_, base_.get() + at), bytes, ranks);
+  if (leads) copied.set_up();
+  return copied;
+}
+
 Result<Control> Control::open(int fd, std::size_t bytes, int ranks, bool leads) {
-  auto base = bytes == 0 ? own_memory(Layout(static_cast<std::size_t>(ranks), configured_slots(ranks)).end)
-                         : map_once(fd, bytes);
+  const std::size_t own_bytes = Layout(static_cast<std::size_t>(ranks), configured_slots(ranks)).end;
+  auto base = bytes == 0 ? own_memory(own_bytes, ranks) : map_once(fd, bytes);
   if (fd >= 0) close(fd);
   if (!base.ok()) return std::move(base).error();
-  Control control(std::move(base).value(), ranks);
-  if (!leads) return control;
-  Header& header = *control.at<Header>(0);
+  Control control(std::move(base).value(), bytes == 0 ? own_bytes : bytes, ranks);
+  if (leads) control.set_up();
+  return control;
+}
+
+void Control::set_up() const {
+  Header& header = *at<Header>(0);
   const Config& c = config();
-  header.slots = configured_slots(ranks);
+  header.slots = configured_slots(ranks_);
   header.settings = Settings{c.single_copy,
                              c.p2p_disable,
                              c.shm_disable,
                              c.single_copy_min_bytes,
                              c.lines,
-                             std::min(c.carry_bytes, protocol::carried_bytes_max(ranks)),
+                             std::min(c.carry_bytes, protocol::carried_bytes_max(ranks_)),
                              c.timeout_s,
                              1,
                              c.calibrate,
@@ -184,7 +215,6 @@ Result<Control> Control::open(int fd, std::size_t bytes, int ranks, bool leads) 
                              {}};
   const std::size_t length = std::min(c.algorithm.size(), sizeof(header.settings.algorithm) - 1);
   std::memcpy(header.settings.algorithm, c.algorithm.data(), length);
-  return control;
 }
 
 Settings& Control::settings() const { return at<Header>(0)->settings; }
@@ -201,6 +231,7 @@ const protocol::SlotShape kAnySlots{};
 }
 
 char* Control::tuning_text() const { return at<char>(Layout(ranks_, kAnySlots).tuning); }
+MachineBoard Control::machine() const { return {at<std::byte>(Layout(ranks_, kAnySlots).machine), ranks_}; }
 std::uint64_t* Control::phase(int rank) const { return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].phase; }
 std::uint64_t* Control::copies(int rank) const { return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].copies; }
 std::uint64_t* Control::reproducible(int rank) const {
@@ -208,6 +239,11 @@ std::uint64_t* Control::reproducible(int rank) const {
 }
 std::uint64_t* Control::wide_wire(int rank) const {
   return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].wide_wire;
+}
+DeviceCard& Control::device_card(int rank) const { return at<DeviceCard>(Layout(ranks_, kAnySlots).cards)[rank]; }
+ShrinkPlace& Control::shrink_place(int rank) const { return at<ShrinkPlace>(Layout(ranks_, kAnySlots).shrinks)[rank]; }
+std::uint64_t* Control::shrink_list(int rank) const {
+  return at<std::uint64_t>(Layout(ranks_, kAnySlots).shrink_lists) + rank * shrink_list_words();
 }
 protocol::AnnounceBoard Control::board() const {
   const Layout l(ranks_, kAnySlots);
@@ -228,6 +264,19 @@ protocol::Pair Control::pair(int from, int to) const {
 PairSignatures Control::pair_signatures(int from, int to) const {
   PairMemory& memory = at<PairMemory>(Layout(ranks_, kAnySlots).pairs)[static_cast<std::size_t>(from) * ranks_ + to];
   return {memory.sent, memory.received};
+}
+
+std::span<std::byte> Control::memory() const { return {base_.get(), bytes_}; }
+
+std::vector<std::span<const std::byte>> Control::written_by_leader() const {
+  const std::byte* const text = at<std::byte>(Layout(ranks_, kAnySlots).tuning);
+  return {{base_.get(), offsetof(Header, failure)}, {text, settings().tuning_bytes}};
+}
+
+std::span<const std::byte> Control::abilities(int rank) const {
+  const RankState& state = at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank];
+  const auto* const first = reinterpret_cast<const std::byte*>(&state.copies);
+  return {first, sizeof(RankState) - offsetof(RankState, copies)};
 }
 
 protocol::Channel Control::channel(int me, int peer, std::uint32_t lane) const {

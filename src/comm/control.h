@@ -5,6 +5,9 @@
 #include "base/dtype.h"
 #include "base/result.h"
 #include "comm/calibration.h"
+#include "comm/device_card.h"
+#include "comm/machine_board.h"
+#include "comm/unique_id.h"
 #include "planner/rules.h"
 #include "protocol/announce.h"
 #include "protocol/channel.h"
@@ -14,7 +17,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace tutti::comm {
 
@@ -86,11 +91,13 @@ struct Settings {
   std::uint64_t lines = 0;        ///< small messages may go as lines
   std::uint64_t carry_bytes = 0;  ///< longest input that travels beside an announce line
   double timeout_s = 0;
-  double crowding = 1;             ///< ranks per core, as rank 0 may use them
+  double crowding = 1;             ///< ranks per core, as rank 0 may use them, where seats do not tell
   std::uint64_t calibrate = 0;     ///< rank 0 wants costs measured
   planner::MeasuredCosts costs;    ///< there once all ranks are ready
   std::uint32_t tuning_bytes = 0;  ///< of the text behind Control::tuning_text()
   char algorithm[1024] = {};
+  double between_groups_gbps =
+      0;  ///< what the machine has between groups of ranks; 0: not known. There once all are ready
 };
 
 /// The first failure, kept once per communicator: it wins over what follows from it.
@@ -101,15 +108,29 @@ struct FailureRecord {
   char text[1008] = {};
 };
 
+/// What a rank that is in ncclCommShrink tells those that stay with it (shrink.cpp). Written by that rank alone.
+struct ShrinkPlace {
+  alignas(64) std::uint64_t word = 0;  ///< how many shrinks the rank has begun << 2 | ShrinkStage of the last
+  std::uint64_t gave_up = 0;           ///< number of the last one that came to nothing
+  std::uint64_t objected = 0;          ///< and of the last in which others left out other ranks
+  UniqueId id;                         ///< of the new communicator, where the rank will be its first
+};
+
 class Control {
  public:
   /// Bytes of the segment for so many ranks, by this process's configuration; 0 for one rank, which shares nothing.
   static std::size_t bytes_for(int ranks);
+  /// The same of `ranks` of which so many are on this host: where others are not, this host's own segment and, behind it, the copy that
+  /// each of its ranks has of the whole.
+  static std::size_t bytes_on_host(int ranks, int local_ranks);
 
-  /// Maps the segment (once per process, whichever rank asks first) and takes the descriptor; 0 bytes: no segment, a few
-  /// pages of the heap. The rank with `leads` writes sizes and settings first; all others may look at them only after
+  /// Maps the segment (once per process, whichever rank asks first) and takes the descriptor; 0 bytes: no segment, but
+  /// memory of this rank's own. The rank with `leads` writes sizes and settings first; all others may look at them only after
   /// everyone has set its phase.
   static Result<Control> open(int fd, std::size_t bytes, int ranks, bool leads);
+
+  /// Of a host's segment: the copy of the whole that the rank at this place among the host's ranks has.
+  Control copy(int ranks, int place, bool leads) const;
 
   int ranks() const { return ranks_; }
   Settings& settings() const;
@@ -122,6 +143,9 @@ class Control {
   /// Measured crossovers, for which rank 0 has a text: room for planner::kTuningBytesMax, with more than one rank.
   char* tuning_text() const;
 
+  /// Where ranks sit and what they see.
+  MachineBoard machine() const;
+
   std::uint64_t* phase(int rank) const;
   /// Whether the rank found that it can copy from every other process by system call.
   std::uint64_t* copies(int rank) const;
@@ -130,25 +154,41 @@ class Control {
   /// Whether the rank asks for a float32 wire.
   std::uint64_t* wide_wire(int rank) const;
 
+  /// What the rank says of its memory, before it is mapped.
+  DeviceCard& device_card(int rank) const;
+  ShrinkPlace& shrink_place(int rank) const;
+  /// The ranks that it leaves out, a bit each: so many words.
+  std::uint64_t* shrink_list(int rank) const;
+  std::size_t shrink_list_words() const { return (static_cast<std::size_t>(ranks_) + 63) / 64; }
+
   /// The announce lines of calls of all ranks.
   protocol::AnnounceBoard board() const;
   CollectiveSignatures signatures() const;
   /// The lines of sends from one rank to another.
   protocol::Pair pair(int from, int to) const;
   PairSignatures pair_signatures(int from, int to) const;
+  /// The memory itself, for what carries parts of it to other hosts' copies, which are laid out alike.
+  std::span<std::byte> memory() const;
+  /// What rank 0 writes for all before its phase: sizes and settings, measured crossovers.
+  std::vector<std::span<const std::byte>> written_by_leader() const;
+  /// What a rank says of itself beside its phase.
+  std::span<const std::byte> abilities(int rank) const;
   /// My end of the channel with `peer`, counts at zero.
   protocol::Channel channel(int me, int peer, std::uint32_t lane) const;
 
  private:
   struct Layout;
-  Control(std::shared_ptr<std::byte> base, int ranks) : base_(std::move(base)), ranks_(ranks) {}
+  Control(std::shared_ptr<std::byte> base, std::size_t bytes, int ranks)
+      : base_(std::move(base)), bytes_(bytes), ranks_(ranks) {}
   Layout layout() const;
+  void set_up() const;
   template <class T>
   T* at(std::size_t offset) const {
     return reinterpret_cast<T*>(base_.get() + offset);
   }
 
   std::shared_ptr<std::byte> base_;
+  std::size_t bytes_;
   int ranks_;
 };
 

@@ -1,6 +1,7 @@
 // Explains a call: what the planner had to choose from, what it chose, and the program as text.
 
 #include "comm/call.h"
+#include "comm/chosen.h"
 #include "comm/group_jobs.h"
 #include "planner/tuning.h"
 #include "schedule/text.h"
@@ -80,10 +81,25 @@ Result<double> predict_us(Communicator& communicator, const CallArgs& args) {
   return choice.chosen.predicted_us;
 }
 
+Result<Chosen> chosen_for(Communicator& communicator, const CallArgs& args) {
+  if (communicator.ranks() == 1) return Chosen{"a copy", "there are no other ranks", 0};
+  if (carriage_here(communicator, args) != Carriage::kNone)
+    return Chosen{"announce lines", "so few bytes: they travel with the lines that open the call",
+                  kAnnounceUs * (communicator.ranks() - 1)};
+  const planner::Question q = question_for(communicator, args);
+  const planner::PlanCache& plans = communicator.members().plans;
+  TUTTI_TRY_ASSIGN(const Choice choice, choose(q, plans));
+  const planner::Candidate& c = choice.chosen;
+  return Chosen{fmt::format("{} {}", c.algorithm->name, c.direct ? "direct" : "slots"),
+                planner::describe_reason(q, plans.rules(), c), c.predicted_us};
+}
+
 Result<std::string> candidate_rules(Communicator& communicator, const CallArgs& args) {
   if (!communicator.is_initialised()) return error(Code::kInvalidUsage, "the communicator is not initialised");
   std::string text;
-  if (args.count == 0 || communicator.ranks() == 1 || carriage_here(communicator, args) != Carriage::kNone) return text;
+  if (communicator.device() || args.count == 0 || communicator.ranks() == 1 ||
+      carriage_here(communicator, args) != Carriage::kNone)
+    return text;
   const planner::Question q = planner::PlanCache::size_class(question_for(communicator, args));
   if (q.set)
     return error(Code::kInvalidUsage, "a schedule is set for such calls; take it back by tuttiCommSetSchedule");
@@ -103,6 +119,11 @@ Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
   std::string text =
       fmt::format("{} of {} {} ({} bytes{}) on {} ranks\n", name_of(args.collective), args.count, name_of(args.type),
                   bytes, reduces(args.collective) ? fmt::format(", {}", name_of(args.op)) : "", communicator.ranks());
+  if (communicator.device()) {
+    return text +
+           "access: GPU memory: the ranks share a process and a GPU; one kernel does everybody's part, straight from "
+           "buffer to buffer,\nsums in rank order\n";
+  }
   if (args.count == 0) return text + "nothing to move: the ranks only check that all make the same call\n";
   if (const Carriage carriage = carriage_here(communicator, args); carriage != Carriage::kNone) {
     return text +
@@ -124,6 +145,13 @@ Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
   if (q.wide_wire) {
     fmt::format_to(out, "wire: partial sums of {} travel as float32 and are rounded once\n", name_of(args.type));
   }
+  if (rules.network_us > 0) {
+    fmt::format_to(out, "hosts: ranks are on {}; between them data goes by TCP\n",
+                   *std::ranges::max_element(rules.groups) + 1);
+  } else if (!rules.groups.empty()) {
+    fmt::format_to(out, "groups: ranks are in {}, by {}\n", communicator.machine().groups().count,
+                   planner::name_of(communicator.machine().groups().level));
+  }
   if (!rules.text.empty()) fmt::format_to(out, "NCCL_ALGO={}\n", rules.text);
   fmt::format_to(out, "\n  {:<18} {:<8} {:>12}\n", "algorithm", "data", "expected us");
   for (const planner::Candidate& c : choice.candidates) {
@@ -137,7 +165,7 @@ Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
                  plan.shape.units, plan.tiling.slab, plan.tiling.rounds(0),
                  plan.lines ? "; messages go as flag-in-word lines" : "");
   if (const planner::SetSchedule* set = plans.schedule_for(q.request)) return text + schedule::to_text(set->schedule);
-  return text + schedule::to_text(algorithm::make_schedule(*plan.algorithm, q.request));
+  return text + schedule::to_text(algorithm::make_schedule(*plan.algorithm, planner::in_groups(q.request, rules)));
 }
 
 }  // namespace tutti::comm

@@ -3,8 +3,10 @@
 #include "base/assert.h"
 #include "base/config.h"
 #include "comm/batch.h"
+#include "comm/device_rank.h"
 #include "comm/group_jobs.h"
 #include "comm/registry.h"
+#include "comm/this_thread.h"
 #include "executor/backoff.h"
 #include "executor/stream.h"
 
@@ -14,6 +16,9 @@
 #include <optional>
 
 namespace tutti::comm {
+
+constinit thread_local ThisThread this_thread;
+
 namespace {
 
 struct QueuedCall {
@@ -22,7 +27,6 @@ struct QueuedCall {
 };
 
 struct Group {
-  int depth = 0;
   std::vector<QueuedCall> calls;
   std::vector<std::shared_ptr<Communicator>> communicators;  ///< of the calls, in order of first use
   std::vector<InitJob> jobs;
@@ -64,11 +68,12 @@ struct StreamWork {
   std::shared_ptr<Batch> batch;
 };
 
-Status usable(Communicator& communicator) {
+/// Why calls cannot be made.
+Error unusable(Communicator& communicator) {
   if (communicator.is_over()) {
     return error(Code::kInvalidArgument, "the communicator was destroyed or aborted after the call was made");
   }
-  if (communicator.is_initialised()) return communicator.failed() ? Status(communicator.failure()) : Status();
+  if (communicator.is_initialised()) return communicator.failure();
   if (communicator.async_state() == Code::kInProgress) {
     return error(Code::kInvalidUsage,
                  "the communicator is still initialising; poll ncclCommGetAsyncError until it is no "
@@ -77,15 +82,20 @@ Status usable(Communicator& communicator) {
   return error(communicator.async_state(), "the communicator's initialisation failed: " + communicator.async_message());
 }
 
+Status usable(Communicator& communicator) {
+  const bool fine = communicator.is_initialised() && !communicator.failed() && !communicator.is_over();
+  return fine ? Status() : Status(unusable(communicator));
+}
+
 /// On the stream's thread; the caller has gone on, so that failures are kept.
 void run_on_stream(const std::vector<StreamWork>& works) {
   std::vector<executor::Task*> tasks;
-  bool crowded = false;
+  bool yields = false;
   for (const StreamWork& work : works) {
     tasks.push_back(work.batch.get());
-    crowded |= work.communicator->crowded();
+    yields |= work.communicator->yields();
   }
-  executor::run_tasks(tasks, crowded);
+  executor::run_tasks(tasks, yields);
   for (const StreamWork& work : works) {
     if (!work.batch->status().ok()) work.communicator->keep_async(work.batch->status().error());
   }
@@ -141,7 +151,7 @@ Status check_calls(const Group& ended) {
     TUTTI_TRY(check_self_calls(*communicator, ended.calls));
   }
   for (const QueuedCall& call : ended.calls) {
-    if (!call.args.stream || executor::stream_valid(call.args.stream)) continue;
+    if (!call.args.stream || call.communicator->device() || executor::stream_valid(call.args.stream)) continue;
     return error(Code::kInvalidArgument,
                  fmt::format("the stream {} was destroyed after the call was made, and nothing was done",
                              fmt::ptr(call.args.stream)));
@@ -185,13 +195,13 @@ Status run_works(const Group& ended) {
     return launched;
   }
   std::vector<executor::Task*> here;
-  bool crowded = false;
+  bool yields = false;
   for (const Work& work : works) {
     if (!work.streams.empty()) continue;
     here.push_back(work.batch.get());
-    crowded |= work.communicator->crowded();
+    yields |= work.communicator->yields();
   }
-  executor::run_tasks(here, crowded);
+  executor::run_tasks(here, yields);
   for (const Work& work : works) {
     // Calls without a stream have their data when the group ends, also beside others with one.
     if (!work.streams.empty() && work.waits) TUTTI_TRY(executor::stream_synchronize(work.streams[0]));
@@ -203,60 +213,118 @@ Status run_works(const Group& ended) {
 /// A place in the communicator's order that has come: what the communicator keeps for its calls may be used.
 class HeldTurn {
  public:
-  explicit HeldTurn(Communicator& communicator) : comm_(communicator), ticket_(communicator.take_ticket()) {
-    executor::Backoff backoff(communicator.crowded());
-    while (!communicator.is_turn(ticket_)) backoff.wait();
+  explicit HeldTurn(Communicator& communicator) : comm_(communicator), owned_(communicator.turns().enter()) {
+    if (!owned_) wait_for_ticket();
   }
   /// After end() nothing; before, an exception is on its way.
   ~HeldTurn() {
-    if (held_) comm_.give_up_ticket(ticket_, Code::kSystem, "a call broke off for want of memory or threads");
+    if (held_) [[unlikely]]
+      give_up();
   }
   HeldTurn(const HeldTurn&) = delete;
   HeldTurn& operator=(const HeldTurn&) = delete;
   void end() {
     held_ = false;
+    if (owned_) return comm_.turns().leave();
+    comm_.turns().offer();
     comm_.complete_ticket();
   }
-  std::uint64_t ticket() const { return ticket_; }
 
  private:
+  [[gnu::noinline]] void wait_for_ticket() {
+    ticket_ = comm_.take_ticket();
+    executor::Backoff backoff(comm_.yields());
+    while (!comm_.is_turn(ticket_)) backoff.wait();
+  }
+  [[gnu::noinline]] void give_up() {
+    static constexpr const char* kWhy = "a call broke off for want of memory or threads";
+    if (!owned_) return comm_.give_up_ticket(ticket_, Code::kSystem, kWhy);
+    comm_.fail(Code::kSystem, comm_.rank(), kWhy);
+    comm_.turns().leave();
+  }
+
   Communicator& comm_;
-  const std::uint64_t ticket_;
+  const bool owned_;
   bool held_ = true;
+  std::uint64_t ticket_ = 0;  ///< unless owned_
 };
 
 /// The hot path of groups: one communicator's calls in the caller's thread, nothing allocated.
 Status run_batch(Communicator& communicator, const std::vector<QueuedCall>& calls) {
   HeldTurn turn(communicator);
   Batch& batch = communicator.batch();
-  batch.begin(turn.ticket());
+  batch.begin();
   for (const QueuedCall& call : calls) batch.add(call.args);
   executor::Task* task = &batch;
-  executor::run_tasks({&task, 1}, communicator.crowded());
+  executor::run_tasks({&task, 1}, communicator.yields());
   Status status = batch.status();
   turn.end();
   return status;
 }
 
+bool on_device(const std::shared_ptr<Communicator>& communicator) { return communicator->device() != nullptr; }
+
+/// Those of communicators on device memory go to their streams; the others follow.
+Status run_host_calls(const Group& ended);
+Status run_device_calls(const Group& ended) {
+  std::vector<DeviceCalls> works;
+  for (const auto& communicator : ended.communicators) {
+    if (on_device(communicator)) works.push_back({communicator.get(), {}});
+  }
+  Group others;
+  for (const QueuedCall& call : ended.calls) {
+    const auto work = std::ranges::find(works, call.communicator, &DeviceCalls::communicator);
+    if (work == works.end()) {
+      others.add(*call.communicator, call.args);
+    } else {
+      work->calls.push_back(call.args);
+    }
+  }
+  TUTTI_TRY(enqueue_on_devices(works));
+  return others.calls.empty() ? Status() : run_host_calls(others);
+}
+
 Status run_calls(const Group& ended) {
   TUTTI_TRY(check_calls(ended));
+  return std::ranges::any_of(ended.communicators, on_device) ? run_device_calls(ended) : run_host_calls(ended);
+}
+
+Status run_host_calls(const Group& ended) {
   const bool streams = std::ranges::any_of(ended.calls, [](const QueuedCall& c) { return c.args.stream != nullptr; });
   if (!streams && ended.communicators.size() == 1) return run_batch(*ended.communicators[0], ended.calls);
   return run_works(ended);
+}
+
+/// `Kind`: the call's own class, so that the compiler knows what advance() is.
+template <class Kind>
+void run_to_end(Communicator& communicator, Kind& call, const CallArgs& args) {
+  call.start(args);
+  const executor::Progress progress = call.advance();
+  if (progress == executor::Progress::kDone || progress == executor::Progress::kFailed) return;
+  executor::Task* task = &call;
+  executor::run_tasks({&task, 1}, communicator.yields());
 }
 
 /// The hot path: one call in the caller's thread, nothing allocated.
 Status run_lone(Communicator& communicator, const CallArgs& args) {
   HeldTurn turn(communicator);
   communicator.members().reach.settle();
-  Call& call = is_point_to_point(args) ? static_cast<Call&>(communicator.point_to_point_call(args))
-                                       : static_cast<Call&>(communicator.collective_call());
-  call.start(args);
-  executor::Task* task = &call;
-  executor::run_tasks({&task, 1}, communicator.crowded());
-  Status status = call.status();
+  Status status;
+  if (is_point_to_point(args)) {
+    PointToPointCall& call = communicator.point_to_point_call(args);
+    run_to_end(communicator, call, args);
+    status = call.status();
+  } else {
+    CollectiveCall& call = communicator.collective_call();
+    run_to_end(communicator, call, args);
+    status = call.status();
+  }
   turn.end();
   return status;
+}
+
+Status run_lone_over_hosts(Communicator& communicator, const CallArgs& args) {
+  return run_batch(communicator, {{&communicator, args}});
 }
 
 Status end_group(Group& ended) {
@@ -273,13 +341,13 @@ Status end_group(Group& ended) {
 }  // namespace
 
 Status submit(Communicator& communicator, const CallArgs& args) {
-  Group& open = group;
-  if (open.depth > 0) {
-    open.add(communicator, args);
+  if (this_thread.group_depth > 0) {
+    group.add(communicator, args);
     return {};
   }
-  if (!args.stream && !is_to_self(communicator, args)) {
+  if (!args.stream && !communicator.device() && !is_to_self(communicator, args)) {
     TUTTI_TRY(usable(communicator));
+    if (communicator.spans_hosts()) return run_lone_over_hosts(communicator, args);
     return run_lone(communicator, args);
   }
   Group lone;
@@ -288,14 +356,14 @@ Status submit(Communicator& communicator, const CallArgs& args) {
 }
 
 Status group_start() {
-  ++group.depth;
+  ++this_thread.group_depth;
   return {};
 }
 
 Status group_end() {
+  if (this_thread.group_depth == 0) return error(Code::kInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+  if (--this_thread.group_depth > 0) return {};
   Group& open = group;
-  if (open.depth == 0) return error(Code::kInvalidUsage, "ncclGroupEnd without ncclGroupStart");
-  if (--open.depth > 0) return {};
   Group& ended = ended_group;
   ended.reset();  // an exception may have left something
   std::swap(ended, open);
@@ -305,8 +373,8 @@ Status group_end() {
 }
 
 Result<float> group_simulate_end() {
-  if (group.depth == 0) return error(Code::kInvalidUsage, "ncclGroupSimulateEnd without ncclGroupStart");
-  if (--group.depth > 0) return 0.0f;
+  if (this_thread.group_depth == 0) return error(Code::kInvalidUsage, "ncclGroupSimulateEnd without ncclGroupStart");
+  if (--this_thread.group_depth > 0) return 0.0f;
   Group ended;
   std::swap(ended, group);
   for (InitJob& job : ended.jobs) {
@@ -322,10 +390,10 @@ Result<float> group_simulate_end() {
   return static_cast<float>(total);
 }
 
-bool in_group() { return group.depth > 0; }
+bool in_group() { return this_thread.group_depth > 0; }
 
 void fail_group(const Error& failure) {
-  if (group.depth > 0 && !group.failure) group.failure = failure;
+  if (this_thread.group_depth > 0 && !group.failure) group.failure = failure;
 }
 
 void queue_job(InitJob job) { group.jobs.push_back(std::move(job)); }

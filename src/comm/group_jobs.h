@@ -22,6 +22,13 @@ void queue_job(InitJob job);
 /// if any goes on in the background.
 Status run_jobs(std::vector<InitJob> jobs);
 
+/// The job of a communicator that is to be: now, at the group's end, or in the background; a blocking one's failure takes the handle
+/// back.
+Status schedule(std::shared_ptr<Communicator> communicator, Handle* handle, std::function<void()> work);
+
+/// Of a communicator made from another. nullptr: the parent's.
+Options child_options(Communicator& parent, const Options* wanted);
+
 /// What the planner expects the call to take.
 Result<double> predict_us(Communicator& communicator, const CallArgs& args);
 

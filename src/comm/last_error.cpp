@@ -34,9 +34,9 @@ const char* last_error(Communicator* communicator) {
   return handed_out.c_str();
 }
 
-int create_scaled_sum(Communicator& communicator, DataType type, std::uint64_t scale) {
+int create_scaled_sum(Communicator& communicator, const ScaledSum& sum) {
   const std::lock_guard lock(communicator.state_mutex());
-  communicator.scaled_sums.push_back(ScaledSum{type, scale});
+  communicator.scaled_sums.push_back(sum);
   return static_cast<int>(communicator.scaled_sums.size()) - 1;
 }
 

@@ -8,6 +8,7 @@
 #include <tutti/launch.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace tutti::comm {
@@ -21,6 +22,20 @@ struct MeetingPlace {
   double timeout_s = 120;
 };
 
+/// Where the ranks meet by TCP (TUTTI_RENDEZVOUS=tcp:host:port, or MASTER_ADDR and a job on several hosts): the id, which every rank
+/// makes for itself. Nothing where they do not.
+Result<std::optional<UniqueId>> launched_id(const tuttiLaunchInfo_t& info);
+
+/// For programs that leave MPI to the library: loads that of the launcher and initialises it, with MPI_THREAD_MULTIPLE.
+/// kInvalidUsage: no MPI's launcher, MPI is initialised already, or has no such level; kSystem: there is no plug-in for it.
+Status launch_mpi();
+/// Finalises what launch_mpi has initialised; communicators are gone by then. Nothing where it has not.
+Status end_launched_mpi();
+/// Rank 0's id by MPI, where launch_mpi was called and the launcher's ranks are MPI's; else nothing.
+Result<std::optional<UniqueId>> id_by_mpi(const tuttiLaunchInfo_t& info);
+
+/// TUTTI_RENDEZVOUS_TIMEOUT_S.
+Result<double> meeting_timeout();
 /// From TUTTI_RENDEZVOUS and the job's identity; counts the calls of this process per job.
 Result<MeetingPlace> next_meeting_place(const tuttiLaunchInfo_t& info);
 

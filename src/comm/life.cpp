@@ -2,6 +2,7 @@
 
 #include "base/config.h"
 #include "comm/batch.h"
+#include "comm/device_rank.h"
 #include "comm/group_jobs.h"
 #include "comm/registry.h"
 #include "executor/backoff.h"
@@ -46,25 +47,6 @@ Result<std::shared_ptr<Communicator>> make(Handle* handle, const Options& option
   return communicator;
 }
 
-/// Now, at the group's end, or in the background; a blocking job's failure takes the handle back.
-Status schedule(std::shared_ptr<Communicator> communicator, Handle* handle, std::function<void()> work) {
-  if (in_group()) {
-    queue_job({std::move(communicator), std::move(work)});
-    return {};
-  }
-  const bool blocking = communicator->options().blocking;
-  Status status = [&] {
-    std::vector<InitJob> jobs;
-    jobs.push_back({communicator, std::move(work)});
-    return run_jobs(std::move(jobs));
-  }();
-  if (blocking && !status.ok()) {
-    remove(*handle);
-    *handle = nullptr;
-  }
-  return status;
-}
-
 /// What a split's ranks tell each other first.
 struct Wish {
   std::int32_t color;
@@ -80,9 +62,21 @@ class Exchange : public executor::Task {
     call_.set_internal();
     call_.start(args);
   }
-  executor::Progress advance() override { return call_.advance(); }
+  executor::Progress advance() override {
+    const executor::Progress progress = ended_ == executor::Progress::kBlocked ? call_.advance() : ended_;
+    Bridge* const bridge = parent_.members().bridge.get();
+    if (bridge == nullptr) return progress;
+    const bool moved = bridge->progress();
+    const bool ended = progress == executor::Progress::kDone || progress == executor::Progress::kFailed;
+    if (ended) ended_ = progress;
+    if (ended && parent_.failed()) bridge->give_up();
+    if (ended && (bridge->is_sent() || parent_.failed())) return progress;
+    return moved || progress == executor::Progress::kAdvanced ? executor::Progress::kAdvanced
+                                                              : executor::Progress::kBlocked;
+  }
   void check_patience() override {
     heed_abort(parent_, child_);
+    if (parent_.members().bridge) parent_.check_streams();
     static_cast<executor::Task&>(call_).check_patience();
   }
   const Status& status() const { return call_.status(); }
@@ -97,6 +91,7 @@ class Exchange : public executor::Task {
   Communicator& parent_;
   const Communicator& child_;
   CollectiveCall call_;
+  executor::Progress ended_ = executor::Progress::kBlocked;  ///< over hosts: what it came to while not all is sent
 };
 
 /// An all-gather among the ranks of `parent` that no user call may meet.
@@ -108,14 +103,14 @@ Status exchange(Communicator& parent, const Communicator& child, const void* own
   args.count = bytes;
   args.type = DataType::kUint8;
   const std::uint64_t ticket = parent.take_ticket();
-  executor::Backoff backoff(parent.crowded());
+  executor::Backoff backoff(parent.yields());
   while (!parent.is_turn(ticket)) {
     Exchange::heed_abort(parent, child);
     backoff.wait();
   }
   Exchange call(parent, child, args);
   executor::Task* task = &call;
-  executor::run_tasks({&task, 1}, parent.crowded());
+  executor::run_tasks({&task, 1}, parent.yields());
   Status status = call.status();
   parent.complete_ticket();
   return status;
@@ -170,6 +165,34 @@ Status run_split(Communicator& parent, int color, int key, Communicator& child) 
 
 }  // namespace
 
+Status schedule(std::shared_ptr<Communicator> communicator, Handle* handle, std::function<void()> work) {
+  if (in_group()) {
+    queue_job({std::move(communicator), std::move(work)});
+    return {};
+  }
+  const bool blocking = communicator->options().blocking;
+  Status status = [&] {
+    std::vector<InitJob> jobs;
+    jobs.push_back({communicator, std::move(work)});
+    return run_jobs(std::move(jobs));
+  }();
+  if (blocking && !status.ok()) {
+    remove(*handle);
+    *handle = nullptr;
+  }
+  return status;
+}
+
+Options child_options(Communicator& parent, const Options* wanted) {
+  Options options = effective(wanted ? *wanted : parent.options());
+  // What the parent's ranks have agreed on: one that asked for it may not be in the child.
+  const planner::Rules& agreed = parent.members().plans.rules();
+  options.reproducible |= agreed.reproducible;
+  options.wide_wire |= agreed.wide_wire;
+  options.device = parent.options().device;
+  return options;
+}
+
 Status run_jobs(std::vector<InitJob> jobs) {
   if (jobs.size() == 1 && jobs[0].communicator->options().blocking) {
     jobs[0].work();
@@ -206,11 +229,7 @@ Status split(Communicator& parent, int color, int key, Handle* child, const Opti
   if (parent.failed()) return parent.failure();
   const std::shared_ptr<Communicator> keep = parent.shared_from_this();
   // Without a color the child stays empty; the exchange still has to run, in a group beside the others.
-  Options wanted_options = effective(options ? *options : parent.options());
-  // What the parent's ranks have agreed on: one that asked for it may not be in the child.
-  const planner::Rules& agreed = parent.members().plans.rules();
-  wanted_options.reproducible |= agreed.reproducible;
-  wanted_options.wide_wire |= agreed.wide_wire;
+  Options wanted_options = child_options(parent, options);
   wanted_options.blocking |= color < 0;  // nobody could wait for it later
   auto communicator = std::make_shared<Communicator>(wanted_options);
   if (color < 0 && !in_group()) return run_split(parent, color, key, *communicator);
@@ -251,8 +270,16 @@ Status abort(Handle handle) {
                  "ncclCommAbort: a call of this communicator did not come back within 10 s; its memory stays");
   }
   communicator->leave();
+  if (communicator->device()) communicator->device()->close();
   bury(communicator);
   return {};
+}
+
+Status revoke(Communicator& communicator) {
+  if (!communicator.is_initialised())
+    return error(Code::kInvalidUsage, "ncclCommRevoke of a communicator that is still initialising or has failed to");
+  if (communicator.end_calls(fmt::format("rank {} called ncclCommRevoke", communicator.rank()))) return {};
+  return error(Code::kSystem, "ncclCommRevoke: a call of this communicator did not come back within 10 s");
 }
 
 Code async_error(Communicator& communicator) {

@@ -83,7 +83,7 @@ Bytes encode(const std::vector<Peer>& peers) {
   return writer.take();
 }
 
-Bytes encode(const Control& control) { return WireWriter().number(control.bytes).take(); }
+Bytes encode(const ControlSize& control) { return WireWriter().number(control.bytes).number(control.fd).take(); }
 
 Bytes encode(const Leave& leave) {
   return WireWriter()
@@ -130,9 +130,11 @@ std::optional<std::vector<Peer>> decode_table(const Bytes& bytes) {
   return if_complete(reader, std::move(peers));
 }
 
-std::optional<Control> decode_control(const Bytes& bytes) {
+std::optional<ControlSize> decode_control(const Bytes& bytes) {
   WireReader reader(bytes);
-  const Control control{reader.number<std::uint64_t>()};
+  ControlSize control;
+  control.bytes = reader.number<std::uint64_t>();
+  control.fd = reader.number<std::int32_t>();
   return if_complete(reader, control);
 }
 

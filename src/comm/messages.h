@@ -40,8 +40,10 @@ struct Hello {
   Peer peer;
 };
 
-struct Control {
+struct ControlSize {
   std::uint64_t bytes = 0;
+  std::int32_t fd =
+      -1;  ///< the segment's number in its maker's process, for ranks that the descriptor itself cannot reach
 };
 
 struct Leave {
@@ -53,7 +55,7 @@ Bytes encode(const Greeting& greeting);
 Bytes encode(const Challenge& challenge);
 Bytes encode(const Hello& hello);
 Bytes encode(const std::vector<Peer>& peers);
-Bytes encode(const Control& control);
+Bytes encode(const ControlSize& control);
 Bytes encode(const Leave& leave);
 Bytes encode(const Error& failure);
 
@@ -62,7 +64,7 @@ std::optional<Greeting> decode_greeting(const Bytes& bytes);
 std::optional<Challenge> decode_challenge(const Bytes& bytes);
 std::optional<Hello> decode_hello(std::span<const std::uint8_t> bytes);
 std::optional<std::vector<Peer>> decode_table(const Bytes& bytes);
-std::optional<Control> decode_control(const Bytes& bytes);
+std::optional<ControlSize> decode_control(const Bytes& bytes);
 std::optional<Leave> decode_leave(const Bytes& bytes);
 std::optional<Error> decode_failure(const Bytes& bytes);
 

@@ -28,7 +28,7 @@ PointToPointCall::PointToPointCall(Communicator& communicator, int peer, Directi
 
 std::string PointToPointCall::name() const {
   return fmt::format("{} {} rank {} #{}", name_of(args_.collective), direction_ == Direction::kSend ? "to" : "from",
-                     args_.root, signature_.sequence);
+                     args_.root, sequence_);
 }
 
 /// What a call has in common with the next one of the same arguments but for the buffers.
@@ -61,21 +61,25 @@ bool PointToPointCall::may_carry(const Signature& signature) const {
 /// Once the sender has announced: whether its send was eager.
 bool PointToPointCall::sender_carries(const Signature& sent) const {
   if (is_eager(sent)) return true;
-  return may_carry(sent) && (pair_.send(signature_.sequence).buffers.flags & protocol::kCarried) != 0;
+  return may_carry(sent) && (pair_.send(sequence_).buffers.flags & protocol::kCarried) != 0;
 }
 
 void PointToPointCall::start(const CallArgs& args) {
-  if (!is_prepared_for(args)) prepare(args);
-  args_ = args;
+  if (is_prepared_for(args)) [[likely]] {
+    set_buffers(args);
+  } else {
+    prepare(args);
+    args_ = args;
+  }
   if (!status_.ok()) status_ = {};
   waiting_since_ = {};
   done_ = false;
   Membership& members = comm_.members();
   if (direction_ == Direction::kSend) {
-    signature_.sequence = ++members.sent_calls[args.root];
+    sequence_ = ++members.sent_calls[args.root];
     phase_ = Phase::kRoom;
   } else {
-    signature_.sequence = ++members.received_calls[args.root];
+    sequence_ = ++members.received_calls[args.root];
     announce();
     phase_ = Phase::kMeet;
   }
@@ -83,10 +87,10 @@ void PointToPointCall::start(const CallArgs& args) {
 
 void PointToPointCall::announce() {
   executor::HostMachine& machine = lanes_.machine();
-  const std::uint32_t sequence = signature_.sequence;
+  const std::uint32_t sequence = sequence_;
   const std::uint64_t word = protocol::announce_word(sequence, fingerprint_);
   const bool sends = direction_ == Direction::kSend;
-  signatures_.of(direction_, sequence) = signature_;
+  write_signature(signatures_.of(direction_, sequence));
   const Membership& members = comm_.members();
   protocol::BufferReferences buffers{};
   if (!eager_) {
@@ -100,14 +104,12 @@ void PointToPointCall::announce() {
 }
 
 const protocol::AnnounceLine& PointToPointCall::line_of(int) const {
-  return direction_ == Direction::kSend ? pair_.receive(signature_.sequence) : pair_.send(signature_.sequence);
+  return direction_ == Direction::kSend ? pair_.receive(sequence_) : pair_.send(sequence_);
 }
 
-bool PointToPointCall::has_room() { return protocol::has_room(lanes_.machine(), pair_, signature_.sequence, taken_); }
+bool PointToPointCall::has_room() { return protocol::has_room(lanes_.machine(), pair_, sequence_, taken_); }
 
-std::uint64_t PointToPointCall::peer_word() {
-  return announced_word(lanes_.machine(), line_of(args_.root), signature_.sequence);
-}
+std::uint64_t PointToPointCall::peer_word() { return announced_word(lanes_.machine(), line_of(args_.root), sequence_); }
 
 bool PointToPointCall::peer_has_announced() {
   for (int look = 0; look < kLooks; ++look) {
@@ -118,7 +120,7 @@ bool PointToPointCall::peer_has_announced() {
 
 /// An eager send is over for its rank, which believes that it succeeded: then the communicator fails, so that it learns of it.
 Status PointToPointCall::mismatch() {
-  const Signature& other = signatures_.of(theirs_, signature_.sequence);
+  const Signature& other = signatures_.of(theirs_, sequence_);
   const bool sends = direction_ == Direction::kSend;
   const Signature& sent = sends ? signature_ : other;
   const bool late = sender_carries(sent);
@@ -137,13 +139,13 @@ Status PointToPointCall::mismatch() {
 
 /// The peer has announced: an eager send's data is here, all others plan.
 executor::Progress PointToPointCall::meet() {
-  if (peer_word() != protocol::announce_word(signature_.sequence, fingerprint_)) {
+  if (peer_word() != protocol::announce_word(sequence_, fingerprint_)) {
     const Status differs = mismatch();
     finish(Progress::kFailed);
     return fail(differs.error());
   }
   if (direction_ == Direction::kReceive && sender_carries(signature_)) {
-    receive_eagerly(lanes_.machine(), pair_, signature_.sequence, args_.receive, shape_.output_bytes);
+    receive_eagerly(lanes_.machine(), pair_, sequence_, args_.receive, shape_.output_bytes);
     return finish(Progress::kDone);
   }
   if (Status running = run(); !running.ok()) {
@@ -157,7 +159,7 @@ executor::Progress PointToPointCall::meet() {
 
 /// What was sent, and the sender's line, are no longer needed.
 executor::Progress PointToPointCall::finish(Progress progress) {
-  if (direction_ == Direction::kReceive) take(lanes_.machine(), pair_, signature_.sequence);
+  if (direction_ == Direction::kReceive) take(lanes_.machine(), pair_, sequence_);
   return progress;
 }
 
@@ -167,8 +169,7 @@ Status PointToPointCall::run() {
   question.request = shape_.request;
   question.count = shape_.count;
   question.element_bytes = static_cast<std::uint32_t>(size_of(args_.type));
-  const std::uint32_t flags =
-      pair_.send(signature_.sequence).buffers.flags & pair_.receive(signature_.sequence).buffers.flags;
+  const std::uint32_t flags = pair_.send(sequence_).buffers.flags & pair_.receive(sequence_).buffers.flags;
   const bool same_process = members.reach.same_process(args_.root);
   question.access = members.access((flags & protocol::kMappable) != 0 || same_process, same_process);
   TUTTI_TRY_ASSIGN(auto plan, members.plans.find(question, comm_.rank()));

@@ -5,6 +5,7 @@
 #include "comm/patience.h"
 #include "comm/unique_id.h"
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,7 +15,7 @@ namespace tutti::comm {
 
 class RootClient {
  public:
-  /// Connects and proves to know the secret, with `type` (kHello or kRelease) and `body` as the proved message. Tries
+  /// Connects (by the Unix socket where that is this host's, else by TCP) and proves to know the secret, with `type` (kHello or kRelease) and `body` as the proved message. Tries
   /// again while the root is too busy to take connections.
   static Result<RootClient> join(const UniqueId& id, const Patience& patience, FrameType type,
                                  std::span<const std::uint8_t> body);
@@ -24,6 +25,10 @@ class RootClient {
   /// the time is over, the root is asked who is missing.
   Result<Bytes> expect(FrameType type);
   Descriptor take_descriptor() { return connection_.take_descriptor(); }
+  /// What the root says of a failure of all while this rank is busy elsewhere, or that it is gone; nothing if all is well.
+  std::optional<Error> failure_now();
+  /// By the Unix socket, which carries descriptors.
+  bool is_local() const { return root_pid_ > 0; }
   bool descriptor_lost() const { return connection_.descriptor_lost(); }
 
   /// Tells the root, and by it everybody, why this rank gives up. Returns `why`.
@@ -41,8 +46,10 @@ class RootClient {
 
   Connection connection_;
   const Patience* patience_;
-  std::int32_t root_pid_ = 0;
-  bool joined_ = false;  ///< the hello is sent: the end of the connection is the end of the root
+  std::int32_t root_pid_ = 0;  ///< 0: on another host
+  std::string root_;           ///< "process 12", or "the process at 10.0.0.1:4711"
+  std::deque<Frame> kept_;     ///< that failure_now() has come across
+  bool joined_ = false;        ///< the hello is sent: the end of the connection is the end of the root
   bool root_gone_ = false;
 };
 

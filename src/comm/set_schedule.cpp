@@ -3,6 +3,7 @@
 
 #include "comm/comm.h"
 #include "comm/communicator.h"
+#include "comm/device_rank.h"
 
 #include <utility>
 
@@ -10,6 +11,11 @@ namespace tutti::comm {
 
 Result<ScheduleForms> set_schedule(Communicator& communicator, const char* text) {
   if (!communicator.is_initialised()) return error(Code::kInvalidUsage, "the communicator is not initialised");
+  if (communicator.device()) {
+    return error(Code::kInvalidUsage,
+                 "schedules cannot be set for communicators on GPU memory: all ranks share one "
+                 "launch, which runs none");
+  }
   if (in_group()) return error(Code::kInvalidUsage, "inside a group; set a schedule before ncclGroupStart");
   if (!communicator.is_idle()) {
     return error(Code::kInvalidUsage, "calls of this communicator are under way; wait for their streams first");

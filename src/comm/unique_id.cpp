@@ -1,42 +1,105 @@
 #include "comm/unique_id.h"
 
+#include "base/config.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "comm/bootstrap_root.h"
+#include "comm/interfaces.h"
+#include "comm/named_root.h"
 #include "comm/quiet_thread.h"
+#include "comm/tcp_socket.h"
 #include "comm/unix_socket.h"
 
 #include <fmt/format.h>
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
 namespace tutti::comm {
 namespace {
 
-Status start_root(std::shared_ptr<BootstrapRoot> root) {
+Status start_root(std::vector<PrivateDescriptor> listeners, const UniqueId& id) {
+  Secret secret;
+  std::memcpy(secret.data(), id.secret, secret.size());
+  auto root = std::make_shared<BootstrapRoot>(std::move(listeners), secret);
   TUTTI_TRY_ASSIGN(std::thread thread, start_quiet_thread("tutti-root", [root = std::move(root)] { root->run(); }));
   thread.detach();
   return {};
 }
 
+/// As many as there is room for.
+void add_candidates(UniqueId& id, const std::vector<Interface>& interfaces) {
+  for (const Interface& interface : interfaces) {
+    WireWriter writer;
+    write_address(writer, interface.address);
+    const Bytes bytes = writer.take();
+    if (id.candidate_bytes + bytes.size() > sizeof(id.candidates)) return;
+    std::ranges::copy(bytes, id.candidates + id.candidate_bytes);
+    id.candidate_bytes += static_cast<std::uint8_t>(bytes.size());
+  }
+}
+
+/// For ranks of other hosts. Where there is no network the id serves this host alone, unless the user has named an interface.
+Status listen_for_others(UniqueId& id, std::vector<PrivateDescriptor>& listeners) {
+  TUTTI_TRY_ASSIGN(const auto chosen, choose_interfaces(list_interfaces(), root_variables().socket_interfaces));
+  auto listener = listen_tcp();
+  if (chosen.empty() || !listener.ok()) {
+    log_info("bootstrap: no other host can reach this one: {}",
+             chosen.empty() ? "no network interface is up" : listener.error().message);
+    return {};
+  }
+  id.port = listener.value().port;
+  add_candidates(id, chosen);
+  listeners.push_back(std::move(listener.value().socket));
+  return {};
+}
+
 }  // namespace
 
+std::vector<IpAddress> candidates_of(const UniqueId& id) {
+  std::vector<IpAddress> found;
+  if (id.port == 0) return found;
+  WireReader reader({id.candidates, std::min<std::size_t>(id.candidate_bytes, sizeof(id.candidates))});
+  while (!reader.complete()) {
+    const auto address = read_address(reader);
+    if (!address) break;
+    found.push_back(*address);
+  }
+  return found;
+}
+
+std::string describe(const UniqueId& id) {
+  std::string text(id.address, strnlen(id.address, sizeof(id.address)));
+  for (const IpAddress& address : candidates_of(id)) {
+    text += fmt::format("{}{}", text.empty() ? "" : " or ", address.text(id.port));
+  }
+  return text;
+}
+
 Result<UniqueId> make_unique_id() {
+  if (!root_variables().comm_id.empty()) return named_id();
   UniqueId id;
   id.magic = kUniqueIdMagic;
   id.version = kProtocolVersion;
-  std::uint64_t name[2] = {};
+  std::uint64_t name = 0;
   TUTTI_TRY(fill_random(id.secret, sizeof(id.secret)));
-  TUTTI_TRY(fill_random(name, sizeof(name)));
-  const std::string address = fmt::format("{}tutti-{}-{:016x}{:016x}", kUnixPrefix, getpid(), name[0], name[1]);
-  std::memcpy(id.address, address.c_str(), address.size() + 1);
-  TUTTI_TRY_ASSIGN(PrivateDescriptor listener, listen_unix(address));
-  Secret secret;
-  std::memcpy(secret.data(), id.secret, secret.size());
-  TUTTI_TRY(start_root(std::make_shared<BootstrapRoot>(std::move(listener), secret)));
+  TUTTI_TRY(fill_random(&name, sizeof(name)));
+  const std::string address = fmt::format("{}tutti-{}-{:016x}", kUnixPrefix, getpid(), name);
+  std::memcpy(id.address, address.c_str(), std::min(address.size() + 1, sizeof(id.address) - 1));
+  std::vector<PrivateDescriptor> listeners;
+  TUTTI_TRY_ASSIGN(listeners.emplace_back(), listen_unix(address));
+  TUTTI_TRY(listen_for_others(id, listeners));
+  TUTTI_TRY(start_root(std::move(listeners), id));
   return id;
+}
+
+Status start_named_root(const UniqueId& id, double timeout_s) {
+  std::vector<PrivateDescriptor> listeners;
+  TUTTI_TRY_ASSIGN(listeners.emplace_back(), listen_named(id, timeout_s));
+  return start_root(std::move(listeners), id);
 }
 
 }  // namespace tutti::comm

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 namespace tutti::executor {
@@ -27,8 +28,29 @@ inline void store_release(std::uint64_t* word, std::uint64_t value) {
   std::atomic_ref<std::uint64_t>(*word).store(value, std::memory_order_release);
 }
 
+/// As memcpy; without calling it where there are few bytes.
+inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  auto* const t = static_cast<std::byte*>(to);
+  const auto* const f = static_cast<const std::byte*>(from);
+  /// The first and the last so many; they may overlap.
+  const auto both_ends = [&]<std::size_t kBytes>(std::integral_constant<std::size_t, kBytes>) {
+    std::byte first[kBytes], last[kBytes];
+    std::memcpy(first, f, kBytes);
+    std::memcpy(last, f + bytes - kBytes, kBytes);
+    std::memcpy(t, first, kBytes);
+    std::memcpy(t + bytes - kBytes, last, kBytes);
+  };
+  if (bytes > 64 || bytes < 4) return static_cast<void>(std::memcpy(to, from, bytes));
+  if (bytes > 32) return both_ends(std::integral_constant<std::size_t, 32>());
+  if (bytes > 16) return both_ends(std::integral_constant<std::size_t, 16>());
+  if (bytes >= 8) return both_ends(std::integral_constant<std::size_t, 8>());
+  both_ends(std::integral_constant<std::size_t, 4>());
+}
+
 class HostMachine {
  public:
+  static constexpr bool kCrosses = true;
+
   /// `abort_word`: not 0 = give up. Both outlive the machine.
   HostMachine(const std::uint64_t* abort_word, RemoteMemory* remote) : abort_word_(abort_word), remote_(remote) {}
 
@@ -42,8 +64,8 @@ class HostMachine {
   void store_word(std::uint64_t* word, std::uint64_t value) const {
     std::atomic_ref<std::uint64_t>(*word).store(value, std::memory_order_relaxed);
   }
-  void load_bytes(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
-  void store_bytes(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
+  void load_bytes(void* to, const void* from, std::size_t bytes) const { copy_bytes(to, from, bytes); }
+  void store_bytes(void* to, const void* from, std::size_t bytes) const { copy_bytes(to, from, bytes); }
   /// Asks for the lines now, so that the stores need not wait for them to come from a reader's cache.
   void prepare_write([[maybe_unused]] const std::byte* address, [[maybe_unused]] std::size_t bytes) const {
 #if defined(__x86_64__)

@@ -153,6 +153,46 @@ SpanningLanes share_out_spanning(const topology::Network& network, const std::ve
   return {std::move(lanes), rate};
 }
 
+namespace {
+
+/// As many lanes as the weights say, if they are not too many, or the best number.
+template <class Lane, class Add>
+std::vector<const Lane*> share_out_weighted(const topology::Network& network, const std::vector<Lane>& items,
+                                            int lanes_max, const Add& add) {
+  if (items.empty()) return {};
+  std::vector<double> rates;
+  int divisor = 0;
+  for (const Lane& item : items) {
+    rates.push_back(item.rate.to_double());
+    divisor = std::gcd(divisor, item.weight);
+  }
+  std::int64_t weights = 0;
+  for (const Lane& item : items) weights += item.weight / divisor;
+  if (weights <= lanes_max) return dealt(items, rates, static_cast<int>(weights));
+  LinkCount links(network);
+  return best_number(
+             links, lanes_max, [&](int count) { return dealt(items, rates, count); }, add)
+      .first;
+}
+
+}  // namespace
+
+std::vector<const topology::PairLane*> share_out(const topology::Network& network,
+                                                 const std::vector<topology::PairLane>& pairs, int lanes_max) {
+  return share_out_weighted(network, pairs, lanes_max, [](const topology::PairLane* pair, LinkCount& counted) {
+    for (const auto& edges : {pair->up, pair->down}) {
+      for (const topology::TreeEdge& edge : edges) counted.add(edge.path);
+    }
+  });
+}
+
+std::vector<const topology::BundleLane*> share_out(const topology::Network& network,
+                                                   const std::vector<topology::BundleLane>& bundles, int lanes_max) {
+  return share_out_weighted(network, bundles, lanes_max, [](const topology::BundleLane* bundle, LinkCount& counted) {
+    for (const TreeLane& tree : bundle->trees) add_down(tree, counted);
+  });
+}
+
 std::vector<const Ring*> share_out(const topology::Network& network, const std::vector<Ring>& rings, int lanes_max) {
   if (rings.empty()) return {};
   std::vector<double> rates;

@@ -3,6 +3,8 @@
 
 #include "topology/network.h"
 #include "topology/rings.h"
+#include "topology/tree_bundles.h"
+#include "topology/tree_pairs.h"
 #include "topology/trees.h"
 
 #include <vector>
@@ -31,6 +33,12 @@ struct SpanningLanes {
 /// above.
 SpanningLanes share_out_spanning(const topology::Network& network, const std::vector<topology::TreeLane>& trees,
                                  int lanes_max);
+
+/// The same for pairs of trees, and for bundles of a tree from each rank.
+std::vector<const topology::PairLane*> share_out(const topology::Network& network,
+                                                 const std::vector<topology::PairLane>& pairs, int lanes_max);
+std::vector<const topology::BundleLane*> share_out(const topology::Network& network,
+                                                   const std::vector<topology::BundleLane>& bundles, int lanes_max);
 
 /// The same for rings, which have no weights: by lane, one of them.
 std::vector<const topology::Ring*> share_out(const topology::Network& network, const std::vector<topology::Ring>& rings,

@@ -14,6 +14,9 @@ struct Proposal {
   std::vector<std::pair<int, std::vector<int>>> paths;  ///< with their lanes; without any, messages go the shortest way
 };
 
+/// Hosts told apart: by rank its host, all one where the question names none.
+std::vector<int> host_of_ranks(const MachineQuestion& question, int ranks);
+
 /// Packed trees, all pairs and, for all-reduce, the double binary tree. Two ranks or more.
 /// `bound_rate`: of the collective, in kB/s; when it is near, no more lanes are tried.
 std::vector<Proposal> propose(const topology::Network& network, const MachineQuestion& question, double bound_rate);

@@ -1,7 +1,9 @@
 #include "planner/machine_plan.h"
 
 #include "algorithm/algorithm.h"
+#include "planner/hierarchical_candidates.h"
 #include "planner/machine_candidates.h"
+#include "planner/many_ranks.h"
 #include "planner/routes.h"
 #include "topology/rings.h"
 
@@ -16,7 +18,88 @@ namespace tutti::planner {
 
 namespace {
 
-Certificate certify(const topology::Network& network, Collective collective) {
+bool is_flat(const topology::Network& network) { return network.compute.size() <= kPlannedRanksMax; }
+
+constexpr double kNear = 0.999;
+
+/// Rows of the table that run one unit, or one exchange, after another: where their messages go through slots, each round
+/// waits for the one before. The simulator shows them at half of what links allow.
+bool waits_between_rounds(const MachineCandidate& candidate, const MachineQuestion& question) {
+  return candidate.algorithm == "tree" ||
+         (!question.direct && (candidate.algorithm == "twoshot" || candidate.algorithm == "oneshot"));
+}
+
+/// The best first. What comes within kNear of it and does not wait between rounds is better, then what takes fewer hops, as the
+/// difference is lost in practice; of equals, what is no packed tree, as these fill and drain.
+void choose(std::vector<MachineCandidate>& candidates, const MachineQuestion& question) {
+  std::ranges::stable_sort(candidates, std::ranges::greater(), &MachineCandidate::gbps);
+  const double enough = candidates.front().gbps * kNear;
+  const auto near_end = std::ranges::find_if(candidates, [&](const MachineCandidate& c) { return c.gbps < enough; });
+  const auto key = [&](const MachineCandidate& c) {
+    return std::tuple(waits_between_rounds(c, question), c.hops, c.lanes, c.trees.size());
+  };
+  const auto soonest =
+      std::min_element(candidates.begin(), near_end, [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  std::rotate(candidates.begin(), soonest, soonest + 1);
+}
+
+/// Whether the groups have every rank once.
+bool are_hosts_of(const std::vector<std::vector<int>>& hosts, std::size_t ranks) {
+  std::vector<char> seen(ranks, 0);
+  std::size_t count = 0;
+  for (const std::vector<int>& host : hosts) {
+    for (const int rank : host) {
+      if (rank < 0 || static_cast<std::size_t>(rank) >= ranks || std::exchange(seen[static_cast<std::size_t>(rank)], 1))
+        return false;
+      ++count;
+    }
+    if (host.empty()) return false;
+  }
+  return count == ranks;
+}
+
+Status refuse(const topology::Network& network, const MachineQuestion& question) {
+  const auto ranks = network.compute.size();
+  const Collective collective = question.collective;
+  if (collective != Collective::kAllReduce && collective != Collective::kAllGather &&
+      collective != Collective::kReduceScatter) {
+    return error(Code::kInvalidArgument,
+                 fmt::format("no plan is made for {}: all_reduce, all_gather or reduce_scatter", name_of(collective)));
+  }
+  if (ranks == 0) return error(Code::kInvalidArgument, "there is nothing to plan for: no rank");
+  if (!question.hosts.empty() && !are_hosts_of(question.hosts, ranks))
+    return error(Code::kInvalidArgument, fmt::format("the hosts given do not have each of {} ranks once", ranks));
+  const bool flat = is_flat(network);
+  if (!flat && (ranks > kHostedRanksMax || question.hosts.size() < 2))
+    return error(Code::kInvalidArgument,
+                 fmt::format("{} ranks: plans are made for at most {} on a host and {} on several; --gpus or --ranks "
+                             "chooses some",
+                             ranks, kPlannedRanksMax, kHostedRanksMax));
+  const int nodes_max = flat ? kPlannedNodesMax : kHostedNodesMax;
+  const std::size_t arcs_max = flat ? kPlannedArcsMax : kHostedArcsMax;
+  if (network.nodes > nodes_max || network.arcs.size() > arcs_max) {
+    return error(Code::kInvalidArgument,
+                 fmt::format("{} nodes and {} links between the ranks: plans are made for at most {} and {}",
+                             network.nodes, network.arcs.size(), nodes_max, arcs_max));
+  }
+  if (const auto [from, to] = ranks_apart(network); from >= 0)
+    return error(Code::kInvalidArgument, fmt::format("rank {} cannot reach rank {}: no links lead there", from, to));
+  return {};
+}
+
+MachineCandidate alone(Collective collective) {
+  const schedule::Request request{collective, 1, 0, 0};
+  MachineCandidate candidate;
+  candidate.algorithm = "oneshot";
+  candidate.schedule = algorithm::make_schedule(*algorithm::find(candidate.algorithm, request), request);
+  return candidate;
+}
+
+}  // namespace
+
+Certificate certify(const topology::Network& network, const MachineQuestion& question) {
+  const Collective collective = question.collective;
+  if (!is_flat(network)) return certify_by_hosts(network, question.hosts, collective);
   Certificate certificate;
   topology::Rational rate;
   if (collective == Collective::kAllReduce) {
@@ -33,51 +116,11 @@ Certificate certify(const topology::Network& network, Collective collective) {
   return certificate;
 }
 
-constexpr double kNear = 0.999;
-
-/// The best first. What comes within kNear of it and takes fewer hops is better, as the difference is lost in practice; of
-/// equals, what is no tree, as rounds of trees do not overlap.
-void choose(std::vector<MachineCandidate>& candidates) {
-  std::ranges::stable_sort(candidates, std::ranges::greater(), &MachineCandidate::gbps);
-  const double enough = candidates.front().gbps * kNear;
-  const auto near_end = std::ranges::find_if(candidates, [&](const MachineCandidate& c) { return c.gbps < enough; });
-  const auto soonest = std::min_element(candidates.begin(), near_end, [](const auto& a, const auto& b) {
-    return std::tuple(a.hops, a.lanes, a.trees.size()) < std::tuple(b.hops, b.lanes, b.trees.size());
-  });
-  std::rotate(candidates.begin(), soonest, soonest + 1);
+std::string MachineCandidate::label() const {
+  if (hierarchy.groups.empty()) return std::string(algorithm);
+  const bool some = !hierarchy.carriers.empty();
+  return fmt::format("{} ({}{})", algorithm, hierarchy.across, some ? ", nearest ranks" : "");
 }
-
-Status refuse(const topology::Network& network, Collective collective) {
-  const auto ranks = network.compute.size();
-  if (collective != Collective::kAllReduce && collective != Collective::kAllGather &&
-      collective != Collective::kReduceScatter) {
-    return error(Code::kInvalidArgument,
-                 fmt::format("no plan is made for {}: all_reduce, all_gather or reduce_scatter", name_of(collective)));
-  }
-  if (ranks == 0) return error(Code::kInvalidArgument, "there is nothing to plan for: no rank");
-  if (ranks > kPlannedRanksMax)
-    return error(Code::kInvalidArgument,
-                 fmt::format("{} ranks: plans are made for at most {}; --gpus or --ranks chooses some", ranks,
-                             kPlannedRanksMax));
-  if (network.nodes > kPlannedNodesMax || network.arcs.size() > kPlannedArcsMax) {
-    return error(Code::kInvalidArgument,
-                 fmt::format("{} nodes and {} links between the ranks: plans are made for at most {} and {}",
-                             network.nodes, network.arcs.size(), kPlannedNodesMax, kPlannedArcsMax));
-  }
-  if (const auto [from, to] = ranks_apart(network); from >= 0)
-    return error(Code::kInvalidArgument, fmt::format("rank {} cannot reach rank {}: no links lead there", from, to));
-  return {};
-}
-
-MachineCandidate alone(Collective collective) {
-  const schedule::Request request{collective, 1, 0, 0};
-  MachineCandidate candidate;
-  candidate.algorithm = "oneshot";
-  candidate.schedule = algorithm::make_schedule(*algorithm::find(candidate.algorithm, request), request);
-  return candidate;
-}
-
-}  // namespace
 
 const MachineCandidate* MachinePlan::find(std::string_view algorithm) const {
   const auto found = std::ranges::find(candidates, algorithm, &MachineCandidate::algorithm);
@@ -117,7 +160,9 @@ void evaluate(const topology::Network& network, std::vector<Proposal> proposals,
   for (Proposal& proposal : proposals) {
     // Each proposal's paths are its own.
     for (const auto& [lane, path] : proposal.paths) routes.add_path(lane, path);
-    const auto state = steady_state(proposal.candidate.schedule, routes);
+    const bool hierarchical = !proposal.candidate.hierarchy.groups.empty();
+    const auto state = hierarchical ? hierarchical_state(proposal.candidate, routes)
+                                    : steady_state(proposal.candidate.schedule, routes);
     routes.forget_paths();
     if (!state) {
       plan.left_out.push_back(
@@ -130,40 +175,47 @@ void evaluate(const topology::Network& network, std::vector<Proposal> proposals,
     constexpr double kRounding = 1e-9;  // of sums in floating point: what reaches the bound reaches it
     if (std::abs(candidate.ratio - 1) < kRounding) candidate.ratio = 1;
     candidate.fullest = state->fullest;
+    candidate.paths = std::move(proposal.paths);
     plan.candidates.push_back(std::move(candidate));
   }
 }
 
-/// Rings take the most hops, and to find them the most time: they are only worth it where something is left to gain.
+/// Rings take the most hops, and to find them the most time: they are only worth it where something is left to gain, among
+/// many ranks not a few per cent.
 bool near_the_bound(const MachinePlan& plan) {
-  return std::ranges::any_of(plan.candidates, [](const MachineCandidate& c) { return c.ratio >= kNear; });
+  constexpr int kFewRanks = 16;
+  const double near = plan.ranks <= kFewRanks ? kNear : 0.9;
+  return std::ranges::any_of(plan.candidates, [&](const MachineCandidate& c) { return c.ratio >= near; });
 }
 
 }  // namespace
 
 Result<MachinePlan> plan_machine(const topology::Network& network, const MachineQuestion& question) {
-  TUTTI_TRY(refuse(network, question.collective));
+  TUTTI_TRY(refuse(network, question));
   MachinePlan plan;
   plan.question = question;
   plan.ranks = static_cast<int>(network.compute.size());
-  plan.certificate = certify(network, question.collective);
+  plan.certificate = certify(network, question);
   if (plan.ranks == 1) {
     plan.candidates.push_back(alone(question.collective));
     return plan;
   }
-  evaluate(network, propose(network, question, plan.certificate.gbps * topology::kGigabyte), plan);
-  if (!near_the_bound(plan)) add_rings(plan, network);
+  evaluate(network, propose_hierarchical(network, question), plan);
+  if (is_flat(network)) {
+    evaluate(network, propose(network, question, plan.certificate.gbps * topology::kGigabyte), plan);
+    if (!near_the_bound(plan)) add_rings(plan, network);
+  }
   if (plan.candidates.empty())
     return error(Code::kInvalidArgument,
                  fmt::format("no plan: the links differ in their two directions, and what they have both ways does not "
                              "join the ranks, as all algorithms here need; the bound is {:.4g} GB/s",
                              plan.certificate.gbps));
-  choose(plan.candidates);
+  choose(plan.candidates, question);
   return plan;
 }
 
 void add_rings(MachinePlan& plan, const topology::Network& network) {
-  if (plan.ranks == 1 || plan.with_rings) return;
+  if (plan.ranks == 1 || plan.with_rings || !is_flat(network)) return;
   plan.with_rings = true;
   const topology::RingPacking packing = topology::pack_rings(network);
   plan.ring_gbps = packing.rate / topology::kGigabyte * (plan.question.collective == Collective::kAllReduce ? 1 : 2);
@@ -180,6 +232,14 @@ void add_rings(MachinePlan& plan, const topology::Network& network) {
 }
 
 schedule::Schedule full_schedule(const MachineCandidate& candidate, int units) {
+  if (!candidate.hierarchy.groups.empty()) {
+    algorithm::Hierarchy hierarchy = candidate.hierarchy;
+    constexpr int kChunksPerHop = 16;
+    if (hierarchy.across == "tree") hierarchy.chunks = units > 0 ? units : kChunksPerHop * candidate.hops_across;
+    return algorithm::hierarchical(candidate.schedule.request, hierarchy);
+  }
+  if (!candidate.pairs.empty())
+    return algorithm::packed_pairs(candidate.pairs, units > 0 ? units : algorithm::units_for(candidate.pairs));
   if (candidate.trees.empty()) return candidate.schedule;
   return algorithm::packed_trees(candidate.trees, units > 0 ? units : algorithm::units_for(candidate.trees));
 }

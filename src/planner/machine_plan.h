@@ -2,6 +2,8 @@
 // algorithm makes of them, and the schedule of the best one.
 #pragma once
 
+#include "algorithm/hierarchical.h"
+#include "algorithm/packed_pairs.h"
 #include "algorithm/packed_trees.h"
 #include "base/dtype.h"
 #include "base/result.h"
@@ -23,26 +25,46 @@ struct MachineQuestion {
   Collective collective = Collective::kAllReduce;  ///< or all_gather, reduce_scatter
   /// 0: kLanesWanted, and more, up to kLanesMost, where it takes them to come near the certificate.
   int lanes_max = 0;
+  /// Ranks by host, each once; empty: hosts are not told apart, so that no plan goes by them.
+  std::vector<std::vector<int>> hosts;
+  /// Whether each rank reaches the others' buffers, as on one host; else messages go through slots, in many rounds.
+  bool direct = true;
 };
 
 /// What no schedule can exceed.
 struct Certificate {
   double gbps = 0;                     ///< algorithm bandwidth; no meaning if unlimited
   bool unlimited = false;              ///< one rank: nothing has to move
+  bool by_hosts = false;               ///< of so many ranks only hosts and single ranks were looked at (many_ranks.h)
   topology::PartitionBound partition;  ///< all_reduce: what binds
   topology::CutBound cut;              ///< the others
 };
+
+/// Of an all-reduce, all-gather or reduce-scatter on a network with a rank at least. Above kPlannedRanksMax ranks the question has hosts.
+Certificate certify(const topology::Network& network, const MachineQuestion& question);
 
 /// One way of doing it.
 struct MachineCandidate {
   std::string_view algorithm;  ///< its name in the table of algorithms
   int lanes = 1;
-  double gbps = 0;                        ///< in the steady state (routes.h)
-  double ratio = 1;                       ///< to the certificate
-  int hops = 0;                           ///< messages after one another until the first data is everywhere
-  int fullest = -1;                       ///< the arc that takes longest
-  schedule::Schedule schedule;            ///< with one unit where it is packed trees for an all-reduce
-  std::vector<algorithm::Parents> trees;  ///< of these, by lane
+  double gbps = 0;      ///< in the steady state (routes.h)
+  double ratio = 1;     ///< to the certificate
+  int hops = 0;         ///< messages after one another until the first data is everywhere
+  int hops_across = 0;  ///< of these between hosts
+  int fullest = -1;     ///< the arc that takes longest
+  /// With one unit where it is packed trees for an all-reduce; without programs above kPlannedRanksMax.
+  schedule::Schedule schedule;
+  std::vector<algorithm::Parents> trees;   ///< of these, by lane
+  std::vector<algorithm::TreePair> pairs;  ///< or pairs of trees
+  algorithm::Hierarchy hierarchy;          ///< of a hierarchical one
+  /// Of any number of such lanes, by linear programme; 0: not looked for. `most_is_proved` of all lanes of the kind.
+  double most_gbps = 0;
+  bool most_is_proved = false;
+  /// With their lanes; a message that has none goes the shortest way.
+  std::vector<std::pair<int, std::vector<int>>> paths;
+
+  /// For people: of a hierarchical one also what goes across.
+  std::string label() const;
 };
 
 struct MachinePlan {
@@ -59,15 +81,19 @@ struct MachinePlan {
   const MachineCandidate* find(std::string_view algorithm) const;
 };
 
-/// Packing trees takes some seconds for so many, and grows faster than their square.
+/// Packing trees takes some seconds for so many, and grows faster than their square. More get hierarchical plans.
 inline constexpr int kPlannedRanksMax = 256;
 /// Switches count too. No machine known is near these; networks made to be hard take some ten seconds.
 inline constexpr int kPlannedNodesMax = 1024;
 inline constexpr int kPlannedArcsMax = 1 << 16;
+/// Of several hosts: a second or so.
+inline constexpr int kHostedRanksMax = 4096;
+inline constexpr int kHostedNodesMax = 1 << 16;
+inline constexpr int kHostedArcsMax = 1 << 19;
 
 /// The network's ranks are its nodes 0 to ranks - 1 (topology/view.h).
 /// kInvalidArgument if the collective is none of the three, there is no rank, the network is larger than the limits,
-/// or some ranks are not joined (ranks_apart).
+/// some ranks are not joined (ranks_apart), or the hosts have not every rank once.
 Result<MachinePlan> plan_machine(const topology::Network& network, const MachineQuestion& question);
 
 /// Rings beside the plan, for comparison: plan_machine has looked for them only where nothing else comes near the bound.
@@ -76,8 +102,8 @@ void add_rings(MachinePlan& plan, const topology::Network& network);
 /// Two ranks of which the first cannot reach the second, or {-1, -1}.
 std::pair<int, int> ranks_apart(const topology::Network& network);
 
-/// The candidate's schedule as it runs: all-reduces through packed trees with `units` units in a round, 0 for as many as
-/// large messages need.
+/// The candidate's schedule as it runs: all-reduces through trees with `units` units in a round, 0 for as many as large
+/// messages need.
 schedule::Schedule full_schedule(const MachineCandidate& candidate, int units = 0);
 
 }  // namespace tutti::planner

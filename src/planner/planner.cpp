@@ -114,6 +114,22 @@ Prices prices_of(const Question& q, bool direct, const MeasuredCosts& measured) 
   return prices;
 }
 
+/// Between groups of ranks. Round figures, not measured: a line from another socket or cache takes about twice as long to come, and
+/// where the machine's description has no bandwidth in between, bytes take as long again as a copy does.
+constexpr double kFarMessages = 2;
+
+void price_groups(schedule::CostInputs& inputs, const Rules& rules) {
+  if (rules.groups.empty()) return;
+  inputs.groups = &rules.groups;
+  inputs.far_message_us = rules.network_us > 0 ? rules.network_us : kFarMessages * inputs.message_us;
+  inputs.far_gbps = inputs.copy_gbps;
+  if (rules.between_groups_gbps == 0) return;
+  // All ranks of a group may cross at once.
+  std::vector<int> sizes(rules.groups.size(), 0);
+  for (const int group : rules.groups) ++sizes[static_cast<std::size_t>(group)];
+  inputs.far_gbps = rules.between_groups_gbps / std::ranges::max(sizes);
+}
+
 double price(const Schedule& schedule, const Question& q, const Rules& rules, bool direct) {
   schedule::CostInputs inputs;
   inputs.count = q.count;
@@ -127,6 +143,7 @@ double price(const Schedule& schedule, const Question& q, const Rules& rules, bo
   inputs.message_us = prices.message_us;
   inputs.copy_gbps = prices.copy_gbps;
   inputs.reduce_gbps = prices.reduce_gbps;
+  price_groups(inputs, rules);
   return schedule::predict_us(schedule, inputs);
 }
 
@@ -157,7 +174,10 @@ bool adds_as_asked(const Algorithm& a, const Question& q, const Rules& rules) {
 }
 
 bool admitted(const Algorithm& a, const Question& q, const Rules& rules, const AlgorithmFilter& filter) {
-  return a.supports(q.request) && filter.admits(a.name) && adds_as_asked(a, q, rules);
+  // Where ranks are in no groups, only on demand.
+  if (a.in_groups && rules.groups.empty() && !filter.names_it(a.name)) return false;
+  if (a.over_hosts && rules.network_us == 0) return false;
+  return a.supports(in_groups(q.request, rules)) && filter.admits(a.name) && adds_as_asked(a, q, rules);
 }
 
 /// A rule for what is not among the candidates says nothing.
@@ -182,7 +202,7 @@ std::vector<Candidate> admitted_candidates(const Question& q, const Rules& rules
       continue;
     }
     const bool may_direct = q.in_place ? a.direct_in_place : a.direct;
-    const Schedule schedule = algorithm::make_schedule(a, q.request);
+    const Schedule schedule = algorithm::make_schedule(a, in_groups(q.request, rules));
     TUTTI_ASSERT(lengths_are_known(schedule));
     const std::uint64_t bytes = q.count * q.element_bytes;
     const bool worth_copying = q.access == Access::kMapped || bytes >= rules.single_copy_min_bytes;
@@ -254,8 +274,9 @@ Result<std::vector<Candidate>> candidates(const Question& q, const Rules& rules)
 
 Plan make_plan(const Question& q, const Rules& rules, const Candidate& candidate, int rank) {
   const Algorithm& a = *candidate.algorithm;
-  return make_plan(q, rules, candidate, std::make_shared<const schedule::RankProgram>(a.build(q.request, rank)),
-                   a.shape(q.request));
+  const schedule::Request request = in_groups(q.request, rules);
+  return make_plan(q, rules, candidate, std::make_shared<const schedule::RankProgram>(a.build(request, rank)),
+                   a.shape(request));
 }
 
 Plan make_plan(const Question& q, const Rules& rules, const Candidate& candidate,

@@ -3,7 +3,9 @@
 #include "base/assert.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
+#include <utility>
 
 namespace tutti::planner {
 
@@ -11,18 +13,13 @@ namespace {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
+constexpr int kFar = std::numeric_limits<int>::max();
+
 }  // namespace
 
-/// By node: hops to the rank through switches alone, and the width of the widest such way.
-struct Routes::Towards {
-  static constexpr int kFar = std::numeric_limits<int>::max();
-  std::vector<int> hops;
-  std::vector<topology::Bandwidth> width;
-  std::vector<int> order;  ///< nodes with a way, the nearest first
-};
-
 Routes::Routes(const topology::Network& network)
-    : network_(network), leaving_(at(network.nodes)), entering_(at(network.nodes)) {
+    : network_(network), leaving_(at(network.nodes)), entering_(at(network.nodes)), computes_(at(network.nodes), 0) {
+  for (const int rank : network.compute) computes_[at(rank)] = 1;
   for (std::size_t arc = 0; arc < network.arcs.size(); ++arc) {
     leaving_[at(network.arcs[arc].from)].push_back(static_cast<int>(arc));
     entering_[at(network.arcs[arc].to)].push_back(static_cast<int>(arc));
@@ -40,19 +37,20 @@ void Routes::add_path(int lane, const std::vector<int>& path) {
   paths_[{lane, path.front(), path.back()}].push_back(std::move(route));
 }
 
+/// Each takes memory for every node.
+constexpr std::size_t kTowardsKept = 1024;
+
 Routes::Towards Routes::search(int to) const {
-  Towards way{std::vector<int>(at(network_.nodes), Towards::kFar),
-              std::vector<topology::Bandwidth>(at(network_.nodes), 0),
-              {to}};
+  Towards way{
+      std::vector<int>(at(network_.nodes), kFar), std::vector<topology::Bandwidth>(at(network_.nodes), 0), {to}};
   way.hops[at(to)] = 0;
   way.width[at(to)] = std::numeric_limits<topology::Bandwidth>::max();
   for (std::size_t i = 0; i < way.order.size(); ++i) {
     const int node = way.order[i];
-    const bool computes = std::ranges::binary_search(network_.compute, node);
-    if (computes && node != to) continue;
+    if (computes_[at(node)] != 0 && node != to) continue;
     for (const int arc : entering_[at(node)]) {
       const int from = network_.arcs[at(arc)].from;
-      if (way.hops[at(from)] == Towards::kFar) {
+      if (way.hops[at(from)] == kFar) {
         way.hops[at(from)] = way.hops[at(node)] + 1;
         way.order.push_back(from);
       }
@@ -65,7 +63,7 @@ Routes::Towards Routes::search(int to) const {
 }
 
 std::optional<Route> Routes::follow(const Towards& way, int from, int to) const {
-  if (way.hops[at(from)] == Towards::kFar) return std::nullopt;
+  if (way.hops[at(from)] == kFar) return std::nullopt;
   const topology::Bandwidth width = way.width[at(from)];
   std::map<int, double> amounts{{from, 1}};
   std::vector<int> queue{from};  // in order of distance, as every arc that is taken leads one hop nearer
@@ -76,9 +74,8 @@ std::optional<Route> Routes::follow(const Towards& way, int from, int to) const 
     std::vector<int> next;
     for (const int arc : leaving_[at(node)]) {
       const topology::Arc& link = network_.arcs[at(arc)];
-      const bool relays = link.to == to || !std::ranges::binary_search(network_.compute, link.to);
-      const bool nearer =
-          relays && way.hops[at(link.to)] != Towards::kFar && way.hops[at(link.to)] + 1 == way.hops[at(node)];
+      const bool relays = link.to == to || computes_[at(link.to)] == 0;
+      const bool nearer = relays && way.hops[at(link.to)] != kFar && way.hops[at(link.to)] + 1 == way.hops[at(node)];
       if (nearer && std::min(link.capacity, way.width[at(link.to)]) >= width) next.push_back(arc);
     }
     for (const int arc : next) {
@@ -95,11 +92,10 @@ std::optional<Route> Routes::follow(const Towards& way, int from, int to) const 
 const std::optional<Route>& Routes::shortest(int from, int to) {
   const auto found = shortest_.find({from, to});
   if (found != shortest_.end()) return found->second;
-  const Towards way = search(to);
-  for (const int rank : network_.compute) {
-    if (rank != to) shortest_[{rank, to}] = follow(way, rank, to);
-  }
-  return shortest_[{from, to}];
+  auto way = towards_.find(to);
+  if (way == towards_.end() && towards_.size() == kTowardsKept) towards_.clear();
+  if (way == towards_.end()) way = towards_.emplace(to, search(to)).first;
+  return shortest_[{from, to}] = follow(way->second, from, to);
 }
 
 std::optional<Route> Routes::route(int lane, int from, int to) {
@@ -112,26 +108,28 @@ std::optional<Route> Routes::route(int lane, int from, int to) {
   return all;
 }
 
-std::optional<SteadyState> steady_state(const schedule::Schedule& schedule, Routes& routes) {
-  // By lane and pair of ranks, in units.
-  std::map<std::tuple<int, int, int>, double> sent;
-  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    for (std::size_t lane = 0; lane < schedule.ranks[rank].lanes.size(); ++lane) {
-      const schedule::LaneProgram& program = schedule.ranks[rank].lanes[lane];
-      for (const schedule::Step& step : program.steps) {
-        for (const schedule::Endpoint& sink : program.sinks(step)) {
-          if (sink.place != schedule::Place::kPeer || sink.width == 0) continue;
-          sent[{static_cast<int>(lane), static_cast<int>(rank), static_cast<int>(sink.peer)}] += sink.width;
-        }
+void Traffic::add(int rank, const schedule::RankProgram& program) {
+  for (std::size_t lane = 0; lane < program.lanes.size(); ++lane) {
+    std::vector<std::uint32_t> peers;
+    for (const schedule::Step& step : program.lanes[lane].steps) {
+      for (const schedule::Endpoint& sink : program.lanes[lane].sinks(step)) {
+        if (sink.place != schedule::Place::kPeer || sink.width == 0) continue;
+        if (units_[sink.peer] == 0) peers.push_back(sink.peer);
+        units_[sink.peer] += sink.width;
       }
     }
+    for (const std::uint32_t peer : peers)
+      sent_[{static_cast<int>(peer), static_cast<int>(lane), rank}] += std::exchange(units_[peer], 0);
   }
+}
+
+std::optional<SteadyState> Traffic::steady_state(const schedule::Shape& shape, Routes& routes) const {
   // Of M bytes in all a unit has M / units_in_all.
-  const double blocks = std::max(schedule.shape.input_blocks, schedule.shape.output_blocks);
-  const double units_in_all = blocks * schedule.shape.units * schedule.shape.lanes;
+  const double blocks = std::max(shape.input_blocks, shape.output_blocks);
+  const double units_in_all = blocks * shape.units * shape.lanes;
   std::vector<double> loads(routes.network().arcs.size(), 0);
-  for (const auto& [message, units] : sent) {
-    const auto [lane, from, to] = message;
+  for (const auto& [message, units] : sent_) {
+    const auto [to, lane, from] = message;
     const std::optional<Route> route = routes.route(lane, from, to);
     if (!route) return std::nullopt;
     for (const auto& [arc, part] : *route) loads[at(arc)] += part * units / units_in_all;
@@ -146,6 +144,13 @@ std::optional<SteadyState> steady_state(const schedule::Schedule& schedule, Rout
   }
   state.gbps = longest > 0 ? 1 / longest : std::numeric_limits<double>::infinity();
   return state;
+}
+
+std::optional<SteadyState> steady_state(const schedule::Schedule& schedule, Routes& routes) {
+  Traffic traffic(schedule.request.ranks);
+  for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank)
+    traffic.add(static_cast<int>(rank), schedule.ranks[rank]);
+  return traffic.steady_state(schedule.shape, routes);
 }
 
 }  // namespace tutti::planner

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "base/result.h"
+#include "schedule/schedule.h"
 #include "schedule/tiling.h"
 
 #include <array>
@@ -21,6 +22,8 @@ struct AlgorithmFilter {
   std::vector<std::string> names;
 
   bool admits(std::string_view name) const;
+  /// It is one of those that are asked for.
+  bool names_it(std::string_view name) const { return present && !exclude && admits(name); }
 };
 
 class Tuning;
@@ -44,8 +47,17 @@ struct Rules {
   std::uint64_t single_copy_min_bytes = 0;  ///< 0: by cost
   double crowding = 1;                      ///< ranks per core
   MeasuredCosts measured;                   ///< of rank 0 and another process
-  std::shared_ptr<const Tuning> tuning;     ///< measured crossovers; nullptr: none
+  schedule::Groups groups;                  ///< ranks that sit near each other, or share a host; empty: all do
+  double between_groups_gbps = 0;  ///< what the machine, or the network, has from one group to another; 0: not known
+  double network_us = 0;           ///< of a message from host to host: groups are hosts; 0: they are not
+  std::shared_ptr<const Tuning> tuning;  ///< measured crossovers; nullptr: none
 };
+
+/// The same request with the groups, if there are any: valid as long as the rules are.
+inline schedule::Request in_groups(schedule::Request request, const Rules& rules) {
+  request.groups = rules.groups.empty() ? nullptr : &rules.groups;
+  return request;
+}
 
 /// Parses NCCL_ALGO: lists of names, "^" in front to exclude, sections split by ";", each for all collectives or, with
 /// "allreduce:" and so on in front, for one. Case does not matter. kInvalidUsage names the word that is wrong and the words there are.

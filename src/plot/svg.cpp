@@ -1,10 +1,11 @@
 #include "plot/svg.h"
 
+#include "plot/canvas.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <iterator>
 #include <limits>
 #include <string_view>
@@ -12,32 +13,9 @@
 namespace tutti::plot {
 namespace {
 
-constexpr const char* kColours[] = {"#2563eb", "#dc2626", "#059669", "#d97706",
-                                    "#7c3aed", "#0891b2", "#be185d", "#4d7c0f"};
-constexpr const char* kInk = "#1f2937";
-constexpr const char* kFaint = "#6b7280";
 constexpr const char* kGrid = "#e5e7eb";
 constexpr double kLeft = 76, kRight = 24, kTop = 76, kBottom = 58;  // around the drawing area
 constexpr double kCharacterWidth = 6.6;                             // of 12 px text, for the legend's layout
-
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      case '"': result += "&quot;"; break;
-      default:
-        // Control characters have no place in XML 1.0.
-        result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return result;
-}
-
-/// Two decimals are a hundredth of a pixel.
-std::string coordinate(double value) { return fmt::format("{:.2f}", value == 0 ? 0.0 : value); }
 
 bool drawable(double value, Scale scale) { return std::isfinite(value) && (scale == Scale::kLinear || value > 0); }
 bool drawable(const Point& point, const Chart& chart) {
@@ -180,12 +158,7 @@ class Panel {
 
 std::string svg(std::span<const Chart> panels, const Size& size) {
   const int height = size.panel_height * static_cast<int>(std::max<std::size_t>(panels.size(), 1));
-  std::string out = fmt::format(
-      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-      "font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\">\n"
-      "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
-      size.width, height);
+  std::string out = document_head(size.width, height);
   double top = 0;
   for (const Chart& chart : panels) {
     Panel(out, chart, size, top).draw();
@@ -195,12 +168,7 @@ std::string svg(std::span<const Chart> panels, const Size& size) {
 }
 
 Status write_svg(const std::string& path, std::span<const Chart> panels, const Size& size) {
-  const std::string text = svg(panels, size);
-  std::FILE* file = std::fopen(path.c_str(), "we");
-  if (!file) return system_error("open " + path);
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (std::fclose(file) != 0 || !written) return system_error("write " + path);
-  return {};
+  return write_document(path, svg(panels, size));
 }
 
 }  // namespace tutti::plot

@@ -250,10 +250,21 @@ struct AnnouncedCall {
 
 namespace detail {
 
+/// Where the ranks' inputs lie: the first one's, and how far behind it the next one's.
+struct AnnouncedInputs {
+  const std::byte* first;
+  std::size_t stride;
+};
+TUTTI_DEVICE_CALL inline AnnouncedInputs announced_inputs(const AnnounceBoard& board, const AnnouncedCall& call) {
+  if (call.carried) return {board.carried(0, call.sequence), board.input_bytes};
+  return {board.line(0, call.sequence).payload, sizeof(AnnounceLine)};
+}
+
 TUTTI_DEVICE_CALL inline const std::byte* announced_input(const AnnounceBoard& board, const AnnouncedCall& call,
                                                           std::uint32_t rank) {
   if (rank == call.rank && call.own_input != nullptr) return call.own_input;
-  return call.carried ? board.carried(rank, call.sequence) : board.line(rank, call.sequence).payload;
+  const AnnouncedInputs inputs = announced_inputs(board, call);
+  return inputs.first + rank * inputs.stride;
 }
 
 /// Sums the blocks at `offset` of all inputs in rank order. In lines whole vectors are summed, behind the block too, and left
@@ -262,7 +273,9 @@ template <class Machine>
 TUTTI_DEVICE_CALL void fold_announced(Machine& m, const AnnounceBoard& board, const AnnouncedCall& call,
                                       std::size_t offset) {
   alignas(64) std::byte sum[kAnnouncePayloadBytes + kAnnounceVectorBytes];
-  for (std::uint32_t r = 0; r < board.ranks; ++r) call.sources[r] = announced_input(board, call, r) + offset;
+  const AnnouncedInputs inputs = announced_inputs(board, call);
+  for (std::uint32_t r = 0; r < board.ranks; ++r) call.sources[r] = inputs.first + r * inputs.stride + offset;
+  if (call.own_input != nullptr) call.sources[call.rank] = call.own_input + offset;
   const std::size_t bytes = call.count * call.element_bytes;
   const std::size_t whole =
       call.carried ? bytes : (bytes + kAnnounceVectorBytes - 1) / kAnnounceVectorBytes * kAnnounceVectorBytes;

@@ -27,6 +27,10 @@ class Binding {
   TUTTI_DEVICE_CALL void bind() const {
     for (std::uint32_t s = 0; s < call_.step_count; ++s) bind(call_.steps[s], call_.workspace.steps[s]);
   }
+  /// After bind(), on machines with channels to other hosts: no copy between a buffer and a slot where none is needed.
+  TUTTI_DEVICE_CALL void cross() const {
+    for (std::uint32_t s = 0; s < call_.step_count; ++s) cross(s);
+  }
 
  private:
   using Endpoint = schedule::Endpoint;
@@ -74,6 +78,58 @@ class Binding {
       source.peer = peer;
       sink_sides[i].way = Way::kNone;
     }
+  }
+
+  // To and from other hosts.
+
+  TUTTI_DEVICE_CALL bool crosses(const Side& side) const {
+    return side.way == Way::kSlot && !side.wide && call_.channels[side.peer].crossing != nullptr;
+  }
+  TUTTI_DEVICE_CALL bool is_in_buffer(const Endpoint& e, const Side& side) const {
+    return side.way == Way::kMemory && !side.wide && (e.place == Place::kInput || e.place == Place::kOutput);
+  }
+
+  TUTTI_DEVICE_CALL void cross(std::uint32_t at) const {
+    const schedule::Step& s = call_.steps[at];
+    BoundStep& bound = call_.workspace.steps[at];
+    if (!bound.moves || bound.fetches || bound.tiles) return;
+    const Side* const sources = call_.workspace.sides + s.first_source;
+    Side* const sinks = call_.workspace.sides + s.first_sink;
+    std::uint32_t active = 0;
+    for (std::uint32_t i = 0; i < s.source_count; ++i) active += sources[i].way != Way::kNone;
+    const std::uint32_t first = first_active(sources, s.source_count);
+    const bool as_it_is = active == 1 && sources[first].scale == nullptr && !(s.finish && call_.divisor);
+    const std::uint32_t kept = first_in_buffer(s, sinks);
+    if (as_it_is && kept != s.sink_count && crosses(sources[first])) bound.landing = kept + 1;
+    for (std::uint32_t i = 0; i < s.sink_count; ++i) {
+      if (!crosses(sinks[i])) continue;
+      if (kept != s.sink_count) {
+        lend(sinks[i], sinks[kept], at, bound.length);
+      } else if (as_it_is && is_in_buffer(call_.endpoints[s.first_source + first], sources[first])) {
+        lend(sinks[i], sources[first], at, bound.length);
+      }
+    }
+  }
+  /// Of the sinks; their number if none is.
+  TUTTI_DEVICE_CALL std::uint32_t first_in_buffer(const schedule::Step& s, const Side* sinks) const {
+    std::uint32_t i = 0;
+    while (i < s.sink_count && !is_in_buffer(call_.endpoints[s.first_sink + i], sinks[i])) ++i;
+    return i;
+  }
+  /// If no later step writes there: it is sent some time before the call ends.
+  TUTTI_DEVICE_CALL void lend(Side& sink, const Side& from, std::uint32_t at, std::uint64_t length) const {
+    const std::uint64_t end = from.address + length * call_.element_bytes(false);
+    for (std::uint32_t t = at + 1; t < call_.step_count; ++t) {
+      const schedule::Step& later = call_.steps[t];
+      const std::uint64_t bytes = call_.workspace.steps[t].length * call_.element_bytes(false);
+      for (std::uint32_t i = 0; i < later.sink_count; ++i) {
+        const Side& written = call_.workspace.sides[later.first_sink + i];
+        if (written.way == Way::kMemory && written.address < end && from.address < written.address + bytes) return;
+      }
+    }
+    sink.way = Way::kLent;
+    sink.address = from.address;
+    sink.round_bytes = from.round_bytes;
   }
 
   /// The part of a side that sources and sinks have in common.

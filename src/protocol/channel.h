@@ -35,6 +35,19 @@ struct alignas(64) PairLine {
 };
 static_assert(sizeof(PairLine) == 64);
 
+/// Of a channel to another host: what its lane and whoever carries its messages tell each other. Messages are numbered from 1, as
+/// tails count them.
+struct Crossing {
+  static constexpr std::uint32_t kSlotsMax = 8;
+  std::uint32_t bytes[kSlotsMax] = {};    ///< by slot that I fill: of its message
+  const std::byte* from[kSlotsMax] = {};  ///< and where that lies until the call is over; nullptr: in the slot
+  std::uint64_t expected =
+      0;  ///< this message, of so many bytes, may come to its place in a buffer and not to its slot
+  std::uint64_t place_bytes = 0;
+  std::byte* place = nullptr;
+  std::uint64_t landed = 0;  ///< the last one that did
+};
+
 /// One rank's end of a channel. Lives as long as the communicator: the counts go on from call to call.
 struct Channel {
   PairLine* mine = nullptr;     ///< I write
@@ -44,6 +57,7 @@ struct Channel {
   std::uint64_t* outlines =
       nullptr;  ///< lines that I fill, as many as slots; zero at first, and never anything but lines
   std::uint64_t* inlines = nullptr;  ///< lines that the peer fills
+  Crossing* crossing = nullptr;      ///< to another host; nullptr: the peer sees the same slots
   std::uint64_t sent = 0;            ///< messages of all kinds
   std::uint64_t received = 0;
   std::uint64_t owed = 0;          ///< of those sent, the ones that the peer acknowledges: all but pushes

@@ -8,6 +8,7 @@
 //   read_remote, write_remote(peer, address, local, bytes) -> bool      payload that only a system call reaches
 //   staging(index, bytes) -> std::byte*                                 private tiles, kept from call to call
 //   aborted()
+//   kCrosses                                                            there if some channels lead to other hosts (Channel::crossing)
 // and, for announce.h, load_bytes and store_bytes(to, from, bytes), and prepare_write(address, bytes), a hint: written soon.
 #pragma once
 
@@ -79,6 +80,9 @@ class Lane {
  private:
   using Step = schedule::Step;
 
+  /// Whether channels may lead to other hosts.
+  static constexpr bool kCrosses = requires { Machine::kCrosses; };
+
   TUTTI_DEVICE_CALL const Side* sources_of(const Step& s) const { return call_.workspace.sides + s.first_source; }
   TUTTI_DEVICE_CALL const Side* sinks_of(const Step& s) const { return call_.workspace.sides + s.first_sink; }
 
@@ -94,7 +98,9 @@ class Lane {
   TUTTI_DEVICE_CALL void bind() {
     const std::uint64_t count = round_ + 1 < rounds_ ? call_.tiling.slab : last_count_;
     if (bound_count_ == count) return;
-    Binding(call_, count).bind();
+    const Binding binding(call_, count);
+    binding.bind();
+    if constexpr (kCrosses) binding.cross();
     bound_count_ = count;
   }
 
@@ -102,8 +108,32 @@ class Lane {
     ready_ = false;
     done_elements_ = 0;
     bound_ = call_.workspace.steps[step_];
+    if constexpr (kCrosses) {
+      if (bound_.landing != 0) expect_landing();
+    }
     if (!call_.lines) return;
     for (std::uint32_t i = 0; i < call_.steps[step_].source_count; ++i) call_.workspace.arrived[i] = 0;
+  }
+
+  // What comes from another host straight to its place.
+
+  TUTTI_DEVICE_CALL const Side& landing_source() const {
+    const Step& s = call_.steps[step_];
+    return sources_of(s)[first_active(sources_of(s), s.source_count)];
+  }
+  TUTTI_DEVICE_CALL std::byte* landing_place() const {
+    return memory(sinks_of(call_.steps[step_])[bound_.landing - 1]);
+  }
+  TUTTI_DEVICE_CALL void expect_landing() const {
+    const Channel& c = call_.channels[landing_source().peer];
+    c.crossing->expected = c.received + 1;
+    c.crossing->place = landing_place();
+    c.crossing->place_bytes = bound_.length * call_.element_bytes(false);
+  }
+  TUTTI_DEVICE_CALL bool has_landed() const {
+    if (bound_.landing == 0) return false;
+    const Channel& c = call_.channels[landing_source().peer];
+    return c.crossing->landed == c.received + 1;
   }
 
   // Waiting.
@@ -150,6 +180,7 @@ class Lane {
   TUTTI_DEVICE_CALL std::byte* source_memory(const Side& side, std::uint32_t index) const {
     if (side.way == Way::kMemory) return memory(side);
     if (side.way == Way::kLine) return line_tile(index);
+    if (kCrosses && landed_) return landing_place();
     const Channel& c = call_.channels[side.peer];
     return c.inbox + (c.acknowledged % call_.slot_shape.slots) * call_.slot_shape.slot_bytes;
   }
@@ -168,6 +199,7 @@ class Lane {
   /// Moves the data of a step; false if it stopped early (abort, or to let others run).
   TUTTI_DEVICE_CALL bool run(Machine& m, const Step& s) {
     if (!bound_.moves) return true;
+    if constexpr (kCrosses) landed_ = has_landed();
     const std::uint64_t most = (bound_.tiles ? kTileBytes : kBurstBytes) / call_.element_bytes(call_.wide_wire);
     while (done_elements_ < bound_.length) {
       const std::uint64_t left = bound_.length - done_elements_;
@@ -197,7 +229,7 @@ class Lane {
     }
     if (!gather_sources(m, s, args)) return false;
     gather_sinks(m, s, args);
-    if (!is_identity(args)) m.reduce(args);
+    if (args.destination_count != 0 && !is_identity(args)) m.reduce(args);
     return !bound_.scatters || scatter_sinks(m, s, args);
   }
 
@@ -232,12 +264,12 @@ class Lane {
     sums_[0] = sums_[1] = nullptr;
     if (call_.streams) {
       for (std::uint32_t i = 0; i < s.sink_count; ++i) {
-        if (sides[i].streamed) add_sink(args, sides[i]);
+        if (sides[i].streamed) add_sink(args, sides[i], i);
       }
       args.streamed_count = args.destination_count;
     }
     for (std::uint32_t i = 0; i < s.sink_count; ++i) {
-      if (!sides[i].streamed) add_sink(args, sides[i]);
+      if (!sides[i].streamed) add_sink(args, sides[i], i);
     }
     if (!bound_.scatters) return;
     for (std::uint32_t i = 0; i < s.sink_count; ++i) {
@@ -246,7 +278,8 @@ class Lane {
       add_destination(args, m.staging(s.source_count + (side.wide ? 1 : 0), kTileBytes), side.wide);
     }
   }
-  TUTTI_DEVICE_CALL void add_sink(ReduceArgs& args, const Side& side) {
+  TUTTI_DEVICE_CALL void add_sink(ReduceArgs& args, const Side& side, std::uint32_t index) {
+    if (kCrosses && landed_ && index + 1 == bound_.landing) return;  // it is there
     std::byte* const pointer = sink_memory(side);
     if (pointer) add_destination(args, pointer + done_bytes(side.wide), side.wide);
   }
@@ -302,9 +335,20 @@ class Lane {
       ++c.lines_sent;
       return;
     }
+    if constexpr (kCrosses) {
+      if (c.crossing != nullptr) note_crossing(c, side);
+    }
     if (side.message == Message::kPull || side.message == Message::kInput) remember_pull(c, side.peer);
     if (side.message != Message::kInput) m.store_release(&c.mine->tail, c.sent);
     if (side.way == Way::kSlot) prepare_slot(m, c, bound_.length * call_.element_bytes(side.wide));
+  }
+  /// Of the message that publish_message is about to publish.
+  TUTTI_DEVICE_CALL void note_crossing(const Channel& c, const Side& side) const {
+    const bool lent = side.way == Way::kLent;
+    const std::size_t bytes = side.way == Way::kSlot || lent ? bound_.length * call_.element_bytes(side.wide) : 0;
+    const std::uint64_t slot = (c.owed - 1) % call_.slot_shape.slots;
+    c.crossing->bytes[slot] = static_cast<std::uint32_t>(bytes);
+    c.crossing->from[slot] = lent ? memory(side) : nullptr;
   }
   /// The slot of the next message, which will be as long: a short one takes less time to write than its lines take to come.
   TUTTI_DEVICE_CALL void prepare_slot(Machine& m, const Channel& c, std::size_t bytes) const {
@@ -333,7 +377,8 @@ class Lane {
   std::uint64_t round_ = 0;
   std::uint32_t step_ = 0;
   bool ready_ = false;
-  BoundStep bound_;  ///< the current step
+  BoundStep bound_;      ///< the current step
+  bool landed_ = false;  ///< its data has come to its place already
   std::uint64_t done_elements_ = 0;
   std::uint32_t pulled_count_ = 0;
   const std::byte* sums_[2] = {};  ///< by width: the burst's sum, for sinks that have no memory

@@ -27,6 +27,7 @@ enum class Way : std::uint8_t {
   kSlot,
   kLine,
   kRemote,  ///< by system call, from or to a tile
+  kLent,    ///< a sink whose message goes to another host from where its data lies already
 };
 
 /// What an endpoint is to its channel.
@@ -41,7 +42,7 @@ enum class Message : std::uint8_t {
 
 /// An endpoint as a call sees it; binding.h makes it.
 struct Side {
-  std::uint64_t address = 0;      ///< kMemory, kRemote: in round 0 ...
+  std::uint64_t address = 0;      ///< kMemory, kRemote, kLent: in round 0 ...
   std::uint64_t round_bytes = 0;  ///< ... and by so much further in each round
   const void* scale = nullptr;
   std::uint32_t peer = 0;
@@ -58,6 +59,8 @@ struct BoundStep {
   bool fetches = false;      ///< one remote source straight into one local sink: no tile in between
   bool tiles = false;        ///< data goes through tiles
   bool scatters = false;     ///< some sink has no memory
+  std::uint32_t landing =
+      0;  ///< the sink, counted from 1, to which its one source, from another host, may come by itself; 0: none
 };
 
 /// Memory that a lane works in, private to it (lane_storage.h makes it on the host).

@@ -79,7 +79,9 @@ class TimedRun {
         slowdown_(std::max(1.0, in.ranks_per_core)),
         copy_us_(unit_bytes / (in.copy_gbps * 1e3)),
         reduce_us_(unit_bytes / (in.reduce_gbps * 1e3)),
+        far_us_(in.far_gbps > 0 ? unit_bytes / (in.far_gbps * 1e3) : 0),
         free_at_(ranks_, 0.0),
+        link_free_at_(ranks_, 0.0),
         lanes_(schedule.shape.lanes),
         channels_(ranks_ * ranks_ * lanes_),
         by_place_(ranks_ * lanes_, kNone) {
@@ -168,7 +170,7 @@ class TimedRun {
       c.taken.push_back(end);
     }
     for (const Endpoint& e : p.lane->sinks(step)) {
-      if (e.place == Place::kPeer) channel(p, p.rank, e.peer).arrivals.push_back(end + in_.message_us);
+      if (e.place == Place::kPeer) channel(p, p.rank, e.peer).arrivals.push_back(arrival(p.rank, e, end));
     }
     double& round_end = round_ends_[static_cast<std::size_t>(p.round)];
     round_end = std::max(round_end, end);
@@ -178,6 +180,14 @@ class TimedRun {
     }
     enqueue(index);
     wake_peers(p, step);
+  }
+
+  /// When a message that is sent at `sent` is there.
+  double arrival(std::size_t from, const Endpoint& e, double sent) {
+    if (in_.groups == nullptr || (*in_.groups)[from] == (*in_.groups)[e.peer]) return sent + in_.message_us;
+    double& link_free = link_free_at_[from];
+    link_free = std::max(link_free, sent) + e.width * weight_of(e, in_) * far_us_;
+    return link_free + in_.far_message_us;
   }
 
   void wake_peers(const Process& p, const Step& step) {
@@ -195,7 +205,9 @@ class TimedRun {
   double slowdown_;
   double copy_us_;
   double reduce_us_;
+  double far_us_;
   std::vector<double> free_at_;
+  std::vector<double> link_free_at_;  ///< by rank: when what it has to other groups is free
   std::size_t lanes_;
   std::vector<Channel> channels_;
   std::vector<std::size_t> by_place_;

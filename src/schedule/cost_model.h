@@ -9,6 +9,9 @@
 // ranks than cores all that a thread does takes `ranks_per_core` times as long. The list is run for 1 + s rounds, s =
 // slots (4 at most): until the slots hold the sender up. Further rounds take as long as those after the first did:
 //
+// Where ranks are in groups, a message to another group first takes its bytes over far_gbps, one message of a rank after the other,
+// and then far_message_us.
+//
 //   T(rounds) = T(1 + s) + (rounds - 1 - s) * (T(1 + s) - T(1)) / s
 #pragma once
 
@@ -24,12 +27,15 @@ struct CostInputs {
   std::uint32_t wide_bytes = 0;          ///< of an element in a wide message; 0: as everywhere
   std::uint32_t slot_bytes = 256 << 10;  ///< the most that one message through slots carries
   int slots = 2;
-  bool direct = false;        ///< pull and push messages bypass the slots
-  double message_us = 0.5;    ///< from the end of a send to the start of its receive
-  double step_us = 0.05;      ///< to get a step going
-  double copy_gbps = 8;       ///< bytes copied per rank, 10^9 per second
-  double reduce_gbps = 6;     ///< bytes of each further source added, 10^9 per second
-  double ranks_per_core = 1;  ///< below 1 counts as 1
+  bool direct = false;             ///< pull and push messages bypass the slots
+  double message_us = 0.5;         ///< from the end of a send to the start of its receive
+  double step_us = 0.05;           ///< to get a step going
+  double copy_gbps = 8;            ///< bytes copied per rank, 10^9 per second
+  double reduce_gbps = 6;          ///< bytes of each further source added, 10^9 per second
+  double ranks_per_core = 1;       ///< below 1 counts as 1
+  const Groups* groups = nullptr;  ///< by rank; nullptr: all are near each other
+  double far_message_us = 0;       ///< as message_us, to another group
+  double far_gbps = 0;             ///< of one rank to other groups; 0: no limit
 };
 
 /// Time of a call in microseconds. The schedule must be one that verify accepts; 0 for one that cannot end.

@@ -10,12 +10,17 @@
 
 namespace tutti::schedule {
 
+/// By rank: its group of ranks that are near each other, numbered from 0 without gaps.
+using Groups = std::vector<int>;
+
 /// What a schedule is made for.
 struct Request {
   Collective collective = Collective::kAllReduce;
   int ranks = 1;
   int root = 0;  ///< rooted collectives; the peer for send and receive
   int rank = 0;  ///< send and receive only: the rank that calls
+  /// Not owned, and only there while programs are built; nullptr: nobody is nearer than others.
+  const Groups* groups = nullptr;
 
   friend bool operator==(const Request&, const Request&) = default;
 };

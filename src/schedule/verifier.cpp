@@ -12,7 +12,7 @@ std::string describe(const Schedule& schedule, StepAt at) {
   const LaneProgram& lane = lane_of(schedule, at.rank, at.lane);
   constexpr std::size_t kShownMax = 160;
   std::string text = to_text(lane, lane.steps[at.step]);
-  if (text.size() > kShownMax) text = text.substr(0, kShownMax) + "...";
+  if (text.size() > kShownMax) text.replace(kShownMax, std::string::npos, "...");
   return fmt::format("rank {}, lane {}, step {} ({})", at.rank, at.lane, at.step, text);
 }
 

@@ -90,13 +90,18 @@ struct Habits {
   int root = 0;
 };
 
+/// Mistakes that show only where a rank has run ahead by all its announce lines.
+bool is_of_room(Fault fault) {
+  return fault == Fault::kRoomWithoutAcquire || fault == Fault::kRoomAhead || fault == Fault::kRoomTooMuch;
+}
+
 Habits choose_habits(Random& random, const RunShape& shape, const Pins& pins) {
   const bool any = !pins.protocol && pins.algorithm.empty() && !pins.count && pins.fault == Fault::kNone;
-  const bool announces = any || pins.protocol == Protocol::kAnnounce;
+  const bool announces = any || pins.protocol == Protocol::kAnnounce || is_of_room(pins.fault);
   const bool rooted = !pins.collective || is_rooted(*pins.collective);
   Habits habits;
-  habits.one_way = random.chance(pins.protocol ? 128 : 64) && announces && rooted;
-  habits.same_way = random.chance(192);
+  habits.one_way = (random.chance(pins.protocol ? 128 : 64) || is_of_room(pins.fault)) && announces && rooted;
+  habits.same_way = random.chance(192) || is_of_room(pins.fault);
   habits.root = static_cast<int>(random.below(static_cast<std::uint32_t>(shape.ranks)));
   habits.way = {Collective::kBroadcast, Collective::kScatter};
   if (random.chance(128)) habits.way = {Collective::kReduce, Collective::kGather};

@@ -1,8 +1,11 @@
 // tutti-topo: what a machine's links allow collectives, and the plan that comes closest.
+#include "planner/machine_links.h"
 #include "planner/machine_plan.h"
+#include "plot/canvas.h"
 #include "schedule/text.h"
 #include "tools/topo_options.h"
 #include "tools/topo_report.h"
+#include "tools/topo_simulate.h"
 #include "topology/live.h"
 #include "topology/source.h"
 #include "topology/synthetic.h"
@@ -10,10 +13,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iterator>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -59,34 +65,77 @@ Error not_joined(const Planned& planned, bool some_chosen, int from, int to) {
                                        : "the description has no links that lead there; --gpus leaves some out"));
 }
 
-Result<Planned> plan(const TopoOptions& options) {
+/// What is wrong with the choice of ranks; nothing if nothing is.
+std::string wrong_choice(const topology::Graph& graph, std::vector<int> chosen) {
+  const topology::ComputeNodes compute = topology::compute_nodes(graph);
+  const int count = static_cast<int>(compute.nodes.size());
+  if (count == 0) return "";  // said elsewhere
+  std::ranges::sort(chosen);
+  if (!chosen.empty() && chosen.back() >= count) {
+    return fmt::format("{} {} is not there: the machine has {} ({})", name_of(compute.kind),
+                       std::max(chosen.back(), count), count, count == 1 ? "0" : fmt::format("0 to {}", count - 1));
+  }
+  const auto twice = std::ranges::adjacent_find(chosen);
+  return twice == chosen.end() ? "" : fmt::format("{} {} is chosen twice", name_of(compute.kind), *twice);
+}
+
+Result<Planned> plan(const TopoOptions& options, topology::Graph graph) {
   Planned planned;
   planned.name = machine_name(options);
-  TUTTI_TRY_ASSIGN(planned.graph, read_machine(options));
+  planned.graph = std::move(graph);
   const auto start = std::chrono::steady_clock::now();
   TUTTI_TRY_ASSIGN(planned.view, topology::view_of(planned.graph, {options.chosen, options.all_links}));
   if (const auto [from, to] = planner::ranks_apart(planned.view.network); from >= 0)
     return not_joined(planned, !options.chosen.empty(), from, to);
-  TUTTI_TRY_ASSIGN(planned.plan, planner::plan_machine(planned.view.network, {options.collective, options.lanes_max}));
+  const bool direct = planner::may_be_direct(planner::link_table(planned.graph, planned.view));
+  const planner::MachineQuestion question{options.collective, options.lanes_max,
+                                          topology::ranks_by_host(planned.graph, planned.view), direct};
+  if (options.simulate.wanted && planned.view.ranks() > planner::kPlannedRanksMax) {
+    planned.plan = planner::rows_alone(planned.view.network, question);
+    return planned;
+  }
+  TUTTI_TRY_ASSIGN(planned.plan, planner::plan_machine(planned.view.network, question));
   planned.planning_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   planner::add_rings(planned.plan, planned.view.network);
   return planned;
 }
 
-std::string report(const Planned& planned, const TopoOptions& options) {
-  if (options.json) return to_json(planned);
+std::string report(const Planned& planned, const tools::Simulated* simulated, const TopoOptions& options) {
+  if (options.json) return to_json(planned, simulated);
   if (options.schedule) return schedule::to_text(planner::full_schedule(planned.plan.chosen(), options.units));
   std::string text = summary(planned);
   if (options.explain) text += "\n" + in_words(planned) + "\n" + explanation(planned);
   if (options.compare) text += "\n" + comparison(planned);
+  if (simulated != nullptr) text += "\n" + sizes_text(*simulated);
   return text + warnings_text(planned);
+}
+
+/// The exit code.
+int fail(const std::string& message, int code) {
+  fmt::print(stderr, "tutti-topo: {}\n", message);
+  return code;
 }
 
 /// The exit code.
 int print(const std::string& text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (!written) fmt::print(stderr, "tutti-topo: {}\n", system_error("standard output").message);
-  return written ? 0 : 1;
+  return written ? 0 : fail(system_error("standard output").message, 1);
+}
+
+int simulate_host_memory(const TopoOptions& options) {
+  const Result<tools::Simulated> simulated = tools::simulate_host(options.collective, options.simulate);
+  if (!simulated.ok()) return fail(simulated.error().message, 1);
+  if (const Status written = write_traces(simulated.value(), options.simulate); !written.ok())
+    return fail(written.error().message, 1);
+  return print(options.json ? tools::to_json(simulated.value()) : sizes_text(simulated.value()));
+}
+
+int simulate_machine(const Planned& planned, const TopoOptions& options) {
+  const Result<tools::Simulated> simulated = tools::simulate_sizes(planned, options.simulate);
+  if (!simulated.ok()) return fail(simulated.error().message, 1);
+  if (const Status written = write_traces(simulated.value(), options.simulate); !written.ok())
+    return fail(written.error().message, 1);
+  return print(report(planned, &simulated.value(), options));
 }
 
 }  // namespace
@@ -94,11 +143,22 @@ int print(const std::string& text) {
 int main(int argc, char** argv) {
   const tools::ParsedTopoOptions parsed = tools::parse_topo_options(argc, argv);
   if (!parsed.options) return parsed.exit_code;
-  if (parsed.options->bandwidths) return print(tools::bandwidths_text());
-  const Result<Planned> planned = plan(*parsed.options);
-  if (!planned.ok()) {
-    fmt::print(stderr, "tutti-topo: {}\n", planned.error().message);
-    return 1;
+  if (parsed.options->bandwidths)
+    return print(parsed.options->json ? tools::bandwidths_json() : tools::bandwidths_text());
+  if (parsed.options->simulate.host_ranks > 0) return simulate_host_memory(*parsed.options);
+  const std::string& svg = parsed.options->svg;
+  Result<topology::Graph> graph = read_machine(*parsed.options);
+  if (!graph.ok()) return fail(graph.error().message, 1);
+  if (const std::string problem = wrong_choice(graph.value(), parsed.options->chosen); !problem.empty())
+    return fail(problem, 2);
+  const Result<Planned> planned = plan(*parsed.options, std::move(graph).value());
+  if (!planned.ok()) return fail(planned.error().message, 1);
+  if (svg == "-") return print(tools::drawing(planned.value()));
+  if (!svg.empty()) {
+    const Status written = plot::write_document(svg, tools::drawing(planned.value()));
+    if (!written.ok()) return fail(written.error().message, 1);
   }
-  return print(report(planned.value(), *parsed.options));
+  if (parsed.options->simulate.wanted && planned.value().plan.ranks > 1)
+    return simulate_machine(planned.value(), *parsed.options);
+  return print(report(planned.value(), nullptr, *parsed.options));
 }

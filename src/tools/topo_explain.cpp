@@ -20,6 +20,7 @@ using topology::Link;
 constexpr int kLinesMax = 24;  ///< of one list
 
 std::string gbps_text(double gbps) {
+  if (gbps < 0.1 && gbps > 0) return fmt::format("{:.3g}", gbps);
   std::string text = fmt::format("{:.2f}", gbps);
   while (text.back() == '0') text.pop_back();
   if (text.back() == '.') text.pop_back();
@@ -98,8 +99,11 @@ std::string partition_arithmetic(const Planned& planned) {
     }
   }
   if (blocks > kLinesMax) text += fmt::format("    and {} blocks more\n", blocks - kLinesMax);
-  text += fmt::format("  {} / (2 ({} - 1)) = {} GB/s. No other partition allows less.\n", gbps_text(sum), blocks,
-                      gbps_text(planned.plan.certificate.gbps));
+  text += fmt::format("  {} / (2 ({} - 1)) = {} GB/s. {}\n", gbps_text(sum), blocks,
+                      gbps_text(planned.plan.certificate.gbps),
+                      planned.plan.certificate.by_hosts ? "Of so many ranks, only the partitions into hosts and into "
+                                                          "single ranks were looked at."
+                                                        : "No other partition allows less.");
   return text;
 }
 
@@ -109,40 +113,33 @@ std::string cut_arithmetic(const Planned& planned) {
   const auto inside = std::ranges::count_if(bound.nodes, [&](int node) { return node < planned.plan.ranks; });
   return fmt::format(
       "  {} of {} ranks, with {} of all bytes, are in {{{}}}.\n"
-      "  {} must {} through {}.\n  {} x {} / {} = {} GB/s. No other cut allows less.\n",
+      "  {} must {} through {}.\n  {} x {} / {} = {} GB/s. {}\n",
       inside, planned.plan.ranks, fmt::format("{}/{}", inside, planned.plan.ranks), names_text(planned, bound.nodes),
       leaves ? "What they have" : "Their sums", leaves ? "leave" : "enter", crossing_text(planned, bound.nodes, leaves),
       planned.plan.ranks, gbps_text(crossing(planned, bound.nodes, leaves)), inside,
-      gbps_text(planned.plan.certificate.gbps));
+      gbps_text(planned.plan.certificate.gbps),
+      planned.plan.certificate.by_hosts ? "Of so many ranks, only the cuts around one host and one rank were looked at."
+                                        : "No other cut allows less.");
 }
 
-/// What each rank has to the one switch that joins them all, and nothing else; 0 if there is no such switch.
-Bandwidth to_one_switch(const Planned& planned) {
-  const topology::Network& network = planned.view.network;
-  if (network.nodes != planned.plan.ranks + 1) return 0;
-  if (planned.graph.node(planned.view.nodes.back()).kind != topology::NodeKind::kSwitch) return 0;
-  Bandwidth least = 0;
-  for (const topology::Arc& arc : network.arcs) {
-    if (arc.from < planned.plan.ranks && arc.to < planned.plan.ranks) return 0;
-    least = least == 0 ? arc.capacity : std::min(least, arc.capacity);
-  }
-  return least;
-}
-
-/// Limits of other kinds: inside switches, and for small messages.
+/// Limits of other kinds: inside switches, of memory, and for small messages.
 std::string other_bounds(const Planned& planned) {
-  const MachinePlan& plan = planned.plan;
+  const OtherLimits limits = other_limits(planned);
   std::string text;
-  if (plan.question.collective == Collective::kAllReduce) {
-    if (const Bandwidth each = to_one_switch(planned); each > 0) {
-      text += fmt::format("  A switch that adds and copies itself (NVLS) would allow {} x {} / {} = {} GB/s.\n",
-                          gbps_text(topology::gbps(each)), plan.ranks, plan.ranks + 1,
-                          gbps_text(topology::nvls_bound(each, plan.ranks).to_double() / topology::kGigabyte));
-    }
-  }
-  text += fmt::format("  Small messages need {} if each rank can read all others at once, {} if one at a time.\n",
-                      topology::hops_bound(plan.ranks, true) == 1 ? "1 hop" : "no hop",
-                      fmt::format("{} hops", topology::hops_bound(plan.ranks, false)));
+  if (limits.nvls_gbps > 0)
+    text += fmt::format("  A switch that adds and copies itself (NVLS) would allow {} x {} / {} = {} GB/s.\n",
+                        gbps_text(limits.to_switch_gbps), planned.plan.ranks, planned.plan.ranks + 1,
+                        gbps_text(limits.nvls_gbps));
+  if (limits.memory_gbps > 0)
+    text +=
+        fmt::format("  Memory that reads each input and writes each output once allows {} GB/s: half of the slowest.\n",
+                    gbps_text(limits.memory_gbps));
+  const auto hops = [](int count) { return count == 1 ? std::string("1 hop") : fmt::format("{} hops", count); };
+  text += fmt::format(
+      "  Small messages need {} if each rank can read all others at once, {} if one at a time: {} us and "
+      "{} us,\n  at {} us a hop.\n",
+      hops(limits.hops_at_once), hops(limits.hops_in_turn), gbps_text(limits.at_once_us), gbps_text(limits.in_turn_us),
+      gbps_text(limits.hop_us));
   return text;
 }
 
@@ -153,12 +150,18 @@ std::string why(const Planned& planned) {
   const MachineCandidate& chosen = plan.chosen();
   const topology::Arc& arc = planned.view.network.arcs[static_cast<std::size_t>(chosen.fullest)];
   std::string text = fmt::format("  {} with {}, {} hops: {} GB/s, {:.1f}% of the bound; {} -> {} is full first.\n",
-                                 chosen.algorithm, lanes_text(chosen.lanes), chosen.hops, gbps_text(chosen.gbps),
+                                 chosen.label(), lanes_text(chosen.lanes), chosen.hops, gbps_text(chosen.gbps),
                                  100 * chosen.ratio, planned.name_of(arc.from), planned.name_of(arc.to));
+  for (const MachineCandidate& candidate : plan.candidates) {
+    if (candidate.most_gbps > 0)
+      text +=
+          fmt::format("  {}: with any number of lanes {} GB/s{}.\n", candidate.label(), gbps_text(candidate.most_gbps),
+                      candidate.most_is_proved ? ", the most that trees can" : ", or more");
+  }
   for (const MachineCandidate& other : plan.candidates) {
     if (&other == &chosen) continue;
     const bool equal = other.gbps >= chosen.gbps * 0.999;
-    text += fmt::format("  {} {} GB/s{}.\n", other.algorithm, gbps_text(other.gbps),
+    text += fmt::format("  {} {} GB/s{}.\n", other.label(), gbps_text(other.gbps),
                         equal ? fmt::format(": no more, in {} hops and {}", other.hops, lanes_text(other.lanes)) : "");
   }
   for (const std::string& reason : plan.left_out) text += fmt::format("  {}.\n", reason);

@@ -1,6 +1,7 @@
 #include "tools/topo_options.h"
 
 #include "planner/machine_plan.h"
+#include "topology/graph.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -23,10 +24,27 @@ Examples
   tutti-topo --synthetic 'switch:1 gpu:8 nvlink:450' --explain
   tutti-topo --synthetic 'gpu:4 line:50' --collective all_gather --json
   nvidia-smi topo -m | tutti-topo - --nvlink-gbps 25
+  tutti-topo dgx.xml --simulate -b 8 -e 1G            what each algorithm takes at each size, and where one overtakes another
+  tutti-topo dgx.xml --simulate -b 1M -e 1M --timeline call.svg --trace call.json
+                                                      one size as a picture, and for chrome://tracing
+  tutti-topo --simulate --host-memory 2               the same among two ranks that share a host's memory
   tutti-topo dgx.xml --lanes 2 --schedule | tutti-perf --plan -
                                                       a schedule of no more lanes than communicators have, run on this host's memory
 
 Exit code: 0 fine, 1 no such machine or no plan for it, 2 a bad command line.)";
+
+constexpr int kNumberMax = 1 << 16;  ///< of GPUs, as of nodes
+
+/// The library's own names the limits of floating point.
+CLI::Validator bandwidth_validator() {
+  const auto problem = [](const std::string& text) -> std::string {
+    double gbps = 0;
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), gbps);
+    const bool good = failure == std::errc() && end == text.data() + text.size() && topology::from_gbps(gbps) > 0;
+    return good ? "" : fmt::format("\"{}\" is no bandwidth; write GB/s in one direction, like 25", text);
+  };
+  return {problem, "GB/s"};
+}
 
 struct Words {
   bool gpus_given = false;
@@ -34,27 +52,72 @@ struct Words {
   std::string gpus;
 };
 
+void declare_simulate(CLI::App& app, SimulateOptions& options) {
+  CLI::Option* simulate = app.add_flag("--simulate", options.wanted, "simulate each algorithm at sizes from -b to -e");
+  const CLI::AsSizeValue size(false);
+  app.add_option("-b", options.from_bytes, "the smallest size in bytes, 64K and the like (default 8)")
+      ->transform(size)
+      ->needs(simulate);
+  app.add_option("-e", options.to_bytes, "the largest size (default 1G)")->transform(size)->needs(simulate);
+  app.add_option("-f", options.factor, "from one size to the next (default 2)")
+      ->check(CLI::Range(1.1, 1e6))
+      ->needs(simulate);
+  app.add_flag("--held", options.held, "lanes wait until their own data has crossed the links, as threads that copy do")
+      ->needs(simulate);
+  app.add_option("--timeline", options.timeline, "draw the fastest at size -b: ranks and links in time, as SVG")
+      ->needs(simulate);
+  app.add_option("--trace", options.trace, "write the same as a Chrome trace")->needs(simulate);
+  CLI::Option* host =
+      app.add_option("--host-memory", options.host_ranks, "so many ranks on a host's memory, not a machine")
+          ->check(CLI::Range(2, 64))
+          ->needs(simulate);
+  app.add_option("--core-gbps", options.core_gbps, "what one core copies, GB/s (default 60, as in a cache)")
+      ->check(CLI::PositiveNumber)
+      ->needs(host);
+  app.add_option("--memory-gbps", options.memory_gbps,
+                 "what all copy together, GB/s (default 120, as in a shared cache)")
+      ->check(CLI::PositiveNumber)
+      ->needs(host);
+}
+
+/// What is wrong with it, or nothing.
+std::string problem_of(const TopoOptions& options) {
+  const SimulateOptions& simulate = options.simulate;
+  constexpr std::uint64_t kLargest = std::uint64_t{1} << 44;
+  if (!simulate.wanted) return "";
+  if (simulate.from_bytes == 0 || simulate.from_bytes > simulate.to_bytes || simulate.to_bytes > kLargest)
+    return fmt::format("-b {} -e {}: sizes go from 1 byte or more up to -e, at most 16T", simulate.from_bytes,
+                       simulate.to_bytes);
+  if (options.schedule) return "--schedule prints the schedule alone and does not go with --simulate";
+  if (simulate.host_ranks > 0 && !(options.file.empty() && options.synthetic.empty()))
+    return "--host-memory takes the place of a machine: leave out FILE and --synthetic";
+  return "";
+}
+
 void declare(CLI::App& app, Words& words, TopoOptions& options) {
   app.add_option("FILE", options.file, "the machine; without it, this one");
   app.add_option("--synthetic", options.synthetic,
                  "a machine in one line: 'host:2 switch:1 gpu:8 nvlink:450 nic:8x50'");
   app.add_option("--collective", words.collective, "all_reduce (default), all_gather or reduce_scatter");
   app.add_option("--gpus", words.gpus, "these GPUs only, counted from 0: 0,1,4-7 (NUMA nodes where there is no GPU)");
-  app.add_option("--ranks", options.ranks, "the first N only")->check(CLI::PositiveNumber);
+  app.add_option("--ranks", options.ranks, "the first N only")->check(CLI::Range(1, kNumberMax));
   app.add_flag("--all-links", options.all_links, "count every link, also where NVLink or xGMI joins all");
   app.add_option("--lanes", options.lanes_max,
                  "the most lanes that a plan may have (default 32, more where it needs them)")
       ->check(CLI::Range(1, planner::kLanesMost));
   app.add_option("--nvlink-gbps", options.nvlink_gbps, "of each NVLink, for nvidia-smi's text, which gives none")
-      ->check(CLI::PositiveNumber);
+      ->check(bandwidth_validator());
   app.add_flag("--explain", options.explain, "the machine in words, why the bound is what it is, and why this plan");
   app.add_flag("--compare", options.compare, "every algorithm beside the bound");
   app.add_flag("--schedule", options.schedule, "print the plan's schedule and nothing else");
   app.add_option("--units", options.units,
                  "with --schedule: units of a round of packed trees (default: what large messages need)")
       ->check(CLI::Range(1, 4096));
-  app.add_flag("--json", options.json, "print one JSON object");
+  app.add_flag("--json", options.json, "print one JSON object; with --bandwidths, their table as a list");
+  app.add_option("--svg", options.svg,
+                 "draw the machine, what binds and the plan's lanes to this file; \"-\": standard output");
   app.add_flag("--bandwidths", options.bandwidths, "print the bandwidths that links are counted with, and end");
+  declare_simulate(app, options.simulate);
   app.footer(kFooter);
 }
 
@@ -65,7 +128,6 @@ bool read_number(std::string_view text, int& number) {
 
 /// "0,1,4-7".
 std::string resolve_gpus(std::string_view text, TopoOptions& options) {
-  constexpr int kNumberMax = 1 << 16;
   const std::string_view whole = text;
   for (bool more = true; more;) {
     const std::string_view part = text.substr(0, text.find(','));
@@ -92,10 +154,15 @@ std::string resolve(const Words& words, TopoOptions& options) {
   options.collective = *collective;
   if (!options.file.empty() && !options.synthetic.empty()) return "FILE and --synthetic exclude each other";
   if (words.gpus_given && options.ranks > 0) return "--gpus and --ranks exclude each other";
+  if (options.bandwidths && (options.schedule || options.explain || options.compare || !options.svg.empty()))
+    return "--bandwidths prints its table and nothing of a machine; it goes with --json alone";
   if (options.json && (options.schedule || options.explain || options.compare))
     return "--json prints one object and goes with none of --schedule, --explain and --compare";
+  if (options.svg == "-" && (options.json || options.schedule || options.explain || options.compare))
+    return "--svg - prints the drawing alone; give a file's name to have both";
   if (options.schedule && (options.explain || options.compare))
     return "--schedule prints the schedule alone and does not go with --explain or --compare";
+  if (std::string problem = problem_of(options); !problem.empty()) return problem;
   for (int rank = 0; rank < options.ranks; ++rank) options.chosen.push_back(rank);
   return words.gpus_given ? resolve_gpus(words.gpus, options) : "";
 }
@@ -113,10 +180,12 @@ ParsedTopoOptions parse_topo_options(int argc, char** argv) {
     return {std::nullopt, app.exit(problem) == 0 ? 0 : 2};
   }
   words.gpus_given = app.count("--gpus") > 0;
-  for (const char* name : {"FILE", "--synthetic"}) {
+  for (const char* name : {"FILE", "--synthetic", "--svg", "--timeline", "--trace"}) {
     const CLI::Option* option = app.get_option(name);
     if (option->count() == 0 || !option->results().front().empty()) continue;
-    fmt::print(stderr, "tutti-topo: {} is empty; leave it out to mean this machine\n", name);
+    const bool is_machine = std::string_view(name) == "FILE" || std::string_view(name) == "--synthetic";
+    fmt::print(stderr, "tutti-topo: {} is empty; {}\n", name,
+               is_machine ? "leave it out to mean this machine" : "name a file");
     return {std::nullopt, 2};
   }
   if (const std::string problem = resolve(words, options); !problem.empty()) {

@@ -3,11 +3,26 @@
 
 #include "base/dtype.h"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace tutti::tools {
+
+/// --simulate and what goes with it.
+struct SimulateOptions {
+  bool wanted = false;
+  std::uint64_t from_bytes = 8;
+  std::uint64_t to_bytes = std::uint64_t{1} << 30;
+  double factor = 2;
+  bool held = false;
+  std::string timeline;  ///< files to write, or none
+  std::string trace;
+  int host_ranks = 0;  ///< ranks on a host's memory in place of a machine; 0: a machine
+  double core_gbps = 60;
+  double memory_gbps = 120;
+};
 
 struct TopoOptions {
   std::string file;       ///< "-": standard input
@@ -22,8 +37,10 @@ struct TopoOptions {
   bool explain = false;
   bool compare = false;
   bool schedule = false;
+  std::string svg;  ///< a file to draw to
   bool json = false;
   bool bandwidths = false;
+  SimulateOptions simulate;
 };
 
 struct ParsedTopoOptions {

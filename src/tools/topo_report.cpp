@@ -19,7 +19,10 @@ std::string counted(std::size_t count, std::string_view one, std::string_view ma
   return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
-std::string number(double gbps) { return fmt::format("{:.1f}", gbps); }
+/// Slow links have rates too.
+std::string number(double gbps) {
+  return gbps < 0.1 && gbps > 0 ? fmt::format("{:.3g}", gbps) : fmt::format("{:.1f}", gbps);
+}
 
 /// The models of the GPUs, once each.
 std::string gpu_models(const topology::Graph& graph) {
@@ -35,6 +38,40 @@ std::string gpu_models(const topology::Graph& graph) {
   if (models.size() > kShownMax) return fmt::format(" ({} kinds)", models.size());
   return models.empty() ? "" : fmt::format(" ({})", fmt::join(models, ", "));
 }
+
+std::string block_text(const Planned& planned, const std::vector<std::vector<int>>& blocks) {
+  const bool single = std::ranges::all_of(blocks, [](const auto& block) { return block.size() == 1; });
+  if (single) return fmt::format("{} blocks, each rank by itself", blocks.size());
+  std::string text = fmt::format("{} blocks: ", blocks.size());
+  constexpr std::size_t kBlocksMax = 16;
+  for (std::size_t i = 0; i < std::min(blocks.size(), kBlocksMax); ++i)
+    text += fmt::format("{}{{{}}}", i == 0 ? "" : " ", names_text(planned, blocks[i]));
+  if (blocks.size() > kBlocksMax) text += fmt::format(" and {} more", blocks.size() - kBlocksMax);
+  return text;
+}
+
+std::string binding_text(const Planned& planned) {
+  const planner::Certificate& certificate = planned.plan.certificate;
+  if (planned.plan.question.collective == Collective::kAllReduce)
+    return "bound by the partition into " + block_text(planned, certificate.partition.blocks);
+  const bool leaves = planned.plan.question.collective == Collective::kAllGather;
+  return fmt::format("bound by what can {} {{{}}}", leaves ? "leave" : "enter",
+                     names_text(planned, certificate.cut.nodes));
+}
+
+/// "8 B", "64 KB"
+std::string bytes_text(std::uint64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KB", "MB", "GB"};
+  std::size_t unit = 0;
+  for (; unit + 1 < std::size(kUnits) && bytes >= 1024; ++unit) bytes /= 1024;
+  return fmt::format("{} {}", bytes, kUnits[unit]);
+}
+
+std::string plan_line(const MachineCandidate& candidate) {
+  return fmt::format("{}, {}", candidate.label(), counted(static_cast<std::size_t>(candidate.lanes), "lane", "lanes"));
+}
+
+}  // namespace
 
 std::string machine_line(const Planned& planned) {
   const topology::Graph& graph = planned.graph;
@@ -63,34 +100,12 @@ std::string ranks_are(const topology::View& view) {
                                                      : counted(ranks, "NUMA node", "NUMA nodes");
 }
 
-std::string block_text(const Planned& planned, const std::vector<std::vector<int>>& blocks) {
-  const bool single = std::ranges::all_of(blocks, [](const auto& block) { return block.size() == 1; });
-  if (single) return fmt::format("{} blocks, each rank by itself", blocks.size());
-  std::string text = fmt::format("{} blocks: ", blocks.size());
-  for (std::size_t i = 0; i < blocks.size(); ++i)
-    text += fmt::format("{}{{{}}}", i == 0 ? "" : " ", names_text(planned, blocks[i]));
-  return text;
-}
-
-std::string binding_text(const Planned& planned) {
-  const planner::Certificate& certificate = planned.plan.certificate;
-  if (planned.plan.question.collective == Collective::kAllReduce)
-    return "bound by the partition into " + block_text(planned, certificate.partition.blocks);
-  const bool leaves = planned.plan.question.collective == Collective::kAllGather;
-  return fmt::format("bound by what can {} {{{}}}", leaves ? "leave" : "enter",
-                     names_text(planned, certificate.cut.nodes));
-}
-
-std::string plan_line(const MachineCandidate& candidate) {
-  return fmt::format("{}, {}", candidate.algorithm,
-                     counted(static_cast<std::size_t>(candidate.lanes), "lane", "lanes"));
-}
-
-}  // namespace
-
 std::string names_text(const Planned& planned, const std::vector<int>& nodes) {
   std::string text;
+  constexpr int kNamesMax = 32;
+  int named = 0;
   for (std::size_t i = 0; i < nodes.size();) {
+    if (++named > kNamesMax) return text + fmt::format(" and {} more", nodes.size() - i);
     std::size_t last = i;
     while (last + 1 < nodes.size() && nodes[last + 1] == nodes[last] + 1 && nodes[last + 1] < planned.plan.ranks)
       ++last;
@@ -111,6 +126,10 @@ std::string summary(const Planned& planned) {
     text += "  One rank: nothing has to move, so there is no bound and nothing to plan.\n";
     return text;
   }
+  if (plan.certificate.gbps == 0) {
+    text += fmt::format("  More than {} ranks: neither bound nor plan is worked out.\n", planner::kPlannedRanksMax);
+    return text;
+  }
   const MachineCandidate& chosen = plan.chosen();
   text += fmt::format("  bound  {:>8} GB/s  {}\n", number(plan.certificate.gbps), binding_text(planned));
   text += fmt::format("  plan   {:>8} GB/s  {}: {:.1f}% of the bound\n", number(chosen.gbps), plan_line(chosen),
@@ -118,6 +137,8 @@ std::string summary(const Planned& planned) {
   if (plan.ring_gbps > 0) {
     text += fmt::format("  rings  {:>8} GB/s  the best there are: {:.1f}% of the bound\n", number(plan.ring_gbps),
                         100 * plan.ring_gbps / plan.certificate.gbps);
+  } else if (!plan.with_rings) {
+    text += "  rings      -          not looked for among so many ranks\n";
   } else {
     text += "  rings      none       no ring goes through all ranks\n";
   }
@@ -126,22 +147,40 @@ std::string summary(const Planned& planned) {
 
 std::string comparison(const Planned& planned) {
   const MachinePlan& plan = planned.plan;
-  if (plan.certificate.unlimited) return "";
-  std::string text = fmt::format("  {:<14}{:>6}{:>7}{:>10}{:>11}  {}\n", "algorithm", "lanes", "hops", "GB/s",
+  if (plan.certificate.unlimited || plan.certificate.gbps == 0) return "";
+  std::size_t width = 12;
+  for (const MachineCandidate& candidate : plan.candidates) width = std::max(width, candidate.label().size());
+  std::string text = fmt::format("  {:<{}}{:>8}{:>7}{:>10}{:>11}  {}\n", "algorithm", width, "lanes", "hops", "GB/s",
                                  "of bound", "full first");
   for (const MachineCandidate& candidate : plan.candidates) {
     const topology::Arc& arc = planned.view.network.arcs[static_cast<std::size_t>(candidate.fullest)];
-    text += fmt::format("  {:<14}{:>6}{:>7}{:>10}{:>10.1f}%  {} -> {}{}\n", candidate.algorithm, candidate.lanes,
+    text += fmt::format("  {:<{}}{:>8}{:>7}{:>10}{:>10.1f}%  {} -> {}{}\n", candidate.label(), width, candidate.lanes,
                         candidate.hops, number(candidate.gbps), 100 * candidate.ratio, planned.name_of(arc.from),
                         planned.name_of(arc.to), &candidate == &plan.chosen() ? "   the plan" : "");
   }
   const MachineCandidate* ring = plan.find("ring");
   if (ring != nullptr && plan.ring_gbps > 1.01 * ring->gbps) {
-    text += fmt::format("  {:<14}{:>6}{:>7}{:>10}{:>10.1f}%  with any number of lanes\n", "rings", "any", ring->hops,
-                        number(plan.ring_gbps), 100 * plan.ring_gbps / plan.certificate.gbps);
+    text += fmt::format("  {:<{}}{:>8}{:>7}{:>10}{:>10.1f}%  with any number of lanes\n", "rings", width, "any",
+                        ring->hops, number(plan.ring_gbps), 100 * plan.ring_gbps / plan.certificate.gbps);
   }
-  text += fmt::format("  {:<14}{:>6}{:>7}{:>10}{:>10.1f}%\n", "bound", "", "", number(plan.certificate.gbps), 100.0);
+  text +=
+      fmt::format("  {:<{}}{:>8}{:>7}{:>10}{:>10.1f}%\n", "bound", width, "", "", number(plan.certificate.gbps), 100.0);
   for (const std::string& reason : plan.left_out) text += fmt::format("  left out: {}\n", reason);
+  return text + "\n" + by_size(planned);
+}
+
+planner::Wire wire_of(const topology::View& view) {
+  if (view.compute == topology::ComputeKind::kNuma) return planner::Wire::kMemory;
+  return view.counted == topology::LinksCounted::kNvLink ? planner::Wire::kNvLink : planner::Wire::kPci;
+}
+
+std::string by_size(const Planned& planned) {
+  std::string text = "  The cheapest by size, latency and bandwidth counted:\n";
+  for (const planner::SizeChoice& choice : choices_by_size(planned.plan, planner::wire_costs(wire_of(planned.view)))) {
+    const MachineCandidate& candidate = planned.plan.candidates[choice.candidate];
+    text += fmt::format("    from {:>6}  {}, {}: {:.3g} us\n", bytes_text(choice.from_bytes), candidate.label(),
+                        counted(static_cast<std::size_t>(candidate.lanes), "lane", "lanes"), choice.us);
+  }
   return text;
 }
 

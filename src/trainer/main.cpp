@@ -10,6 +10,7 @@
 #include <tutti/launch.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -63,18 +64,27 @@ int run_threads(const Job& job, int ranks) {
   return *std::max_element(exit_codes.begin(), exit_codes.end());
 }
 
-int run_launched(const Job& job, const tuttiLaunchInfo_t& me) {
+int run_launched(const Job& job, const tuttiLaunchInfo_t& me, bool with_mpi) {
+  if (with_mpi && tuttiLaunchInitMpi() != ncclSuccess) {
+    return fail(kFailed, fmt::format("rank {}: --net mpi: {}", me.rank, ncclGetLastError(nullptr)));
+  }
   ncclUniqueId id;
   if (tuttiLaunchUniqueId(&me, &id) != ncclSuccess) {
     return fail(kFailed, fmt::format("rank {}: meeting the other ranks: {}", me.rank, ncclGetLastError(nullptr)));
   }
-  return job.run_rank(me.rank, me.size, id);
+  const int exit_code = job.run_rank(me.rank, me.size, id);
+  if (with_mpi && tuttiLaunchFinalizeMpi() != ncclSuccess) {
+    return fail(kFailed, fmt::format("rank {}: --net mpi: {}", me.rank, ncclGetLastError(nullptr)));
+  }
+  return exit_code;
 }
 
 int run(int argc, char** argv) {
   const auto parsed = parse_options(argc, argv);
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
   const auto& options = std::get<Options>(parsed);
+  // Before the library reads it.
+  if (!options.network.empty()) setenv("TUTTI_NET", options.network.c_str(), 1);
 
   tuttiLaunchInfo_t me;
   if (tuttiLaunchDetect(&me) != ncclSuccess) return fail(kFailed, ncclGetLastError(nullptr));
@@ -82,12 +92,15 @@ int run(int argc, char** argv) {
   if (launched && (options.threads || (options.ranks != 0 && options.ranks != me.size))) {
     return fail(kWrongUsage, fmt::format("{} started {} ranks; leave --ranks and --threads out", me.launcher, me.size));
   }
+  if (!launched && options.network == "mpi") {
+    return fail(kWrongUsage, "--net mpi is for ranks that mpirun or srun starts");
+  }
   if (me.rank == 0) {
     if (const auto problem = Journal::check_paths(options)) return fail(kFailed, problem->message);
   }
   const auto job = Job::prepare(options);
   if (!job) return fail(kFailed, job.failure().message);
-  if (launched) return run_launched(*job, me);
+  if (launched) return run_launched(*job, me, options.network == "mpi");
   const int ranks = options.ranks != 0 ? options.ranks : default_ranks();
   return options.threads ? run_threads(*job, ranks) : run_processes(*job, ranks);
 }

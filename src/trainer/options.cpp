@@ -84,6 +84,9 @@ void add_rank_options(CLI::App& app, Options& o) {
       ->option_text("N")
       ->check(number(1, 64));
   app.add_flag("--threads", o.threads, "ranks are threads of one process, not processes");
+  app.add_option("--net", o.network, "between hosts: tcp, mpi (initialises MPI; under mpirun or srun), auto")
+      ->option_text("NAME")
+      ->check(CLI::IsMember({"auto", "tcp", "mpi"}));
   app.add_option("--bucket-mb", o.bucket_mb, "megabytes of gradient per all-reduce. Default: 1")
       ->option_text("X")
       ->check(number(0, 65536));

@@ -25,6 +25,7 @@ struct Options {
 
   int ranks = 0;  ///< 0: not given
   bool threads = false;
+  std::string network;  ///< for TUTTI_NET: auto, tcp, mpi; empty: as it is
   double bucket_mb = 0;
   std::size_t accumulate = 1;
 

@@ -14,7 +14,7 @@ using algorithm::Parents;
 
 namespace {
 
-constexpr int kSlots[] = {2, 4, 8};
+constexpr int kSlots[] = {4, 8};
 
 void prove(const schedule::Schedule& made, bool wide_wire) {
   for (const int slots : kSlots) {
@@ -88,14 +88,16 @@ TEST_CASE("all-gather and reduce-scatter through random trees are right") {
   }
 }
 
-TEST_CASE("many ranks: two slots are enough, one but for units that follow each other") {
+TEST_CASE("many ranks: as many slots as units ahead are enough, and one where units do not follow each other") {
   const unsigned seed = 9;
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
   for (int ranks = 2; ranks <= 40; ++ranks) {
     std::vector<Parents> trees;
     for (int root = 0; root < ranks; ++root) trees.push_back(random_tree(ranks, root, random));
-    CHECK(verify(algorithm::packed_trees(trees, 30), {.slots = 2}).ok());
+    for (const int ahead : {2, 3, 4, 8})
+      CHECK(verify(algorithm::packed_trees(trees, 30, ahead), {.slots = ahead}).ok());
+    CHECK(verify(algorithm::packed_trees(trees, 30), {.slots = algorithm::kAheadPerHop}).ok());
     for (const schedule::Schedule& made :
          {algorithm::packed_trees(trees), algorithm::packed_out_trees({trees}), algorithm::packed_in_trees({trees})}) {
       const Status status = verify(made, {.slots = 1});
@@ -105,13 +107,13 @@ TEST_CASE("many ranks: two slots are enough, one but for units that follow each 
   }
 }
 
-TEST_CASE("units follow each other: a rank is as far ahead as the way to the root and back is long") {
+TEST_CASE("units follow each other: a rank is ahead by so many for each hop to the root") {
   const Parents line = {algorithm::kNoParent, 0, 1, 2};
   const schedule::Schedule made = algorithm::packed_trees({line}, 20);
   CHECK(algorithm::depths_of(line) == std::vector<int>{0, 1, 2, 3});
   for (std::uint32_t rank = 1; rank < 4; ++rank) {
     // Up steps before the first that waits for the parent.
-    CHECK(units_up_from(made.ranks[rank].lanes[0], rank - 1) == static_cast<int>(2 * rank) + 1);
+    CHECK(units_up_from(made.ranks[rank].lanes[0], rank - 1) == algorithm::kAheadPerHop * static_cast<int>(rank) + 1);
   }
   CHECK(algorithm::units_for({line}) == 3 * algorithm::kUnitsPerHop);
 }

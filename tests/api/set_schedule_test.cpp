@@ -1,6 +1,7 @@
 // tuttiCommSetSchedule: what is right runs, what is wrong is refused and never runs.
 #include "in_process.h"
 
+#include <fmt/format.h>
 #include <catch2/catch.hpp>
 
 #include <cstring>
@@ -186,7 +187,7 @@ TEST_CASE("ranks that have set different schedules are told") {
   check_refused(all_reduce(ranks, 1000, false), ncclInvalidUsage, {"by a set schedule (", "on rank 1", "on rank 0"});
   // Blanks and comments make no difference.
   set_all(ranks, kExchange);
-  REQUIRE(tuttiCommSetSchedule(ranks[0], (std::string("# mine\n") + kExchange).c_str(), nullptr) == ncclSuccess);
+  REQUIRE(tuttiCommSetSchedule(ranks[0], fmt::format("# mine\n{}", kExchange).c_str(), nullptr) == ncclSuccess);
   CHECK(all_reduce(ranks, 1000, false) == ncclSuccess);
 }
 

@@ -55,13 +55,13 @@ Seen in_child(const Environment& environment, const std::function<std::string(co
 }
 
 std::string everything(const tutti::Config& c) {
-  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", static_cast<int>(c.log_level),
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", static_cast<int>(c.log_level),
                      c.log_file, c.algorithm, c.device, c.host_id, c.timeout_s, c.reproducible, c.blocking,
                      c.blocking_set, c.shm_disable, c.single_copy, c.slot_bytes, c.single_copy_min_bytes, c.simd,
-                     c.lines, c.p2p_disable, c.wide_wire, c.tuning_file, c.stream_min_bytes);
+                     c.lines, c.p2p_disable, c.wide_wire, c.tuning_file, c.stream_min_bytes, c.heartbeat_timeout_s);
 }
 
-constexpr const char* kDefaults = "0|||||1800|false|true|false|false|true|0|0||false|false|false||0";
+constexpr const char* kDefaults = "0|||||1800|false|true|false|false|true|0|0||false|false|false||0|10";
 
 std::size_t count_of(const std::string& text, const std::string& part) {
   std::size_t count = 0;
@@ -85,6 +85,7 @@ TEST_CASE("every variable arrives in its field", "[config]") {
                               {"TUTTI_DEVICE", "HOST"},
                               {"NCCL_HOSTID", "box-7"},
                               {"TUTTI_TIMEOUT_S", "2.5"},
+                              {"TUTTI_HEARTBEAT_TIMEOUT_S", "7.5"},
                               {"TUTTI_REPRODUCIBLE", "1"},
                               {"NCCL_COMM_BLOCKING", "0"},
                               {"NCCL_SHM_DISABLE", "1"},
@@ -100,7 +101,7 @@ TEST_CASE("every variable arrives in its field", "[config]") {
                              everything);
   CHECK(seen.report ==
         "3|/dev/null|ring;allreduce:^tree|host|box-7|2.5|true|false|true|true|false|65536|12345|avx2|true|true|true|/"
-        "etc/tuning|3145728");
+        "etc/tuning|3145728|7.5");
   CHECK(seen.log.empty());
 }
 
@@ -110,7 +111,7 @@ TEST_CASE("a bad value is told once, with key, value and what is accepted, and t
       {"NCCL_COMM_BLOCKING", "2"},      {"NCCL_SHM_DISABLE", "on"},   {"TUTTI_SINGLE_COPY", "-1"},
       {"TUTTI_SLOT_BYTES", "65"},       {"TUTTI_SIMD", "sse"},        {"TUTTI_SINGLE_COPY_MIN_BYTES", "1e6"},
       {"NCCL_PROTO", "LL,Fast"},        {"NCCL_P2P_DISABLE", "2"},    {"TUTTI_WIRE", "float64"},
-      {"TUTTI_STREAM_MIN_BYTES", "-1"}, {"TUTTI_CARRY_BYTES", "8KB"},
+      {"TUTTI_STREAM_MIN_BYTES", "-1"}, {"TUTTI_CARRY_BYTES", "8KB"}, {"TUTTI_HEARTBEAT_TIMEOUT_S", "x"},
   };
   Environment environment = bad_values;
   environment["NCCL_DEBUG"] = "WARN";
@@ -189,4 +190,52 @@ TEST_CASE("NCCL_DEBUG_FILE: %h and %p are filled in, and a file that cannot be o
   });
   CHECK(count_of(fallback.log, "Tutti kept\n") == 2);
   CHECK(count_of(fallback.log, "NCCL_DEBUG_FILE=/nowhere/x") == 1);
+}
+
+TEST_CASE("NCCL_DEBUG_SUBSYS chooses what INFO lines are about", "[log]") {
+  const auto lines = [](const char* list) {
+    return in_child({{"NCCL_DEBUG", "INFO"}, {"NCCL_DEBUG_SUBSYS", list}},
+                    [](const tutti::Config&) {
+                      tutti::log_info("about init");
+                      tutti::log_info(tutti::LogSubject::kGraph, "about graph");
+                      tutti::log_info(tutti::LogSubject::kTuning, "about tuning");
+                      tutti::log_warn("a warning");
+                      return std::string();
+                    })
+        .log;
+  };
+  for (const auto& [list, shown] : std::map<std::string, std::string>{{"", "igt"},
+                                                                      {"ALL", "igt"},
+                                                                      {"init", "i"},
+                                                                      {"GRAPH,Tuning", "gt"},
+                                                                      {"^GRAPH", "it"},
+                                                                      {"^INIT,TUNING", "g"},
+                                                                      {"COLL,NET", ""},
+                                                                      {"GRAPHS", "igt"}}) {
+    INFO(list);
+    const std::string log = lines(list.c_str());
+    CHECK(count_of(log, "about init") == (shown.find('i') != std::string::npos));
+    CHECK(count_of(log, "about graph") == (shown.find('g') != std::string::npos));
+    CHECK(count_of(log, "about tuning") == (shown.find('t') != std::string::npos));
+    CHECK(count_of(log, "a warning") == 1);
+    CHECK(count_of(log, "NCCL_DEBUG_SUBSYS=GRAPHS is ignored: accepted is ") == (list == "GRAPHS"));
+  }
+}
+
+TEST_CASE("the variables of the machine arrive, with paths made absolute", "[config]") {
+  const auto machine = [](const tutti::Config& c) {
+    return fmt::format("{}|{}|{}|{}", c.topology_file, c.topology_dump_file, c.topology_dump_rank, c.topology_library);
+  };
+  CHECK(in_child({}, machine).report == "||0|");
+  const Seen seen = in_child({{"NCCL_TOPO_FILE", "/a.xml"},
+                              {"NCCL_TOPO_DUMP_FILE", "b.xml"},
+                              {"NCCL_TOPO_DUMP_FILE_RANK", "3"},
+                              {"TUTTI_TOPOLOGY_LIBRARY", "none"}},
+                             machine);
+  CHECK_THAT(seen.report, Catch::StartsWith("/a.xml|/") && Catch::EndsWith("/b.xml|3|none"));
+  for (const char* bad : {"-1", "two", "1.5"}) {
+    const Seen refused = in_child({{"NCCL_DEBUG", "WARN"}, {"NCCL_TOPO_DUMP_FILE_RANK", bad}}, machine);
+    CHECK(refused.report == "||0|");
+    CHECK(count_of(refused.log, "NCCL_TOPO_DUMP_FILE_RANK=") == 1);
+  }
 }

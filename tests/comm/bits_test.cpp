@@ -104,7 +104,7 @@ constexpr std::size_t kCounts[] = {3, 14, 1001, kMost};
 }  // namespace
 
 TEST_CASE("every algorithm gives every rank the same bits", "[bits]") {
-  for (const char* algorithm : {"ring", "tree", "oneshot", "twoshot", "halving_doubling", "^ring,tree"}) {
+  for (const char* algorithm : {"ring", "tree", "oneshot", "twoshot", "halving_doubling", "grouped", "^ring,tree"}) {
     const Environment environment{{"NCCL_ALGO", algorithm}};
     for (std::size_t count : kCounts) {
       for (ncclRedOp_t op : {ncclSum, ncclMax, ncclMin, ncclProd, ncclAvg}) {

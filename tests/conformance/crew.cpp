@@ -1,4 +1,5 @@
 #include "crew.h"
+#include "hosts/placement.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -168,6 +169,7 @@ class Team final : public Crew {
         close(members_[static_cast<std::size_t>(r)].orders);
         close(members_[static_cast<std::size_t>(r)].replies);
       }
+      if (options.ranks_per_host != 0) hosts::enter_host(rank, options.ranks_per_host);
       live(options, rank, ranks, m.own_orders, m.own_replies);
       _exit(0);
     }

@@ -16,6 +16,7 @@ struct SessionOptions {
   bool shared_buffers = false;  ///< from ncclMemAlloc
   bool stream = false;          ///< a host stream instead of NULL
   std::string route;            ///< what the explanation of a call must hold where the backend is meant to carry it
+  int ranks_per_host = 0;       ///< so many on each of several hosts; 0: all on one
 };
 
 class Session {

@@ -104,6 +104,7 @@ def longest_path(algorithm, n):
     """(operations, roundings) as docs/numerics.md has them, for all-reduce."""
     up, down = (n - 1).bit_length(), n.bit_length() - 1
     return {"ring": (n - 1, n - 1), "oneshot": (n - 1, 1), "twoshot": (n - 1, 1), "halving_doubling": (up, up),
+            "grouped": (n - 1, 2),
             "tree": (2 * down - (1 if n == 2 ** down else 0), down)}[algorithm]
 
 
@@ -125,7 +126,7 @@ def bound(format, operation, algorithm, n, exact, magnitude, wide_wire):
 def test_bounds(program):
     """By default, every algorithm: within the bound of the exact result, and the same bits on every rank."""
     random_ = random.Random(SEED)
-    for algorithm, wire in [(name, "datatype") for name in ("ring", "tree", "oneshot", "twoshot", "halving_doubling")] + \
+    for algorithm, wire in [(name, "datatype") for name in ("ring", "tree", "oneshot", "twoshot", "halving_doubling", "grouped")] + \
                            [("ring", "float32"), ("tree", "float32")]:
         for layout in ("3", "4,3"):
             client = Client(program, layout, NCCL_ALGO=algorithm, TUTTI_WIRE=wire)

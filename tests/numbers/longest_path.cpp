@@ -1,5 +1,6 @@
 #include "longest_path.h"
 
+#include "algorithm/pattern.h"
 #include "base/assert.h"
 #include "schedule_sums.h"
 
@@ -51,6 +52,31 @@ LongestPath up_the_tree(int size) {
   return {2 * height - (top_has_one_child ? 1 : 0), height};
 }
 
+/// Groups of consecutive ranks, as where no request says other ones: the sums of the groups before the finishing one come
+/// first, then its own inputs, then the other groups' sums.
+LongestPath through_groups(int ranks) {
+  std::vector<int> sizes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto group = static_cast<std::size_t>(algorithm::group_of({Collective::kAllReduce, ranks, 0, 0}, rank));
+    if (group >= sizes.size()) sizes.resize(group + 1);
+    ++sizes[group];
+  }
+  if (sizes.size() == 1) return {ranks - 1, 1};
+  int most = 0;
+  for (std::size_t finishing = 0; finishing < sizes.size(); ++finishing) {
+    int operations = -1;
+    for (std::size_t group = 0; group < sizes.size(); ++group) {
+      if (group == finishing) {
+        operations += sizes[group];
+      } else {
+        operations = std::max(operations, sizes[group] - 2 + (operations < 0 ? 0 : 1)) + 1;
+      }
+    }
+    most = std::max(most, operations);
+  }
+  return {most, 2};
+}
+
 }  // namespace
 
 LongestPath counted_path(const algorithm::Algorithm& algorithm, const schedule::Request& request, bool wide_wire) {
@@ -83,6 +109,7 @@ LongestPath documented_path(const algorithm::Algorithm& algorithm, const schedul
   if (algorithm.name == "ring" || algorithm.name == "chain") return {n - 1, n - 1};
   if (algorithm.name == "oneshot" || algorithm.name == "twoshot") return {n - 1, 1};
   if (algorithm.name == "halving_doubling") return {ceil_log2(n), ceil_log2(n)};
+  if (algorithm.name == "grouped") return through_groups(n);
   if (algorithm.name == "binomial") return {ceil_log2(n), floor_log2(n)};
   if (algorithm.name == "tree" && request.collective == Collective::kAllReduce) return up_the_tree(n);
   if (algorithm.name == "tree") {

@@ -11,6 +11,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <random>
+#include <set>
+#include <tuple>
+#include <utility>
 
 using namespace tutti;
 using namespace tutti::planner;
@@ -56,6 +59,19 @@ void check(const MachinePlan& plan) {
     CHECK(candidate.lanes == static_cast<int>(candidate.schedule.shape.lanes));
     CHECK(candidate.gbps <= plan.chosen().gbps * 1.0011);
   }
+}
+
+/// The planner's ranks come first.
+void ranks_first(Network& network) {
+  std::vector<int> numbers(static_cast<std::size_t>(network.nodes), -1);
+  int next = 0;
+  for (const int rank : network.compute) numbers[static_cast<std::size_t>(rank)] = next++;
+  for (int& number : numbers) number = number < 0 ? next++ : number;
+  for (topology::Arc& arc : network.arcs) {
+    arc.from = numbers[static_cast<std::size_t>(arc.from)];
+    arc.to = numbers[static_cast<std::size_t>(arc.to)];
+  }
+  for (std::size_t rank = 0; rank < network.compute.size(); ++rank) network.compute[rank] = static_cast<int>(rank);
 }
 
 Network pairs(Bandwidth inside, Bandwidth between) {
@@ -118,16 +134,7 @@ TEST_CASE("random networks: every candidate is right and below the bound, and th
   for (int trial = 0; trial < 150; ++trial) {
     INFO("trial " << trial);
     Network network = topology::random_network(random, {.compute_max = 7, .switches_max = 3});
-    // The planner's ranks come first.
-    std::vector<int> numbers(static_cast<std::size_t>(network.nodes), -1);
-    int next = 0;
-    for (const int rank : network.compute) numbers[static_cast<std::size_t>(rank)] = next++;
-    for (int& number : numbers) number = number < 0 ? next++ : number;
-    for (topology::Arc& arc : network.arcs) {
-      arc.from = numbers[static_cast<std::size_t>(arc.from)];
-      arc.to = numbers[static_cast<std::size_t>(arc.to)];
-    }
-    for (std::size_t rank = 0; rank < network.compute.size(); ++rank) network.compute[rank] = static_cast<int>(rank);
+    ranks_first(network);
     const bool apart = ranks_apart(network).first >= 0;
     joined += apart ? 0 : 1;
     for (const Collective collective : kPlanned) {
@@ -200,6 +207,57 @@ TEST_CASE("rates become whole lanes") {
   CHECK(thirds == std::vector<int>{1, 1, 1});
 }
 
+TEST_CASE("one-way links are planned for: pairs of trees for all-reduce, bundles for the others") {
+  // A one-way ring joins the ranks in no direction both ways; the bound is 2, pairs of trees reach 4/3.
+  const Network ring = topology::make_network(4, 0, {{0, 1, 4}, {1, 2, 2}, {2, 3, 4}, {3, 0, 2}}, false);
+  const MachinePlan plan = planned(ring);
+  check(plan);
+  CHECK(plan.certificate.gbps == 2);
+  const MachineCandidate* pairs_of_trees = plan.find("packed_pairs");
+  REQUIRE(pairs_of_trees != nullptr);
+  CHECK(pairs_of_trees->most_gbps == Approx(4.0 / 3));
+  CHECK(pairs_of_trees->most_is_proved);
+  CHECK(pairs_of_trees->gbps >= 0.97 * pairs_of_trees->most_gbps);
+  CHECK(plan.chosen().gbps >= pairs_of_trees->gbps);
+  prove(full_schedule(*pairs_of_trees));
+  // A switch that cannot copy, and that more leaves than enters: the bound is 1.5, forests reach 0.75.
+  const Network fork = topology::make_network(3, 1, {{0, 3, 1}, {3, 1, 1}, {3, 2, 1}, {1, 0, 9}, {2, 0, 9}}, false);
+  for (const Collective collective : {Collective::kAllGather, Collective::kReduceScatter}) {
+    Network network = fork;
+    if (collective == Collective::kReduceScatter) network = topology::reversed(fork);
+    const MachinePlan rooted = planned(network, {collective});
+    check(rooted);
+    CHECK(rooted.certificate.gbps == 1.5);
+    CHECK(rooted.chosen().gbps == Approx(0.75));
+  }
+}
+
+TEST_CASE("random one-way networks get plans, near what trees can") {
+  const unsigned seed = 52;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  int joined = 0;
+  int near = 0;
+  for (int trial = 0; trial < 100; ++trial) {
+    INFO("trial " << trial);
+    Network network = topology::random_network(random, {.compute_max = 5, .switches_max = 2, .full_duplex = false});
+    ranks_first(network);
+    if (ranks_apart(network).first >= 0) continue;
+    ++joined;
+    for (const Collective collective : kPlanned) {
+      const MachinePlan plan = planned(network, {collective});
+      check(plan);
+      near += plan.chosen().ratio >= 0.97 ? 1 : 0;
+      double most = 0;
+      for (const MachineCandidate& candidate : plan.candidates) most = std::max(most, candidate.most_gbps);
+      CHECK(plan.chosen().gbps >= 0.75 * most);  // of any number of lanes, to 32 of equal shares
+    }
+  }
+  std::printf("%d joined one-way networks, three collectives: %d plans at 97%% of the bound or more\n", joined, near);
+  CHECK(joined > 30);
+  CHECK(near > joined * 3 * 3 / 4);
+}
+
 TEST_CASE("one rank has nothing to move; what cannot be planned says so") {
   const MachinePlan alone = planned(topology::make_network(1, 0, {}));
   CHECK(alone.certificate.unlimited);
@@ -212,6 +270,41 @@ TEST_CASE("one rank has nothing to move; what cannot be planned says so") {
   CHECK_THAT(plan_machine(topology::star(kPlannedRanksMax + 1, 1), {}).error().message, Catch::Contains("at most"));
   const Network wide = topology::make_network(2, kPlannedNodesMax, {{0, 2, 1}, {1, 2, 1}});
   CHECK_THAT(plan_machine(wide, {}).error().message, Catch::Contains("at most"));
+}
+
+/// Cables of any widths between any nodes, the first ones a tree over all.
+Network irregular(int ranks, int switches, int cables_each, unsigned seed) {
+  std::mt19937_64 random(seed);
+  const int nodes = ranks + switches;
+  std::set<std::pair<int, int>> joined;
+  std::vector<topology::Arc> cables;
+  const auto join = [&](int a, int b) {
+    if (a == b || !joined.emplace(std::min(a, b), std::max(a, b)).second) return;
+    cables.push_back({a, b, 15 + static_cast<Bandwidth>(random() % 36)});
+  };
+  for (int node = 1; node < nodes; ++node) join(node, static_cast<int>(random() % static_cast<unsigned>(node)));
+  while (static_cast<int>(cables.size()) < nodes * cables_each / 2) {
+    const auto any = [&] { return static_cast<int>(random() % static_cast<unsigned>(nodes)); };
+    const int a = any();
+    join(a, any());
+  }
+  return topology::make_network(ranks, switches, cables);
+}
+
+TEST_CASE("irregular networks come near the bound, soon") {
+  for (const auto& [ranks, switches, each] : {std::tuple(8, 2, 4), {16, 3, 8}, {32, 4, 10}, {64, 0, 12}, {64, 8, 10}}) {
+    const Network network = irregular(ranks, switches, each, 5);
+    for (const Collective collective : kPlanned) {
+      INFO(ranks << " ranks, " << name_of(collective));
+      const double start = topology::cpu_ms();
+      const MachinePlan plan = std::move(plan_machine(network, {collective})).value();
+      const double took = topology::cpu_ms() - start;
+      std::printf("irregular, %d ranks, %s: %.3f of the bound with %d lanes in %.0f ms\n", ranks,
+                  std::string(name_of(collective)).c_str(), plan.chosen().ratio, plan.chosen().lanes, took);
+      CHECK(plan.chosen().ratio >= 0.97);
+      CHECK(took / topology::kSlowdown < (ranks <= 8 ? 100 : 1000));
+    }
+  }
 }
 
 TEST_CASE("plans come soon") {

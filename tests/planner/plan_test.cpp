@@ -200,3 +200,92 @@ TEST_CASE("measured costs decide between slots and single copies, and how") {
       planner::describe_reason(question(Collective::kAllReduce, 2, 8, Access::kSingleCopy), rules, chosen(1 << 20)),
       Catch::Contains("slots 72.7 GB/s, single copies 1.4 us and 12.6 GB/s"));
 }
+
+TEST_CASE("where ranks are in groups the grouped schedule is a candidate, else only on demand") {
+  const Question q = question(Collective::kAllReduce, 8, 1 << 20);
+  const auto has_grouped = [&](const Rules& rules) {
+    const auto found = planner::candidates(q, rules);
+    REQUIRE(found.ok());
+    for (const planner::Candidate& c : found.value())
+      if (c.algorithm->in_groups) return true;
+    return false;
+  };
+  CHECK(!has_grouped(rules_for("")));
+  CHECK(!has_grouped(rules_for("^ring")));
+  CHECK(has_grouped(rules_for("grouped")));
+  CHECK(has_grouped(rules_for("allreduce:ring,grouped")));
+  Rules grouped = rules_for("");
+  grouped.groups = {0, 0, 0, 0, 1, 1, 1, 1};
+  CHECK(has_grouped(grouped));
+  grouped = rules_for("^grouped");
+  grouped.groups = {0, 0, 0, 0, 1, 1, 1, 1};
+  CHECK(!has_grouped(grouped));
+  grouped = rules_for("", true);  // sums in rank order
+  grouped.groups = {0, 0, 0, 0, 1, 1, 1, 1};
+  CHECK(!has_grouped(grouped));
+}
+
+TEST_CASE("the slower the links between groups, the more the grouped schedule gains") {
+  const Question q = question(Collective::kAllReduce, 16, 4 << 20);
+  Rules rules = rules_for("");
+  for (int rank = 0; rank < 16; ++rank) rules.groups.push_back(rank % 2);
+  const auto gain = [&](double gbps) {
+    rules.between_groups_gbps = gbps;
+    const auto found = planner::candidates(q, rules);
+    REQUIRE(found.ok());
+    double grouped = 0;
+    double twoshot = 0;
+    for (const planner::Candidate& c : found.value()) {
+      if (c.algorithm->in_groups) grouped = c.predicted_us;
+      if (c.algorithm->name == "twoshot") twoshot = c.predicted_us;
+    }
+    return twoshot / grouped;
+  };
+  CHECK(gain(1000) < gain(50));
+  CHECK(gain(50) < gain(4));
+  CHECK(gain(4) > 2);
+  const auto found = planner::candidates(q, rules);
+  REQUIRE(found.ok());
+  CHECK(found.value().front().algorithm->in_groups);
+}
+
+TEST_CASE("over hosts large calls meet inside each host first, single ranks take flat schedules") {
+  Rules rules = rules_for("");
+  rules.between_groups_gbps = 1.5;
+  rules.network_us = 15;
+  const auto first = [&](Collective collective, int ranks, std::uint64_t bytes) {
+    const auto found = planner::candidates(question(collective, ranks, bytes), rules);
+    REQUIRE(found.ok());
+    return found.value().front().algorithm;
+  };
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, {0, 0, 0, 1, 1, 1, 1}}) {
+    rules.groups = hosts;
+    const int ranks = static_cast<int>(hosts.size());
+    for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+                                        Collective::kBroadcast, Collective::kReduce}) {
+      INFO(name_of(collective) << " of " << ranks << " ranks: " << first(collective, ranks, 16 << 20)->name);
+      const auto* large = first(collective, ranks, 16 << 20);
+      CHECK((large->over_hosts || large->in_groups));
+    }
+  }
+  rules.groups = {0, 1};
+  CHECK(!first(Collective::kAllReduce, 2, 16 << 20)->over_hosts);
+  // Groups of one host are no hosts.
+  rules.groups = {0, 0, 1, 1};
+  rules.network_us = 0;
+  const auto found = planner::candidates(question(Collective::kAllReduce, 4, 16 << 20), rules);
+  REQUIRE(found.ok());
+  for (const planner::Candidate& c : found.value()) CHECK(!c.algorithm->over_hosts);
+}
+
+TEST_CASE("plans of a grouped communicator follow its groups, on every rank alike") {
+  Rules rules = rules_for("grouped");
+  rules.groups = {1, 0, 0, 1, 0};
+  const Question q = question(Collective::kAllReduce, 5, 1000);
+  const auto found = planner::candidates(q, rules);
+  REQUIRE(found.ok());
+  const planner::Plan plan = planner::make_plan(q, rules, found.value().front(), 3);
+  CHECK(plan.shape.units == 4);  // the smaller group's two ranks, for two groups
+  const schedule::Request request{Collective::kAllReduce, 5, 0, 0, &rules.groups};
+  CHECK(*plan.program == found.value().front().algorithm->build(request, 3));
+}

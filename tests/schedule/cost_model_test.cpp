@@ -92,6 +92,40 @@ TEST_CASE("small calls like few hops, large ones few bytes") {
   CHECK(predict_us(made("twoshot", request), in) < predict_us(made("oneshot", request), in));
 }
 
+TEST_CASE("messages between groups take longer, and wait for each other on the way") {
+  const Groups apart{0, 1};
+  const Groups together{0, 0};
+  const Schedule chain = schedule_of(R"(schedule s broadcast ranks 2 units 1 lanes 1 input 1 output 1 scratch 0
+rank 0 lane 0
+  in[0.0] -> out[0.0], send 1
+rank 1 lane 0
+  recv 0 -> out[0.0]
+)");
+  CostInputs in{.count = 1 << 20, .element_bytes = 1, .slot_bytes = 1 << 20, .slots = 4};
+  in.message_us = 1;
+  const double near = predict_us(chain, in);
+  in.far_message_us = 5;
+  in.far_gbps = 1;
+  CHECK(predict_us(chain, in) == near);
+  in.groups = &together;
+  CHECK(predict_us(chain, in) == near);
+  in.groups = &apart;
+  // A mebibyte at 1 GB/s, and 4 us more for the message.
+  CHECK(predict_us(chain, in) == Approx(near + 1048.576 + 4));
+  in.far_gbps = 0;
+  CHECK(predict_us(chain, in) == Approx(near + 4));
+}
+
+TEST_CASE("two-shot sends more between groups than the grouped schedule, and is priced so") {
+  const Groups halves{0, 0, 0, 0, 1, 1, 1, 1};
+  const Request request{Collective::kAllReduce, 8, 0, 0, &halves};
+  CostInputs in{.count = 1 << 22, .element_bytes = 4};
+  in.groups = &halves;
+  in.far_message_us = 1;
+  in.far_gbps = 0.1;
+  CHECK(predict_us(made("grouped", request), in) < 0.5 * predict_us(made("twoshot", request), in));
+}
+
 TEST_CASE("time grows with size for every algorithm") {
   for (const algorithm::Algorithm& row : algorithm::algorithms()) {
     for (int c = 0; c < kCollectives; ++c) {

@@ -5,6 +5,7 @@
 #include "schedule/text.h"
 #include "schedule/verifier.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include <set>
@@ -50,7 +51,7 @@ std::vector<Request> requests(Collective collective, int ranks) {
 /// These send and receive round a cycle of ranks in one step, so that with one slot everybody waits for the next one's.
 bool needs_two_slots(const algorithm::Algorithm& row, const Request& request) {
   if (request.collective == Collective::kAllReduce)
-    return (row.name == "ring" || row.name == "twoshot") && request.ranks > 1;
+    return (row.name == "ring" || row.name == "twoshot" || row.in_groups) && request.ranks > 1;
   return row.name == "ring" && !is_rooted(request.collective) && request.ranks > 2;
 }
 
@@ -94,6 +95,12 @@ void survives_text(const Schedule& schedule) {
   CHECK(read.value() == schedule);
 }
 
+/// Of these rows tests/algorithm/hierarchical_test.cpp looks at the schedules themselves.
+bool is_for_hosts(const algorithm::Algorithm& row) { return row.name.starts_with("hosts_"); }
+std::size_t rows_for_hosts() {
+  return static_cast<std::size_t>(std::ranges::count_if(algorithm::algorithms(), is_for_hosts));
+}
+
 /// Calls visit(row, request) for every row and every request that it serves, up to `ranks_most` ranks.
 template <class Visitor>
 void for_each_request(int ranks_most, Visitor visit) {
@@ -118,8 +125,36 @@ TEST_CASE("every algorithm is right for 1 to 32 ranks and every root, in every f
     for (const int slots : kRealSlots) prove(row, schedule, slots);
     prove(row, schedule, needs_two_slots(row, request) ? 2 : 1);
   });
-  CHECK(rows.size() == algorithm::algorithms().size());
+  CHECK(rows.size() + rows_for_hosts() == algorithm::algorithms().size());
   CHECK(proofs > kRanksMost * kRanksMost * kRanksMost);
+}
+
+TEST_CASE("every algorithm for hosts is right on hosts of two, three and five ranks, the last one smaller",
+          "[exhaustive]") {
+  constexpr int kHostRanksMost = 17;
+  proofs = 0;
+  std::set<const algorithm::Algorithm*> rows;
+  for (const algorithm::Algorithm& row : algorithm::algorithms()) {
+    if (!is_for_hosts(row)) continue;
+    for (const int width : {2, 3, 5}) {
+      for (int ranks = width + 1; ranks <= kHostRanksMost; ++ranks) {
+        Groups hosts;
+        for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / width);
+        for (int c = 0; c < kCollectives; ++c) {
+          for (Request request : requests(static_cast<Collective>(c), ranks, {0, ranks / 2, ranks - 1})) {
+            request.groups = &hosts;
+            if (!row.supports(request)) continue;
+            rows.insert(&row);
+            const Schedule schedule = algorithm::make_schedule(row, request);
+            for (const int slots : kRealSlots) prove(row, schedule, slots);
+          }
+        }
+      }
+    }
+  }
+  CHECK(rows.size() == rows_for_hosts());
+  CHECK(rows.size() >= 7);
+  CHECK(proofs > 1000);
 }
 
 TEST_CASE("one slot per channel is enough but for cycles, which are named", "[exhaustive]") {

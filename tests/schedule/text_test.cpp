@@ -106,7 +106,7 @@ TEST_CASE("blanks, empty lines and comments mean nothing") {
 constexpr const char* kHead = "schedule x all_reduce ranks 2 units 1 lanes 1 input 1 output 1 scratch 0\n";
 
 std::string error_in_step(const std::string& step) {
-  return parse_error(std::string(kHead) + "rank 0 lane 0\n" + step + "\n");
+  return parse_error(fmt::format("{}rank 0 lane 0\n{}\n", kHead, step));
 }
 
 TEST_CASE("errors name the line, what was found and what was expected") {
@@ -171,7 +171,7 @@ TEST_CASE("hostile sizes are refused at once, and never take memory") {
 }
 
 TEST_CASE("a verifier given absurd sizes refuses them") {
-  Schedule s = schedule_of(std::string(kHead) + "rank 0 idle\nrank 1 idle\n");
+  Schedule s = schedule_of(fmt::format("{}rank 0 idle\nrank 1 idle\n", kHead));
   s.shape.units = kUnitsMax;
   s.shape.scratch_blocks = ~0u;
   CHECK_THAT(complaint(s), Contains("units in all buffers of all lanes together"));

@@ -35,7 +35,10 @@ Found first_failure(const Pins& pins, std::uint64_t seeds) {
 /// Seeds within which each is found, in each of its protocols.
 constexpr std::uint64_t kSeedsMax = 20;
 
-/// A part of the explanation that must be among those of the first seeds; deadlocks and wrong results have none.
+/// Seeds within which one shows it as the race that it is: others find the same fault as a deadlock or a wrong result first.
+constexpr std::uint64_t kExplainedMax = 100;
+
+/// A part of the explanation of the race.
 const std::map<Fault, std::string> kExplanations = {
     {Fault::kTailWithoutRelease, "the store was no release"},
     {Fault::kHeadWithoutRelease, "the store was no release"},
@@ -68,12 +71,13 @@ TEST_CASE("every planted fault is found, and explained", "[fault]") {
       INFO(row.name << " over " << name_of(protocol));
       REQUIRE(found.seed != 0);
       std::string all;
-      for (std::uint64_t seed = 1; seed <= kSeedsMax; ++seed) {
+      const std::string& explanation = kExplanations.at(row.fault);
+      for (std::uint64_t seed = 1; seed <= kExplainedMax && all.find(explanation) == std::string::npos; ++seed) {
         const auto scenario = choose_scenario(seed, pins);
         all += runner().run(scenario.value()).failure + "\n";
       }
       INFO(all);
-      CHECK(all.find(kExplanations.at(row.fault)) != std::string::npos);
+      CHECK(all.find(explanation) != std::string::npos);
     }
   }
 }

@@ -13,6 +13,7 @@ import sys
 # "include" is include/. A folder may always include itself.
 LAYERS = {
     "include": [],
+    "src/pch": [],
     "src/base": [],
     "src/schedule": ["src/base"],
     "src/algorithm": ["src/schedule", "src/base"],
@@ -24,7 +25,8 @@ LAYERS = {
     "src/planner": ["topology", "src/algorithm", "src/schedule", "src/base"],
     "src/sim": ["src/planner", "src/protocol", "src/algorithm", "src/schedule", "src/base"],
     "src/plot": ["src/base"],
-    "src/tools": ["src/sim", "src/planner", "src/plot", "topology", "src/algorithm", "src/schedule", "src/base"],
+    "src/drawing": ["src/planner", "src/plot", "topology", "src/schedule", "src/base"],
+    "src/tools": ["src/sim", "src/drawing", "src/planner", "src/plot", "topology", "src/algorithm", "src/schedule", "src/base"],
     "src/comm": ["include", "src/base", "src/schedule", "src/algorithm", "src/protocol", "src/transport",
                  "src/executor", "topology", "cuda", "src/planner"],
     "src/api": ["include", "src/comm", "src/base", "src/executor/stream.h", "src/transport/shared_memory.h"],

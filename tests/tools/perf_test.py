@@ -18,7 +18,7 @@ COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduc
 ONLY_OUT_OF_PLACE = {"all_to_all", "sendrecv"}
 FACTORS = {"all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1, "reduce": lambda n: 1, "sendrecv": lambda n: 1}
 FIELDS = {"collective", "dtype", "redop", "root", "ranks", "bytes", "in_place", "time_us", "p50_us", "p99_us", "algbw_gbps",
-          "busbw_gbps", "wrong"}
+          "busbw_gbps", "transport", "wire_bytes", "wrong"}
 QUICK = ["-n", "3", "-w", "1"]
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI", "MPI_", "SLURM_", "ENVIRONMENT", "TUTTI_",
              "NCCL_")
@@ -64,6 +64,7 @@ class PerfTest(FolderTest):
             self.assertEqual(set(row), FIELDS)
             self.assertEqual(row["wrong"], 0, row)
             self.assertEqual(row["ranks"], ranks)
+            self.assertEqual((row["transport"], row["wire_bytes"]), ("local", 0))
             self.assertGreater(row["time_us"], 0)
             self.assertLessEqual(row["p50_us"], row["p99_us"])
             self.assertAlmostEqual(row["algbw_gbps"], row["bytes"] / row["time_us"] / 1000, delta=0.01 * row["algbw_gbps"] + 1e-6)
@@ -151,8 +152,9 @@ class PerfTest(FolderTest):
             self.assertTrue(rows)
             self.assertEqual({(row["collective"], row["ranks"], row["wrong"]) for row in rows}, {(collective, 3, 0)})
             again = run("--plan", plan, "-b", "1M", "-e", "1M", "--explain")
-            schedule = explained.stdout[explained.stdout.index("\nschedule "):]
-            self.assertEqual(again.stdout[again.stdout.index("\nschedule "):], schedule)
+            # The certificate follows, with what was measured.
+            schedule = explained.stdout[explained.stdout.index("\nschedule "):explained.stdout.index("\n# certificate ")]
+            self.assertEqual(again.stdout[again.stdout.index("\nschedule "):again.stdout.index("\n# certificate ")], schedule)
 
     def test_plan_that_is_right_out_of_place_only(self):
         plan = self.plan_file(EXCHANGE.replace("in[0.0] -> send 1", "in[0.0] -> out[0.0], send 1"))

@@ -1,3 +1,4 @@
+#include "plot/canvas.h"
 #include "plot/svg.h"
 
 #include <catch2/catch.hpp>
@@ -68,6 +69,38 @@ TEST_CASE("text is escaped and the bytes are the same every time") {
   const std::string text = svg({&chart, 1});
   CHECK(text.find("a &lt; b &amp; &quot;c&quot; &gt; d </text>") != std::string::npos);
   CHECK(text == svg({&chart, 1}));
+}
+
+TEST_CASE("text of any bytes is fit for XML") {
+  CHECK(escaped("caf\xc3\xa9 \xe6\x97\xa5 \xf0\x9f\x98\x80") == "caf\xc3\xa9 \xe6\x97\xa5 \xf0\x9f\x98\x80");
+  const std::string bad = "\xef\xbf\xbd";
+  CHECK(escaped("\xff") == bad);
+  CHECK(escaped("a\xc3") == "a" + bad);       // cut off
+  CHECK(escaped("\xc0\xaf") == bad + bad);    // longer than it need be
+  CHECK(escaped("\xed\xa0\x80") == bad);      // a surrogate
+  CHECK(escaped("\xef\xbf\xbe") == bad);      // no character
+  CHECK(escaped("\xf4\x90\x80\x80") == bad);  // beyond the last
+}
+
+TEST_CASE("words are cut and broken to a width") {
+  CHECK(fitted("short", 12, 100) == "short");
+  const std::string cut = fitted("a name that is far too long", 12, 80);
+  CHECK(text_width(cut, 12) <= 80);
+  CHECK(cut.ends_with("\xe2\x80\xa6"));
+  CHECK(fitted("\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5", 10, 20) == "\xe2\x80\xa6");
+  const std::vector<std::string> lines = wrapped("one two three four fiveisverylongindeed", 10, 70);
+  CHECK(lines.size() > 2);
+  for (const std::string& line : lines) CHECK(text_width(line, 10) <= 70);
+  CHECK(wrapped("", 10, 70).empty());
+}
+
+TEST_CASE("a canvas knows where words are") {
+  Canvas canvas;
+  const TextStyle style{10, "#000000", Anchor::kStart, false};
+  CHECK(canvas.is_free(Canvas::extent(0, 10, "words", style)));
+  canvas.text(0, 10, "words", style);
+  CHECK_FALSE(canvas.is_free(Canvas::extent(5, 12, "words", style)));
+  CHECK(canvas.is_free(Canvas::extent(0, 30, "words", style)));
 }
 
 TEST_CASE("points that cannot be drawn break the line") {

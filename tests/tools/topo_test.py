@@ -8,14 +8,16 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
+import xml.etree.ElementTree
 
 MODELS = os.path.abspath(sys.argv.pop(2))
 TOOL = os.path.abspath(sys.argv.pop(1))
 TIMEOUT_S = 60
 
-KEYS = {"gpus", "nics", "numa_nodes", "ranks", "compute", "collective", "bound_gbps", "binding", "plan", "ring", "planning_ms",
-        "warnings"}
+KEYS = {"gpus", "nics", "numa_nodes", "ranks", "compute", "collective", "bound_gbps", "binding", "plan", "ring", "by_size", "other_bounds",
+        "planning_ms", "warnings"}
 SLOW_FOURTH = """tutti-topology 1
 gpu gpu0
 gpu gpu1
@@ -29,7 +31,7 @@ link gpu2 <-> gpu3 nvlink 20
 
 
 def run(*arguments, text=None):
-    return subprocess.run([TOOL, *arguments], input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    return subprocess.run([TOOL, *arguments], input=text, capture_output=True, encoding="latin-1", timeout=TIMEOUT_S, check=False)
 
 
 class TopoTest(unittest.TestCase):
@@ -120,6 +122,44 @@ class TopoTest(unittest.TestCase):
         text = run("--synthetic", "switch:1 gpu:8 nvlink:450", "--explain").stdout
         self.assertIn("450 x 8 / 9 = 400 GB/s", text)
 
+    def test_several_hosts(self):
+        pod = "host:4 switch:1 gpu:8 nvlink:450 nic:8x50"
+        document = self.answer("--synthetic", pod)
+        sizes = document["by_size"]
+        self.assertEqual(sizes[0]["from_bytes"], 8)
+        self.assertEqual(sorted(size["from_bytes"] for size in sizes), [size["from_bytes"] for size in sizes])
+        self.assertIn("hierarchical", [size["algorithm"] for size in sizes])
+        self.assertGreater(sizes[-1]["us"], sizes[0]["us"])
+        text = run("--synthetic", pod, "--compare").stdout
+        self.assertRegex(text, r"hierarchical \(ring\) +1 +8 ")
+        self.assertIn("The cheapest by size", text)
+        many = self.answer("--synthetic", "host:64 switch:1 gpu:8 nvlink:450 nic:8x50")
+        self.assertEqual((many["ranks"], many["plan"]["algorithm"]), (512, "hierarchical"))
+        self.assertGreaterEqual(many["plan"]["ratio"], 0.97)
+        self.assertIsNone(many["ring"]["gbps"])
+
+    def test_one_way_links(self):
+        # What both directions have joins nothing here.
+        ring = "tutti-topology 1\n" + "".join(f"gpu gpu{i}\n" for i in range(4))
+        ring += "".join(f"link gpu{i} -> gpu{(i + 1) % 4} nvlink {4 if i % 2 == 0 else 2}\n" for i in range(4))
+        for collective in ("all_reduce", "all_gather", "reduce_scatter"):
+            document = self.answer("-", "--collective", collective, text=ring)
+            self.assertGreater(document["plan"]["ratio"], 0.6)
+            self.assertLessEqual(document["plan"]["ratio"], 1)
+        self.assertIn("with any number of lanes 1.33 GB/s, the most that trees can", run("-", "--explain", text=ring).stdout)
+
+    def test_other_bounds(self):
+        others = self.answer("--synthetic", "switch:1 gpu:8 nvlink:450")["other_bounds"]
+        self.assertAlmostEqual(others["nvls_gbps"], 400)
+        self.assertIsNone(others["host_memory_gbps"])
+        self.assertAlmostEqual(others["latency_us"], 0.6)
+        self.assertAlmostEqual(others["latency_in_turn_us"], 3 * 0.6)
+        memories = ("tutti-topology 1\nnuma numa0 cores=4 memory=100\nnuma numa1 cores=4 memory=80\n"
+                    "link numa0 <-> numa1 cpu 300\n")
+        document = self.answer("-", text=memories)
+        self.assertAlmostEqual(document["other_bounds"]["host_memory_gbps"], 40)
+        self.assertIn("allows 40 GB/s", run("-", "--explain", text=memories).stdout)
+
     def test_lanes_and_schedule(self):
         document = self.answer(os.path.join(MODELS, "dgx-1v.topo"), "--lanes", "3")
         self.assertLessEqual(document["plan"]["lanes"], 3)
@@ -133,8 +173,28 @@ class TopoTest(unittest.TestCase):
         self.assertEqual(table.returncode, 0)
         self.assertRegex(table.stdout, r"(?m)^NVLink, per link, sm 90 .* 20\.60  ")
         text = run("--help").stdout
-        for word in ("--synthetic", "--gpus", "--all-links", "--explain", "tutti-topo dgx.xml", "Exit code"):
+        for word in ("--synthetic", "--gpus", "--all-links", "--explain", "--simulate", "--timeline", "tutti-topo dgx.xml", "Exit code"):
             self.assertIn(word, text)
+
+    def test_bandwidths_as_json(self):
+        rows = json.loads(run("--bandwidths", "--json").stdout)
+        self.assertEqual(set(rows[0]), {"link", "gbps", "source"})
+        self.assertEqual(len(rows), len(run("--bandwidths").stdout.splitlines()) - 1)
+        self.assertTrue(all(row["gbps"] > 0 for row in rows))
+
+    def test_slow_links_have_rates(self):
+        text = run("--synthetic", "gpu:4 mesh:0.001", "--explain", "--compare").stdout
+        self.assertIn("bound     0.002 GB/s", text)
+        self.assertNotRegex(text, r" 0\.0+ GB/s|[ =] 0 GB/s")
+
+    def test_byte_order_mark(self):
+        mark = "\xef\xbb\xbf"
+        matrix = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\nGPU1\tNV4\t X \t0-7\n"
+        xml = '<system version="1"><cpu numaid="0"><pci busid="0000:01:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" ' \
+              'link_width="16"><gpu dev="0" sm="80" rank="0"/></pci></cpu></system>'
+        for text in (SLOW_FOURTH, matrix, xml, "gpu:4 mesh:100"):
+            with self.subTest(text=text[:20]):
+                self.assertEqual(self.answer("-", text=mark + text)["ranks"], self.answer("-", text=text)["ranks"])
 
     def test_nvidia_smi_needs_no_bandwidths(self):
         matrix = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\nGPU1\tNV4\t X \t0-7\n"
@@ -160,8 +220,15 @@ class TopoTest(unittest.TestCase):
                 (1, ["-"], apart, "gpu0 cannot reach gpu2"),
                 (1, ["-"], "tutti-topology 1\npci p\n", "nothing on this machine computes"),
                 (1, ["--synthetic", "gpu:x"], None, "gpu:x"),
-                (1, ["--synthetic", "gpu:4 mesh:100", "--gpus", "0,4"], None, "gpu 4 is not there"),
-                (1, ["--synthetic", "gpu:4 mesh:100", "--gpus", "1,1"], None, "chosen twice"),
+                (2, ["--synthetic", "gpu:4 mesh:100", "--gpus", "0,4"], None, "gpu 4 is not there"),
+                (2, ["--synthetic", "gpu:4 mesh:100", "--gpus", "1,1"], None, "chosen twice"),
+                (2, ["--synthetic", "gpu:4 mesh:100", "--ranks", "9"], None, "the machine has 4 (0 to 3)"),
+                (2, ["--synthetic", "gpu:4 mesh:100", "--ranks", "2000000000"], None, "1 to 65536"),
+                (2, ["--nvlink-gbps", "-1"], None, '"-1" is no bandwidth'),
+                (2, ["--nvlink-gbps", "nan"], None, '"nan" is no bandwidth'),
+                (2, ["--nvlink-gbps", "1e300"], None, '"1e300" is no bandwidth'),
+                (2, ["--bandwidths", "--explain"], None, "--bandwidths"),
+                (1, ["-"], "\xff\xfet\0u\0", "UTF-16"),
                 (2, ["--synthetic", "gpu:4 mesh:100", "--gpus", "1,x"], None, '"x" is no GPU'),
                 (2, ["--synthetic", "gpu:4 mesh:100", "--gpus", "3-1"], None, '"3-1" is no GPU'),
                 (2, ["--synthetic", "gpu:4 mesh:100", "--collective", "alltoall"], None, '"alltoall"'),
@@ -169,19 +236,96 @@ class TopoTest(unittest.TestCase):
                 (2, ["--synthetic", "gpu:4 mesh:100", "x.xml"], None, "exclude each other"),
                 (2, ["--json", "--explain"], None, "--json"),
                 (2, ["--lanes", "0"], None, "--lanes"),
+                (2, ["--simulate", "-b", "64", "-e", "8"], None, "-b 64 -e 8"),
+                (2, ["--simulate", "-b", "0"], None, "-b 0"),
+                (2, ["--simulate", "-f", "1"], None, "-f"),
+                (2, ["--simulate", "--schedule"], None, "--schedule"),
+                (2, ["-b", "8"], None, "--simulate"),
+                (2, ["--simulate", "--timeline", ""], None, "--timeline is empty"),
+                (2, ["--simulate", "--host-memory", "1"], None, "--host-memory"),
+                (2, ["--simulate", "--host-memory", "2", "x.xml"], None, "takes the place of a machine"),
                 (2, ["--no-such-option"], None, "--no-such-option")]:
             with self.subTest(arguments=arguments):
                 result = run(*arguments, text=text)
                 self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+                self.assertLess(max(map(len, result.stderr.splitlines())), 400)
                 self.assertEqual(result.stdout, "")
                 self.assertIn(words, result.stderr)
                 self.assertNotEqual(result.stderr, "")
+
+    def simulated(self, *arguments, text=None):
+        result = run(*arguments, "--simulate", "--json", text=text)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr, "")
+        return json.loads(result.stdout)
+
+    def test_simulate(self):
+        document = self.simulated("--synthetic", "switch:1 gpu:8 nvlink:450", "-b", "8", "-e", "64M", "-f", "8")
+        self.assertEqual(set(document), KEYS | {"simulation"})
+        sizes = document["simulation"]["sizes"]
+        self.assertEqual([entry["bytes"] for entry in sizes], [8 ** k for k in range(1, 9)])
+        for entry in sizes:
+            times = {name: algorithm["us"] for name, algorithm in entry["algorithms"].items()}
+            self.assertLessEqual({"ring", "tree", "twoshot", "oneshot", "packed_trees"}, set(times))
+            self.assertEqual(times[entry["fastest"]], min(times.values()))
+            for algorithm in entry["algorithms"].values():
+                self.assertAlmostEqual(algorithm["algbw_gbps"], entry["bytes"] / algorithm["us"] / 1e3)
+                self.assertAlmostEqual(algorithm["busbw_gbps"], algorithm["algbw_gbps"] * 14 / 8)
+                self.assertLessEqual(algorithm["algbw_gbps"], document["bound_gbps"])
+        # NCCL's own figure for a ring of small messages: 6.6 + 14 x 0.6 us.
+        self.assertAlmostEqual(sizes[0]["algorithms"]["ring"]["us"], 15.0, delta=0.3)
+        crossovers = document["simulation"]["crossovers"]
+        self.assertEqual(crossovers[0]["bytes"], 8)
+        for crossover in crossovers:
+            entry = next(entry for entry in sizes if entry["bytes"] == crossover["bytes"])
+            self.assertEqual(entry["fastest"], crossover["fastest"])
+
+    def test_simulate_in_words(self):
+        text = run("--synthetic", "gpu:4 line:50", "--simulate", "-b", "1M", "-e", "4M").stdout
+        self.assertRegex(text, r"(?m)^ +1048576 +[0-9.]+")
+        self.assertIn("packed_trees is the fastest at all these sizes.", text)
+        held = run("--synthetic", "gpu:4 line:50", "--simulate", "-b", "64M", "-e", "64M", "--held").stdout
+        self.assertIn("--held", held)
+        host = run("--simulate", "--host-memory", "2", "-b", "8", "-e", "1M", "-f", "16")
+        self.assertEqual(host.returncode, 0, host.stderr)
+        self.assertRegex(host.stdout, r"oneshot is the fastest of small messages, twoshot from \d+ [KM]iB on")
+        self.assertEqual(self.simulated("--host-memory", "3", "-e", "64")["ranks"], 3)
+
+    def test_timeline_and_trace(self):
+        with tempfile.TemporaryDirectory() as folder:
+            drawing, trace = os.path.join(folder, "call.svg"), os.path.join(folder, "call.json")
+            document = self.simulated("--synthetic", "gpu:4 line:50", "-b", "1M", "-e", "1M", "--timeline", drawing, "--trace", trace)
+            fastest = document["simulation"]["sizes"][0]["algorithms"]["packed_trees"]
+            us, wire = fastest["us"], 2 if fastest["protocol"] == "lines" else 1
+            root = xml.etree.ElementTree.parse(drawing).getroot()
+            texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+            for word in ("gpu0", "gpu3", "gpu0 -> gpu1", "gpu3 -> gpu2"):
+                self.assertIn(word, texts)
+            with open(trace, encoding="utf-8") as file:
+                events = json.load(file)["traceEvents"]
+            steps = [event for event in events if event.get("cat") == "step"]
+            self.assertEqual({event["pid"] for event in steps}, {0, 1, 2, 3})
+            self.assertLessEqual(max(event["ts"] + event["dur"] for event in steps), us)
+            self.assertGreater(max(event["ts"] + event["dur"] for event in steps), us - 10)
+            sent = sum(event["args"]["bytes"] for event in events if event.get("cat") == "message")
+            self.assertAlmostEqual(sent, wire * 6 * 2 ** 20, delta=1)  # three links, both ways
+        result = run("--synthetic", "gpu:4 line:50", "--simulate", "-e", "8", "--trace", "/nonexistent/x.json")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("/nonexistent/x.json", result.stderr)
+
+    def test_simulate_a_thousand_ranks(self):
+        document = self.simulated("--synthetic", "host:128 switch:1 gpu:8 nvlink:450 nic:8x50", "-e", "8")
+        self.assertEqual((document["ranks"], document["bound_gbps"]), (1024, None))
+        self.assertAlmostEqual(document["simulation"]["sizes"][0]["algorithms"]["tree"]["us"], 85, delta=8.5)
 
     def test_large_machines_end(self):
         document = self.answer("--synthetic", "host:8 switch:1 gpu:8 nvlink:450 nic:8x50")
         self.check_bound(document, 8 * 400 / 14, 64)
         self.assertTrue(math.isfinite(document["planning_ms"]))
-        result = run("--synthetic", "host:300 gpu:8 switch:pod nvlink:450")
+        pod = self.answer("--synthetic", "host:300 gpu:8 switch:pod nvlink:450")
+        self.assertEqual((pod["ranks"], pod["plan"]["algorithm"]), (2400, "hierarchical"))
+        self.assertLessEqual(pod["plan"]["ratio"], 1)
+        result = run("--synthetic", "host:600 gpu:8 switch:pod nvlink:450")
         self.assertEqual(result.returncode, 1)
         self.assertIn("at most", result.stderr)
 

@@ -208,6 +208,23 @@ TEST_CASE("light damage is repaired, and the warning names it") {
   }
 }
 
+TEST_CASE("a machine without GPUs that Tutti wrote is read back, cores and memory included") {
+  GraphBuilder builder;
+  builder.add_host("host");
+  for (int node = 0; node < 2; ++node) {
+    Facts facts;
+    facts.model = "AuthenticAMD 25/1";
+    facts.numa = node;
+    facts.cores = 64;
+    facts.memory = from_gbps(204.8);
+    builder.add_node(NodeKind::kNuma, 0, kNone, "numa" + std::to_string(node), facts);
+  }
+  builder.connect(0, 1, LinkKind::kCpu, 16 * kGigabyte);
+  const auto graph = std::move(builder).finish();
+  REQUIRE(graph.ok());
+  CHECK(loaded(to_nccl_xml(graph.value())) == graph.value());
+}
+
 TEST_CASE("lower or upper case, with or without domain, a bus id is the same") {
   const std::string text = replaced(replaced(kPair, "busid=\"0000:07:00.0\"", "busid=\"0000:AB:00.0\""),
                                     "target=\"0000:07:00.0\"", "target=\"ab:00.0\"");

@@ -6,6 +6,7 @@
 #include "topology/nccl_xml.h"
 #include "topology/text_form.h"
 
+#include <fmt/format.h>
 #include <catch2/catch.hpp>
 
 #include <unistd.h>
@@ -64,7 +65,7 @@ TEST_CASE("the form of a text is told by its content") {
 TEST_CASE("each form goes to its reader") {
   CHECK(read_text("tutti-topology 1\ngpu a\n").value().nodes().size() == 1);
   CHECK(read_text("gpu:4 mesh:50").value().nodes().size() == 4);
-  CHECK(read_text(std::string("<system><cpu numaid=\"0\">") + kGpu + "</cpu></system>").value().nodes().size() == 2);
+  CHECK(read_text(fmt::format("<system><cpu numaid=\"0\">{}</cpu></system>", kGpu)).value().nodes().size() == 2);
   CHECK(read_text(R"(<graphs><graph id="0" pattern="4" speedintra="20" speedinter="20" typeintra="NVL"><channel>
                      <gpu dev="0"/><gpu dev="0x1"/></channel></graph></graphs>)")
             .value()

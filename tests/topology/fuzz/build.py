@@ -12,14 +12,24 @@ import subprocess
 import sys
 
 FLAGS = ["-std=c++20", "-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined", "-D_GNU_SOURCE"]
+SANITIZERS = "-fsanitize=fuzzer-no-link,address,undefined"
 LIBRARIES = ["-lpugixml", "-lhwloc", "-lfmt"]
 
 
-def compile_one(compiler, root, folder, source):
+def flags_for(root):
     # Clang before version 16 lacks what libstdc++'s <source_location> is made of.
-    flags = FLAGS + [f"-I{root}/src", f"-I{root}", "-include", f"{root}/.ci/source_location_for_tidy.h"]
+    return [*FLAGS, SANITIZERS, f"-I{root}/src", f"-I{root}", "-include", f"{root}/.ci/source_location_for_tidy.h"]
+
+
+def precompile(compiler, root, folder):
+    target = folder / "standard.pch"
+    subprocess.run([compiler, *flags_for(root), "-x", "c++-header", f"{root}/src/pch/standard.h", "-o", target], check=True)
+    return target
+
+
+def compile_one(compiler, root, folder, source, standard):
     target = folder / (source.stem + ".o")
-    subprocess.run([compiler, *flags, "-fsanitize=fuzzer-no-link,address,undefined", "-c", source, "-o", target], check=True)
+    subprocess.run([compiler, *flags_for(root), "-include-pch", standard, "-c", source, "-o", target], check=True)
     return target
 
 
@@ -29,8 +39,9 @@ def main():
     fuzzers = [source for source in sources if source.stem.startswith("fuzz_")]
     objects = folder / "fuzz_objects"
     objects.mkdir(parents=True, exist_ok=True)
+    standard = precompile(compiler, root, objects)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = dict(zip(sources, pool.map(lambda source: compile_one(compiler, root, objects, source), sources)))
+        made = dict(zip(sources, pool.map(lambda source: compile_one(compiler, root, objects, source, standard), sources)))
     readers = [made[source] for source in sources if source not in fuzzers]
     for fuzzer in fuzzers:
         (folder / fuzzer.stem.replace("fuzz_", "found_", 1)).mkdir(exist_ok=True)

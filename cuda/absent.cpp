@@ -1,0 +1,52 @@
+// The same functions where the library is built without CUDA's headers: there is no device.
+#include "cuda/device.h"
+#include "cuda/pointers.h"
+
+namespace tutti::cuda {
+namespace {
+
+Error absent() {
+  return error(Code::kInvalidUsage, "this library was built without CUDA and works on host memory only");
+}
+
+}  // namespace
+
+Status find_devices() { return absent(); }
+bool devices_are_known() { return false; }
+Result<int> device_count() { return absent(); }
+Result<int> current_device() { return absent(); }
+Result<std::shared_ptr<Device>> Device::open(int) { return absent(); }
+Device::~Device() = default;
+Status Device::launch(KernelKind, DataType, std::uint32_t, const void*, StreamHandle) const { return absent(); }
+Status Device::launch_copy(const CopyLaunch&, std::uint32_t, StreamHandle) const { return absent(); }
+Status Device::launch_nothing(StreamHandle) const { return absent(); }
+Result<bool> Device::reach(const Device&) const { return absent(); }
+Result<void*> copy_aside(const Device&, const void*, std::size_t, StreamHandle) { return absent(); }
+Status free_aside(const Device&, void*, StreamHandle) { return absent(); }
+DeviceMemory::~DeviceMemory() = default;
+Result<DeviceMemory> DeviceMemory::allocate(std::shared_ptr<Device>, std::size_t) { return absent(); }
+Status DeviceMemory::write(std::size_t, const void*, std::size_t) const { return absent(); }
+Status DeviceMemory::read(std::size_t, void*, std::size_t) const { return absent(); }
+PinnedMemory::~PinnedMemory() = default;
+Result<PinnedMemory> PinnedMemory::allocate(std::shared_ptr<Device>, std::size_t) { return absent(); }
+Event::~Event() = default;
+Result<Event> Event::create(std::shared_ptr<Device>) { return absent(); }
+Status Event::record(StreamHandle) const { return absent(); }
+Status Event::hold(const Device&, StreamHandle) const { return absent(); }
+Result<bool> Event::is_complete() const { return absent(); }
+OwnStream::~OwnStream() = default;
+Result<OwnStream> OwnStream::create(std::shared_ptr<Device>) { return absent(); }
+Result<Capture> capture_of(const Device&, StreamHandle) { return absent(); }
+Status keep_for_graph(const Capture&, std::shared_ptr<void>) { return absent(); }
+void release_graph_memory() {}
+
+Result<PointerFacts> pointer_facts(const void*) { return PointerFacts{}; }
+Result<AddressRange> address_range(const void*) { return absent(); }
+Result<void*> allocate_for_user(std::size_t) { return absent(); }
+Status free_for_user(void*) { return absent(); }
+bool is_for_user(const void*) { return false; }
+Result<MemoryHandle> export_memory(const void*) { return absent(); }
+Result<ImportedMemory> ImportedMemory::open(const MemoryHandle&, void*) { return absent(); }
+ImportedMemory::~ImportedMemory() = default;
+
+}  // namespace tutti::cuda

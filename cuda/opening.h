@@ -1,0 +1,158 @@
+// How a per-rank launch learns its peers' buffers: the announce lines of protocol/announce.h. Each rank keeps a copy of the whole board in
+// its own memory, so that nobody polls over a link; a rank writes its line into every copy.
+//
+// Why a line is free when it is written: all ranks read all lines in every call, and a rank's launches run one after the other. So who has
+// seen all lines of call s knows that every rank is through with call s - 1, and may write the line of s + 1, which takes the
+// place of an older one than s.
+#pragma once
+
+#include "cuda/kernel_abi.h"
+#include "cuda/payload.h"
+#include "cuda/waiting.h"
+#include "protocol/announce.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tutti::cuda {
+
+/// The buffers of all ranks; in shared memory.
+struct Buffers {
+  const void* inputs[kRanksMax];
+  void* outputs[kRanksMax];
+  std::uint64_t factors[kRanksMax];
+};
+
+/// What announce.h asks of a machine, for one thread.
+template <class Thread>
+class AnnouncingMachine {
+ public:
+  TUTTI_DEVICE_CALL explicit AnnouncingMachine(Thread& thread) : t_(thread) {}
+  TUTTI_DEVICE_CALL std::uint64_t load_acquire(const std::uint64_t* word) { return t_.load_acquire(word); }
+  TUTTI_DEVICE_CALL void store_release(std::uint64_t* word, std::uint64_t value) { t_.store_release(word, value); }
+  TUTTI_DEVICE_CALL void load_bytes(void* to, const void* from, std::size_t bytes) {
+    for (std::size_t i = 0; i < bytes / 8; ++i) {
+      const std::uint64_t word = t_.load(static_cast<const std::uint64_t*>(from) + i);
+      __builtin_memcpy(static_cast<unsigned char*>(to) + i * 8, &word, 8);
+    }
+  }
+  TUTTI_DEVICE_CALL void store_bytes(void* to, const void* from, std::size_t bytes) {
+    for (std::size_t i = 0; i < bytes / 8; ++i) {
+      std::uint64_t word;
+      __builtin_memcpy(&word, static_cast<const unsigned char*>(from) + i * 8, 8);
+      t_.store(static_cast<std::uint64_t*>(to) + i, word);
+    }
+  }
+
+ private:
+  Thread& t_;
+};
+static_assert(sizeof(protocol::BufferReferences) % 8 == 0);
+
+template <class Thread>
+TUTTI_DEVICE_CALL std::uint64_t value_of(Thread& t, const Factor& factor, std::size_t element_bytes) {
+  if (!factor.is_address) return factor.value;
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < element_bytes; ++i) {
+    value |= std::uint64_t{t.load(reinterpret_cast<const unsigned char*>(factor.value) + i)} << (8 * i);
+  }
+  return value;
+}
+
+/// One thread per peer; each does the peer that has its index.
+template <class Thread>
+class Opening {
+ public:
+  /// `own`: what this rank announces; its factor is in it already.
+  TUTTI_DEVICE_CALL Opening(Thread& thread, const RankHome& home, std::uint64_t sequence, const AnnouncedBuffers& own,
+                            std::uint64_t factor)
+      : t_(thread),
+        machine_(thread),
+        home_(home),
+        waiting_(thread, home, sequence),
+        sequence_(static_cast<std::uint32_t>(sequence)),
+        own_(own),
+        factor_(factor),
+        // Not 0: that is what an empty line holds.
+        word_(protocol::announce_word(sequence_, own.fingerprint | 1)) {}
+
+  /// All threads of the block; `buffers` has this rank's own already, and the peers' when all are there. False: give up.
+  TUTTI_DEVICE_CALL bool run(Buffers& buffers) {
+    const std::uint32_t peer = t_.index();
+    bool failed = false;
+    if (peer < home_.ranks && peer != home_.rank) {
+      if (t_.block() == 0) announce_to(peer);
+      failed = !learn(peer, buffers);
+    }
+    return !t_.any(failed);
+  }
+
+ private:
+  TUTTI_DEVICE_CALL protocol::AnnounceBoard board_of(std::uint32_t rank) const {
+    return {home_.boards[rank], home_.ranks, nullptr, 0};
+  }
+  TUTTI_DEVICE_CALL void announce_to(std::uint32_t peer) {
+    protocol::AnnounceLine& line = board_of(peer).line(home_.rank, sequence_);
+    protocol::BufferReferences references = own_.own;
+    references.scale = factor_;
+    protocol::announce_buffers(machine_, line, references);
+    protocol::publish(machine_, line, word_);
+  }
+  TUTTI_DEVICE_CALL bool learn(std::uint32_t peer, Buffers& buffers) {
+    const protocol::AnnounceLine& line = board_of(home_.rank).line(peer, sequence_);
+    const auto number = static_cast<std::int32_t>(peer);
+    std::uint64_t word = 0;
+    if (!waiting_.until(number, [&] { return (word = protocol::announced_word(machine_, line, sequence_)) != 0; })) {
+      return false;
+    }
+    if (word != word_) {
+      waiting_.fail(Failure::kMismatch, number, word_ & 0xffffffffu, word & 0xffffffffu);
+      return false;
+    }
+    const protocol::BufferReferences found = protocol::announced_buffers(machine_, line);
+    buffers.factors[peer] = found.scale;
+    std::uint64_t input = 0;
+    std::uint64_t output = 0;
+    if (!resolve(peer, found.input, input) || !resolve(peer, found.output, output)) return false;
+    buffers.inputs[peer] = reinterpret_cast<const void*>(input);
+    buffers.outputs[peer] = reinterpret_cast<void*>(output);
+    return true;
+  }
+  TUTTI_DEVICE_CALL bool resolve(std::uint32_t peer, const protocol::BufferReference& reference,
+                                 std::uint64_t& address) {
+    const PeerMappings& mappings = home_.mappings[peer];
+    const std::uint64_t number = reference.address;
+    const std::uint64_t base = number == 0 ? 0 : number < mappings.count ? mappings.bases[number] : kNoMapping;
+    if (base == kNoMapping) {
+      waiting_.fail(Failure::kNotMapped, static_cast<std::int32_t>(peer), 0, number);
+      return false;
+    }
+    address = base + reference.offset;
+    return true;
+  }
+
+  Thread& t_;
+  AnnouncingMachine<Thread> machine_;
+  const RankHome& home_;
+  Waiting<Thread> waiting_;
+  std::uint32_t sequence_;
+  const AnnouncedBuffers& own_;
+  std::uint64_t factor_;
+  std::uint64_t word_;
+};
+
+/// At the end of a per-rank launch, when peers read this rank's buffers and write into them: all threads; waits until the same block of every
+/// peer is here. Each block has a count of its own for each peer, so all ranks have grids of the same size.
+template <class Thread>
+TUTTI_DEVICE_CALL void close_with_peers(Thread& t, const RankHome& home, std::uint64_t sequence) {
+  t.sync();
+  const std::uint32_t peer = t.index();
+  if (peer >= home.ranks || peer == home.rank) return;
+  const std::size_t row = std::size_t{t.block()} * home.ranks;
+  t.store_release(home.closings[peer] + row + home.rank, sequence);
+  const std::uint64_t* const theirs = home.closings[home.rank] + row + peer;
+  Waiting<Thread> waiting(t, home, sequence);
+  waiting.until(static_cast<std::int32_t>(peer), [&] { return t.load_acquire(theirs) >= sequence; });
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,68 @@
+// What an address is to CUDA.
+#pragma once
+
+#include "base/result.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tutti::cuda {
+
+enum class MemoryKind : std::uint8_t {
+  kPlainHost,  ///< nothing that CUDA knows
+  kPinnedHost,
+  kDevice,
+  kManaged,
+};
+
+struct PointerFacts {
+  MemoryKind kind = MemoryKind::kPlainHost;
+  int device = 0;               ///< not of plain host memory
+  std::uint64_t buffer_id = 0;  ///< of the allocation: another one at the same address has another
+};
+
+/// Success with kPlainHost where no driver is there.
+Result<PointerFacts> pointer_facts(const void* address);
+
+/// The allocation that a device address lies in.
+struct AddressRange {
+  std::uint64_t begin = 0;
+  std::size_t bytes = 0;
+};
+Result<AddressRange> address_range(const void* address);
+
+/// Memory for users (ncclMemAlloc), on the device that is current. Other processes can map it.
+Result<void*> allocate_for_user(std::size_t bytes);
+Status free_for_user(void* memory);
+/// Whether allocate_for_user() made it and nobody has freed it.
+bool is_for_user(const void* memory);
+
+/// 64 bytes that another process opens.
+struct MemoryHandle {
+  std::uint8_t bytes[64];
+};
+Result<MemoryHandle> export_memory(const void* allocation);
+
+/// Memory of another process, mapped while this lives.
+class ImportedMemory {
+ public:
+  ImportedMemory() = default;
+  ImportedMemory(ImportedMemory&& other) noexcept { swap(other); }
+  ImportedMemory& operator=(ImportedMemory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~ImportedMemory();
+  static Result<ImportedMemory> open(const MemoryHandle& handle, void* context);
+  std::byte* data() const { return data_; }
+
+ private:
+  void swap(ImportedMemory& other) noexcept {
+    std::swap(context_, other.context_);
+    std::swap(data_, other.data_);
+  }
+  void* context_ = nullptr;
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,302 @@
+#include "comm/bridge.h"
+
+#include "base/assert.h"
+#include "comm/call.h"
+#include "comm/tcp_stream.h"
+#include "executor/host_machine.h"
+
+#include <fmt/format.h>
+
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace tutti::comm {
+namespace {
+
+/// With more streams than this it is cheaper to ask which of them have something.
+constexpr std::size_t kAskedMax = 3;
+/// Where nothing wakes who waits.
+constexpr auto kUnpolledWait = std::chrono::microseconds(50);
+
+/// What lies in and beside the announce line of a call.
+struct Extent {
+  std::size_t in_line = 0;
+  std::size_t beside = 0;
+};
+
+Extent extent_of(const Membership& members, const Signature& signature, const protocol::AnnounceLine& line, int rank) {
+  CallArgs args;
+  args.collective = signature.collective;
+  args.count = signature.count;
+  args.type = signature.type;
+  args.root = signature.root;
+  const std::size_t input_bytes = shape_of(args, members.control.ranks(), rank).input_bytes;
+  const Carriage carriage = signature.schedule == 0 ? carriage_of(members, args) : Carriage::kNone;
+  if (carriage == Carriage::kInLines) return {input_bytes, 0};
+  if (signature.one_way != 0) return {0, input_bytes};
+  const bool carried = carriage == Carriage::kBesideLines && (line.buffers.flags & protocol::kCarried) != 0;
+  return {sizeof(protocol::BufferReferences), carried ? input_bytes : 0};
+}
+
+/// The same of a send.
+Extent extent_of(const Signature& signature, const protocol::AnnounceLine& line, std::size_t carried_max) {
+  const std::size_t bytes = signature.count * size_of(signature.type);
+  if (bytes <= protocol::kAnnouncePayloadBytes) return {bytes, 0};
+  const bool carried = bytes <= carried_max && (line.buffers.flags & protocol::kCarried) != 0;
+  return {sizeof(protocol::BufferReferences), carried ? bytes : 0};
+}
+
+std::uint32_t number_of(const protocol::AnnounceLine& line) {
+  return protocol::sequence_of(executor::load_acquire(&line.word));
+}
+
+}  // namespace
+
+Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& sockets,
+               const std::vector<std::optional<Control>>& copies)
+    : control_(control), rank_(rank) {
+  for (int peer = 0; peer < static_cast<int>(sockets.size()); ++peer) {
+    if (peer == rank) continue;
+    Remote& remote = remotes_.emplace_back();
+    remote.peer = peer;
+    PeerSockets& with = sockets[peer];
+    std::unique_ptr<transport::ByteStream> stream = std::move(with.stream);
+    if (copies[peer]) {
+      copies_.push_back(*copies[peer]);
+      remote.link = std::make_unique<RecordLink>(copies_.back().memory());
+    } else {
+      if (!stream) stream = std::make_unique<TcpStream>(std::move(with.data));
+      remote.link = std::make_unique<RecordLink>(std::move(stream), control_.memory());
+      is_polled_ = is_polled_ && remote.link->descriptor() >= 0;
+      ++streams_;
+    }
+    remote.to = control_.pair(rank, peer);
+    remote.from = control_.pair(peer, rank);
+    remote.signatures_to = control_.pair_signatures(rank, peer);
+    remote.signatures_from = control_.pair_signatures(peer, rank);
+  }
+}
+
+void Bridge::leave_channels_alone(int peer) {
+  for (Remote& remote : remotes_) remote.has_channels = remote.has_channels && remote.peer != peer;
+}
+
+bool Bridge::carries_all() const {
+  return std::ranges::all_of(remotes_, [](const Remote& r) { return r.has_channels && r.link->is_stream(); });
+}
+
+void Bridge::attach(Membership& members) {
+  members_ = &members;
+  TUTTI_ASSERT(control_.slot_shape().slots <= protocol::Crossing::kSlotsMax);
+  for (Remote& remote : remotes_) {
+    remote.link->set_place([this, &remote](const Record& record) { return place_of(remote, record); });
+    if (!remote.has_channels) continue;
+    for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
+      members.channels[lane][remote.peer].crossing = &remote.crossings[lane];
+    }
+  }
+}
+
+std::uint64_t Bridge::offset_of(const void* address) const {
+  return static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - control_.memory().data());
+}
+
+void Bridge::queue(Remote& remote, const void* payload, std::size_t bytes, const std::uint64_t* word) {
+  Record record;
+  record.bytes = static_cast<std::uint32_t>(bytes);
+  if (bytes != 0) record.offset = offset_of(payload);
+  if (word != nullptr) {
+    record.word = offset_of(word);
+    record.value = executor::load_acquire(word);
+  }
+  remote.link->queue(record, static_cast<const std::byte*>(payload));
+}
+
+void Bridge::queue_line(Remote& remote, const protocol::AnnounceLine& line, std::size_t payload_bytes) {
+  queue(remote, line.payload, payload_bytes, &line.word);
+}
+
+void Bridge::share(const void* payload, std::size_t bytes, const std::uint64_t* word) {
+  for (Remote& remote : remotes_) queue(remote, payload, bytes, word);
+}
+
+/// Where the lane waits for just this message and knows where it belongs, it goes there.
+std::byte* Bridge::place_of(const Remote& remote, const Record& record) const {
+  for (std::uint32_t lane = 0; members_ != nullptr && remote.has_channels && lane < kLanes; ++lane) {
+    const protocol::Channel& channel = members_->channels[lane][remote.peer];
+    protocol::Crossing& crossing = *channel.crossing;
+    if (record.word != offset_of(&channel.theirs->tail)) continue;
+    if (record.value != crossing.expected || record.bytes != crossing.place_bytes) return nullptr;
+    crossing.landed = record.value;
+    return crossing.place;
+  }
+  return nullptr;
+}
+
+void Bridge::share_phase() {
+  const std::uint64_t* const phase = control_.phase(rank_);
+  if (rank_ == 0 && executor::load_acquire(phase) == static_cast<std::uint64_t>(RankPhase::kMapped)) {
+    for (const std::span<const std::byte> part : control_.written_by_leader()) share(part.data(), part.size());
+  }
+  // What it sees of its machine is there once it is ready, and then stays.
+  if (executor::load_acquire(phase) != static_cast<std::uint64_t>(RankPhase::kLeft)) {
+    for (const std::span<const std::byte> part : control_.machine().told_by(rank_)) share(part.data(), part.size());
+  }
+  const std::span<const std::byte> abilities = control_.abilities(rank_);
+  share(abilities.data(), abilities.size(), phase);
+}
+
+bool Bridge::send() {
+  bool moved = false;
+  if (given_up_) return false;
+  if (members_ != nullptr) collect();
+  for (Remote& remote : remotes_) moved |= remote.link->send();
+  return moved;
+}
+
+bool Bridge::receive() {
+  bool moved = false;
+  if (given_up_) return false;
+  if (streams_ <= kAskedMax || !is_polled_) {
+    for (Remote& remote : remotes_) moved |= remote.link->receive();
+    return moved;
+  }
+  std::vector<pollfd> watched;
+  for (const Remote& remote : remotes_) {
+    const bool open = remote.link->state() == RecordLink::State::kOpen;
+    watched.push_back({open ? remote.link->descriptor() : -1, POLLIN, 0});
+  }
+  if (poll(watched.data(), watched.size(), 0) <= 0) return false;
+  for (std::size_t i = 0; i < remotes_.size(); ++i) {
+    if (watched[i].revents != 0) moved |= remotes_[i].link->receive();
+  }
+  return moved;
+}
+
+void Bridge::wait(int milliseconds) const {
+  if (!is_polled_) {
+    std::this_thread::sleep_for(kUnpolledWait);
+    return;
+  }
+  std::vector<pollfd> watched;
+  for (const Remote& remote : remotes_) {
+    const bool open = remote.link->state() == RecordLink::State::kOpen;
+    const short events = remote.link->is_sent() ? POLLIN : POLLIN | POLLOUT;
+    watched.push_back({open ? remote.link->descriptor() : -1, events, 0});
+  }
+  poll(watched.data(), watched.size(), milliseconds);
+}
+
+void Bridge::collect() {
+  collect_announcements();
+  for (Remote& remote : remotes_) {
+    collect_pair(remote);
+    for (std::uint32_t lane = 0; remote.has_channels && lane < kLanes; ++lane) collect_channel(remote, lane);
+  }
+}
+
+void Bridge::collect_announcements() {
+  const protocol::AnnounceBoard& board = members_->announcer.board();
+  const auto me = static_cast<std::uint32_t>(rank_);
+  for (;;) {
+    const std::uint32_t next = announced_ + 1;
+    const protocol::AnnounceLine& line = board.line(me, next);
+    if (number_of(line) != next) return;
+    announced_ = next;
+    const Signature& signature = control_.signatures().of(rank_, next);
+    const Extent extent = extent_of(*members_, signature, line, rank_);
+    share(&signature, sizeof(signature));
+    if (extent.beside != 0) share(board.carried(me, next), extent.beside);
+    for (Remote& remote : remotes_) queue_line(remote, line, extent.in_line);
+  }
+}
+
+void Bridge::collect_pair(Remote& remote) {
+  for (std::uint32_t next = remote.sent.sends + 1; number_of(remote.to.send(next)) == next; ++next) {
+    remote.sent.sends = next;
+    const Signature& signature = remote.signatures_to.of(Direction::kSend, next);
+    const protocol::AnnounceLine& line = remote.to.send(next);
+    const Extent extent = extent_of(signature, line, remote.to.input_bytes);
+    queue(remote, &signature, sizeof(signature));
+    if (extent.beside != 0) {
+      queue(remote, remote.to.carried(next, extent.beside), extent.beside);
+    }
+    queue_line(remote, line, extent.in_line);
+  }
+  for (std::uint32_t next = remote.sent.receives + 1; number_of(remote.from.receive(next)) == next; ++next) {
+    remote.sent.receives = next;
+    const Signature& signature = remote.signatures_from.of(Direction::kReceive, next);
+    queue(remote, &signature, sizeof(signature));
+    queue_line(remote, remote.from.receive(next), sizeof(protocol::BufferReferences));
+  }
+  const std::uint64_t taken = executor::load_acquire(remote.from.taken);
+  if (taken == remote.sent.taken) return;
+  remote.sent.taken = taken;
+  queue(remote, nullptr, 0, remote.from.taken);
+}
+
+void Bridge::collect_channel(Remote& remote, std::uint32_t lane) {
+  const protocol::Channel& channel = members_->channels[lane][remote.peer];
+  SentChannel& sent = remote.channels[lane];
+  const protocol::SlotShape shape = control_.slot_shape();
+  for (; sent.messages != channel.sent; ++sent.messages) {
+    // All messages over the bridge take a slot, so that the slot's number is the message's.
+    const std::uint64_t slot = sent.messages % shape.slots;
+    Record record;
+    record.bytes = channel.crossing->bytes[slot];
+    record.offset = offset_of(channel.outbox + slot * shape.slot_bytes);
+    record.word = offset_of(&channel.mine->tail);
+    record.value = sent.messages + 1;
+    const std::byte* const lent = channel.crossing->from[slot];
+    remote.link->queue(record, lent != nullptr ? lent : channel.outbox + slot * shape.slot_bytes);
+  }
+  // The peer can do with a count that is late by less than half of the slots; it goes along with whatever else goes there.
+  const std::uint64_t untold = channel.acknowledged - sent.acknowledged;
+  if (untold == 0 || (untold < (shape.slots + 1) / 2 && remote.link->is_sent())) return;
+  sent.acknowledged = channel.acknowledged;
+  queue(remote, nullptr, 0, &channel.mine->head);
+}
+
+bool Bridge::is_sent() const {
+  return std::ranges::all_of(remotes_, [](const Remote& remote) { return remote.link->is_sent(); });
+}
+
+void Bridge::finish() {
+  for (Remote& remote : remotes_) remote.link->finish();
+}
+
+void Bridge::close() {
+  for (Remote& remote : remotes_) remote.link->close();
+}
+
+bool Bridge::has_arrived() const {
+  return std::ranges::all_of(remotes_, [](const Remote& remote) { return remote.link->has_arrived(); });
+}
+
+std::uint64_t Bridge::sent_bytes() const {
+  std::uint64_t total = 0;
+  for (const Remote& remote : remotes_) total += remote.link->sent_bytes();
+  return total;
+}
+
+int Bridge::ended_peer() const {
+  for (const Remote& remote : remotes_) {
+    if (remote.link->state() == RecordLink::State::kOpen) continue;
+    if (executor::load_acquire(control_.phase(remote.peer)) == static_cast<std::uint64_t>(RankPhase::kLeft)) continue;
+    return remote.peer;
+  }
+  return -1;
+}
+
+std::string Bridge::why_ended(int peer) const {
+  for (const Remote& remote : remotes_) {
+    if (remote.peer != peer) continue;
+    if (remote.link->state() == RecordLink::State::kBroken) return "it sent " + remote.link->complaint();
+  }
+  return "the connection has ended";
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,123 @@
+// Bridge: what lets a communicator span hosts. Each rank has a copy of the control segment of its own; the bridge sends what this rank
+// writes there to the others' copies, and carries out what they have written. So announce lines, channels and states work as on one
+// host, and nothing above the bridge knows of sockets.
+//
+// It works by looking at what has changed: whoever runs a call has the communicator's turn, and calls progress() between two steps
+// of it. No other thread touches the bridge.
+//
+// Why it is right:
+//  B1. Every word of the segment has one writer. Its records go to each other rank by one stream, in the order in which they were made,
+//      and a word is stored after the bytes that it stands for: what holds of release and acquire in shared memory holds of a copy.
+//  B2. What is sent from the segment itself (slots, inputs beside lines) is not written again before the receiver has told that it
+//      is done with it (A2, A3, C2), which it does only after all of it has come. What is sent from a buffer (Way::kLent) is not written
+//      by a later step of its lane and round (binding.h), nor by another lane or round, which have no memory in common.
+//  B3. A call is over for its rank when all it wrote has been handed to the kernel (is_sent): a rank that is in no call owes nobody
+//      anything, and its buffers are its own again. Of a call that fails nothing moves afterwards (give_up).
+//  B4. A message comes straight to its place in a buffer only while the lane is at the step that waits for it: what the step may write,
+//      it may write.
+#pragma once
+
+#include "comm/control.h"
+#include "comm/record_link.h"
+#include "protocol/channel.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace tutti::comm {
+
+struct Membership;
+struct PeerSockets;
+
+class Bridge {
+ public:
+  /// `sockets`: by rank; those for data, or the streams in their place, are taken. `copies`: by rank, those of this host's other ranks;
+  /// empty elsewhere.
+  Bridge(const Control& control, int rank, std::vector<PeerSockets>& sockets,
+         const std::vector<std::optional<Control>>& copies);
+
+  /// The channels with this peer lead through shared memory.
+  void leave_channels_alone(int peer);
+  /// Once the channels exist: the ones that lead over the bridge.
+  void attach(Membership& members);
+
+  /// Tells the others this rank's phase, and what belongs to it.
+  void share_phase();
+
+  /// Looks for what is new, and sends it; takes in what has come. True if anything moved.
+  bool progress() {
+    const bool sent = send();
+    return receive() || sent;
+  }
+  bool send();
+  bool receive();
+  /// All that progress() has found is in the kernel's hands.
+  bool is_sent() const;
+  /// Waits until something comes, or `milliseconds`; shortly where streams cannot be polled.
+  void wait(int milliseconds) const;
+  /// Whether all that can come comes by streams, so that wait() misses nothing.
+  bool carries_all() const;
+
+  /// The communicator has failed: nothing moves any more, so that the buffers of the call that ends now are its caller's again.
+  void give_up() { given_up_ = true; }
+
+  /// A peer whose stream has ended, though it has not left; -1: none.
+  int ended_peer() const;
+  std::string why_ended(int peer) const;
+
+  /// When all is sent, and nothing more will be.
+  void finish();
+  /// After finish(): all that was sent has reached the others' hosts.
+  bool has_arrived() const;
+  /// Gives the streams up.
+  void close();
+  std::uint64_t sent_bytes() const;
+
+ private:
+  /// What of a pair was sent.
+  struct Sent {
+    std::uint32_t sends = 0;
+    std::uint32_t receives = 0;
+    std::uint64_t taken = 0;
+  };
+  struct SentChannel {
+    std::uint64_t messages = 0;
+    std::uint64_t acknowledged = 0;
+  };
+  struct Remote {
+    int peer = 0;
+    std::unique_ptr<RecordLink> link;
+    bool has_channels = true;
+    protocol::Pair to;  ///< what this rank sends there
+    protocol::Pair from;
+    PairSignatures signatures_to;
+    PairSignatures signatures_from;
+    Sent sent;
+    SentChannel channels[kLanes];
+    protocol::Crossing crossings[kLanes];
+  };
+
+  void collect();
+  void collect_announcements();
+  void collect_pair(Remote& remote);
+  void collect_channel(Remote& remote, std::uint32_t lane);
+  void share(const void* payload, std::size_t bytes, const std::uint64_t* word = nullptr);
+  void queue(Remote& remote, const void* payload, std::size_t bytes, const std::uint64_t* word = nullptr);
+  void queue_line(Remote& remote, const protocol::AnnounceLine& line, std::size_t payload_bytes);
+  std::byte* place_of(const Remote& remote, const Record& record) const;
+  std::uint64_t offset_of(const void* address) const;
+
+  const Control control_;
+  std::vector<Control> copies_;  ///< kept for the links that write there
+  const int rank_;
+  Membership* members_ = nullptr;
+  std::vector<Remote> remotes_;
+  std::size_t streams_ = 0;  ///< of them
+  std::uint32_t announced_ = 0;
+  bool given_up_ = false;
+  bool is_polled_ = true;  ///< every stream has a descriptor to poll; MPI's have none
+};
+
+}  // namespace tutti::comm

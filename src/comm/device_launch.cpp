@@ -1,0 +1,220 @@
+#include "comm/device_launch.h"
+
+#include "comm/call.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tutti::comm {
+namespace {
+
+struct Range {
+  std::uintptr_t begin = 0;
+  std::size_t bytes = 0;
+};
+bool overlap(const Range& a, const Range& b) {
+  return a.bytes != 0 && b.bytes != 0 && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
+}
+
+Range input_of(const PostedCall& part, int ranks) {
+  return {reinterpret_cast<std::uintptr_t>(part.args.send), shape_of(part.args, ranks, part.rank).input_bytes};
+}
+Range output_of(const PostedCall& part, int ranks) {
+  return {reinterpret_cast<std::uintptr_t>(part.args.receive), shape_of(part.args, ranks, part.rank).output_bytes};
+}
+
+bool same_factors(const MatchedCall& a, const MatchedCall& b) {
+  return std::ranges::equal(a.parts, b.parts, [](const PostedCall& x, const PostedCall& y) {
+    return x.args.scale == y.args.scale && x.args.scale_is_address == y.args.scale_is_address;
+  });
+}
+
+}  // namespace
+
+DataType kernel_of(const CallArgs& args) { return reduces(args.collective) ? args.type : DataType::kUint8; }
+
+struct DeviceLauncher::Pending {
+  std::vector<MatchedCall*> calls;  ///< with something to do
+  std::vector<MatchedCall*> all;
+};
+
+void count_off(PostedCall& call, const Error* failure, bool broken) {
+  DeviceSubmission& submission = *call.submission;
+  if (failure && !submission.failure) submission.failure = *failure;
+  submission.broken |= broken;
+  submission.open.fetch_sub(1, std::memory_order_release);
+}
+
+void DeviceLauncher::launch(std::span<MatchedCall> calls) {
+  Pending pending;
+  for (MatchedCall& call : calls) {
+    if (is_spread(call)) {
+      finish(pending);
+      finish_spread(call);
+      continue;
+    }
+    if (!takes(pending, call)) finish(pending);
+    add(pending, call);
+  }
+  finish(pending);
+}
+
+bool DeviceLauncher::takes(const Pending& pending, const MatchedCall& call) const {
+  if (pending.calls.empty()) return true;
+  const CallArgs& args = call.parts[0].args;
+  const MatchedCall& first = *pending.calls[0];
+  if (pending.calls.size() == cuda::kCallsMax || kernel_of(args) != kernel_of(first.parts[0].args)) return false;
+  if (args.scaled && !same_factors(call, first)) return false;
+  const int ranks = static_cast<int>(call.parts.size());
+  for (const MatchedCall* other : pending.calls) {
+    const int others = static_cast<int>(other->parts.size());
+    for (const PostedCall& a : call.parts) {
+      const Range written = output_of(a, ranks);
+      const Range read = input_of(a, ranks);
+      for (const PostedCall& b : other->parts) {
+        const Range other_written = output_of(b, others);
+        if (overlap(written, other_written) || overlap(read, other_written) || overlap(written, input_of(b, others))) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+void DeviceLauncher::add(Pending& pending, MatchedCall& call) {
+  pending.all.push_back(&call);
+  if (call.parts[0].args.count == 0) return;
+  pending.calls.push_back(&call);
+}
+
+void DeviceLauncher::finish(Pending& pending) {
+  bool begun = false;
+  Status status = pending.calls.empty() ? Status() : put(pending, begun);
+  for (MatchedCall* call : pending.all) {
+    for (PostedCall& part : call->parts) count_off(part, status.ok() ? nullptr : &status.error(), begun);
+  }
+  pending = {};
+}
+
+namespace {
+
+/// In order of rank, each once.
+std::vector<cuda::StreamHandle> streams_of(std::span<MatchedCall* const> calls) {
+  std::vector<cuda::StreamHandle> streams;
+  for (const MatchedCall* call : calls) {
+    for (const PostedCall& part : call->parts) {
+      if (std::ranges::find(streams, part.args.stream) == streams.end()) streams.push_back(part.args.stream);
+    }
+  }
+  return streams;
+}
+
+Status check_captures(const cuda::Device& device, std::span<const cuda::StreamHandle> streams) {
+  std::uint64_t first = 0;
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(device, streams[i]));
+    if (i == 0) first = capture.id;
+    if (capture.id == first) continue;
+    return error(Code::kInvalidUsage,
+                 "the ranks' streams are captured into different graphs, or some of them are not captured: ranks that "
+                 "share a GPU in one process are one launch; capture all their streams into one graph (fork them from "
+                 "one stream by events)");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status DeviceLauncher::put(Pending& pending, bool& begun) {
+  const std::vector<cuda::StreamHandle> streams = streams_of(pending.calls);
+  const cuda::StreamHandle main = streams[0];
+  const auto& [device, event] = place_of(pending.calls[0]->parts[0]);
+  if (streams.size() > 1) TUTTI_TRY(check_captures(*device, streams));
+  for (std::size_t i = 1; i < streams.size(); ++i) {
+    TUTTI_TRY(event.record(streams[i]));
+    TUTTI_TRY(event.hold(*device, main));
+  }
+  TUTTI_TRY(put_kernel(pending, main));
+  begun = true;
+  if (streams.size() > 1) TUTTI_TRY(event.record(main));
+  for (std::size_t i = 1; i < streams.size(); ++i) TUTTI_TRY(event.hold(*device, streams[i]));
+  return {};
+}
+
+void fill(cuda::FoldCall& to, const MatchedCall& from) {
+  const CallArgs& args = from.parts[0].args;
+  const bool moves = !reduces(args.collective);
+  to.collective = args.collective;
+  to.op = args.op == ReduceOp::kAverage || moves ? ReduceOp::kSum : args.op;
+  to.scaled = args.scaled;
+  to.root = is_rooted(args.collective) ? static_cast<std::uint32_t>(args.root) : 0;
+  to.divisor = !moves && args.op == ReduceOp::kAverage ? static_cast<std::int32_t>(from.parts.size()) : 0;
+  to.ranks = static_cast<std::uint32_t>(from.parts.size());
+  to.count = moves ? args.count * size_of(args.type) : args.count;
+  if (is_point_to_point(args)) {
+    to.collective = Collective::kSend;
+    to.ranks = 1;
+    to.inputs[0] = from.parts[0].args.send;
+    to.outputs[0] = from.parts[1].args.receive;
+    return;
+  }
+  for (std::size_t r = 0; r < from.parts.size(); ++r) {
+    to.inputs[r] = from.parts[r].args.send;
+    to.outputs[r] = from.parts[r].args.receive;
+  }
+}
+
+namespace {
+
+/// Of the longest buffer: what the blocks have to go through.
+std::uint64_t work_of(const MatchedCall& call) {
+  std::uint64_t most = 0;
+  for (const PostedCall& part : call.parts) {
+    const int ranks = static_cast<int>(call.parts.size());
+    most = std::max<std::uint64_t>({most, input_of(part, ranks).bytes, output_of(part, ranks).bytes});
+  }
+  return most;
+}
+
+}  // namespace
+
+Status DeviceLauncher::put_kernel(Pending& pending, cuda::StreamHandle stream) {
+  cuda::FoldLaunch launch;
+  const cuda::Device& device = *place_of(pending.calls[0]->parts[0]).device;
+  std::uint32_t blocks = 0;
+  std::vector<void*> asides;
+  Status status;
+  for (const MatchedCall* call : pending.calls) {
+    cuda::FoldCall& fold = launch.calls[launch.call_count++];
+    fill(fold, *call);
+    fold.first_block = blocks;
+    fold.block_count = cuda::fold_blocks(work_of(*call), device.facts().multiprocessors);
+    blocks += fold.block_count;
+    for (std::size_t r = 0; r < call->parts.size() && fold.scaled; ++r) {
+      launch.factors[r] = {call->parts[r].args.scale, call->parts[r].args.scale_is_address};
+    }
+    for (std::size_t r = 0; r < call->parts.size() && status.ok(); ++r) {
+      if (fold.collective != Collective::kAllToAll || fold.inputs[r] != fold.outputs[r]) continue;
+      Result<void*> aside = cuda::copy_aside(device, fold.inputs[r], work_of(*call), stream);
+      if (!aside.ok()) {
+        status = aside.error();
+        break;
+      }
+      asides.push_back(aside.value());
+      fold.inputs[r] = aside.value();
+    }
+  }
+  if (status.ok()) {
+    status =
+        device.launch(cuda::KernelKind::kFold, kernel_of(pending.calls[0]->parts[0].args), blocks, &launch, stream);
+  }
+  for (void* aside : asides) {
+    const Status freed = cuda::free_aside(device, aside, stream);
+    if (status.ok() && !freed.ok()) status = freed;
+  }
+  return status;
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,76 @@
+// Complete calls, all ranks' parts, become fused launches of the fold kernels, ordered with the ranks' streams.
+#pragma once
+
+#include "comm/comm.h"
+#include "cuda/device.h"
+
+#include <atomic>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace tutti::comm {
+
+/// What one rank gives in one go. Its thread waits until nothing is open.
+struct DeviceSubmission {
+  std::atomic<std::size_t> open{0};  ///< calls neither launched nor failed
+  std::optional<Error> failure;      ///< the first; written before the call is counted off
+  bool broken = false;               ///< the failure came after something was on the streams
+};
+
+struct PostedCall {
+  CallArgs args;
+  int rank = 0;
+  DeviceSubmission* submission = nullptr;
+};
+
+/// By rank; of a send and its receive: the sender, the receiver.
+struct MatchedCall {
+  std::vector<PostedCall> parts;
+};
+
+void count_off(PostedCall& call, const Error* failure, bool broken = false);
+
+/// A rank's device, and an event there.
+struct LaunchPlace {
+  std::shared_ptr<cuda::Device> device;
+  cuda::Event event;
+};
+
+/// The kernel's data type for such a call: data that is only moved goes by bytes.
+DataType kernel_of(const CallArgs& args);
+/// The whole call for one launch.
+void fill(cuda::FoldCall& to, const MatchedCall& from);
+/// The part of it that rank `e` of `fold.ranks` does where each rank's device launches for itself: the parts of all ranks together
+/// are the call, write disjoint places, and none reads what another writes, but in place of all_to_all. `from`: what fill() has made.
+cuda::FoldCall part_of(const cuda::FoldCall& from, std::uint32_t e, DataType type);
+
+class DeviceLauncher {
+ public:
+  explicit DeviceLauncher(int ranks) : places_(static_cast<std::size_t>(ranks)) {}
+  void place(int rank, LaunchPlace where) { places_[static_cast<std::size_t>(rank)] = std::move(where); }
+
+  /// Launches all calls and counts them off; in order where one uses memory that another writes.
+  void launch(std::span<MatchedCall> calls);
+
+ private:
+  struct Pending;
+  bool takes(const Pending& pending, const MatchedCall& call) const;
+  void add(Pending& pending, MatchedCall& call);
+  void finish(Pending& pending);
+  /// `begun`: something is on the streams.
+  Status put(Pending& pending, bool& begun);
+  Status put_kernel(Pending& pending, cuda::StreamHandle stream);
+
+  /// One of several devices: a launch on each, which events order with all the ranks' streams.
+  bool is_spread(const MatchedCall& call) const;
+  void finish_spread(MatchedCall& call);
+  Status put_spread(const MatchedCall& call, bool& begun);
+  Status put_parts(const MatchedCall& call, const cuda::FoldCall& whole, bool& begun);
+  Status join_streams(const MatchedCall& call);
+  const LaunchPlace& place_of(const PostedCall& part) const { return places_[static_cast<std::size_t>(part.rank)]; }
+
+  std::vector<LaunchPlace> places_;  ///< by rank
+};
+
+}  // namespace tutti::comm

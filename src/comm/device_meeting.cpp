@@ -1,0 +1,168 @@
+#include "comm/device_meeting.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace tutti::comm {
+namespace {
+
+/// By the control segment, which the ranks of this process have mapped once.
+std::mutex meetings_mutex;
+std::map<const void*, std::weak_ptr<DeviceMeeting>>& meetings() {
+  static auto* table = new std::map<const void*, std::weak_ptr<DeviceMeeting>>;
+  return *table;
+}
+
+std::string describe(const PostedCall& call) {
+  const CallArgs& a = call.args;
+  Signature signature;
+  signature.count = a.count;
+  signature.root = is_rooted(a.collective) ? a.root : 0;
+  signature.collective = a.collective;
+  signature.type = a.type;
+  signature.op = a.op;
+  signature.scaled = a.scaled ? 1 : 0;
+  return signature.describe();
+}
+
+bool agree(const PostedCall& a, const PostedCall& b) {
+  const bool same = a.args.count == b.args.count && a.args.type == b.args.type;
+  if (is_point_to_point(a.args)) return same;
+  return same && a.args.collective == b.args.collective &&
+         (!is_rooted(a.args.collective) || a.args.root == b.args.root) &&
+         (!reduces(a.args.collective) || (a.args.op == b.args.op && a.args.scaled == b.args.scaled));
+}
+
+}  // namespace
+
+std::shared_ptr<DeviceMeeting> DeviceMeeting::of(const Control& control) {
+  const std::lock_guard lock(meetings_mutex);
+  std::erase_if(meetings(), [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<DeviceMeeting>& place = meetings()[control.abort_word()];
+  if (auto known = place.lock()) return known;
+  auto made = std::make_shared<DeviceMeeting>(control.ranks());
+  place = made;
+  return made;
+}
+
+DeviceMeeting::DeviceMeeting(int ranks) : ranks_(ranks), launcher_(ranks) {
+  const auto n = static_cast<std::size_t>(ranks);
+  collectives_.resize(n);
+  sends_.resize(n * n);
+  receives_.resize(n * n);
+}
+
+void DeviceMeeting::join(int rank, LaunchPlace where) {
+  const std::lock_guard lock(mutex_);
+  launcher_.place(rank, std::move(where));
+}
+
+DeviceMeeting::Queue& DeviceMeeting::queue_of(int rank, const CallArgs& call) {
+  if (!is_point_to_point(call)) return collectives_[static_cast<std::size_t>(rank)];
+  const bool sends = call.collective == Collective::kSend;
+  const int from = sends ? rank : call.root;
+  const int to = sends ? call.root : rank;
+  return (sends ? sends_ : receives_)[static_cast<std::size_t>(from) * ranks_ + to];
+}
+
+void DeviceMeeting::post(int rank, std::span<const CallArgs> calls, DeviceSubmission& submission) {
+  const std::lock_guard lock(mutex_);
+  submission.open += calls.size();
+  for (const CallArgs& call : calls) queue_of(rank, call).push_back({call, rank, &submission});
+  match_collectives();
+  for (const CallArgs& call : calls) {
+    if (!is_point_to_point(call)) continue;
+    const bool sends = call.collective == Collective::kSend;
+    match_pair(static_cast<std::size_t>(sends ? rank : call.root) * ranks_ + (sends ? call.root : rank));
+  }
+}
+
+void DeviceMeeting::match_collectives() {
+  const auto is_waiting = [](const Queue& queue) { return !queue.empty(); };
+  while (std::ranges::all_of(collectives_, is_waiting)) {
+    MatchedCall call;
+    for (Queue& queue : collectives_) {
+      call.parts.push_back(queue.front());
+      queue.pop_front();
+    }
+    if (std::ranges::all_of(call.parts, [&](const PostedCall& part) { return agree(part, call.parts[0]); })) {
+      matched_.push_back(std::move(call));
+    } else {
+      refuse(call.parts);
+    }
+  }
+}
+
+void DeviceMeeting::match_pair(std::size_t pair) {
+  while (!sends_[pair].empty() && !receives_[pair].empty()) {
+    MatchedCall call;
+    call.parts = {sends_[pair].front(), receives_[pair].front()};
+    sends_[pair].pop_front();
+    receives_[pair].pop_front();
+    if (agree(call.parts[0], call.parts[1])) {
+      matched_.push_back(std::move(call));
+    } else {
+      refuse(call.parts);
+    }
+  }
+}
+
+void DeviceMeeting::refuse(std::span<PostedCall> calls) {
+  std::map<std::string, std::string> callers;
+  for (const PostedCall& call : calls) {
+    std::string& who = callers[describe(call)];
+    who += fmt::format("{}rank {}", who.empty() ? "" : ", ", call.rank);
+  }
+  std::string text;
+  for (const auto& [what, who] : callers) text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", what, who);
+  for (PostedCall& call : calls) {
+    const Error failure = error(Code::kInvalidUsage,
+                                fmt::format("the ranks' calls differ, and nothing was done: {}. Every rank must make "
+                                            "the same call with the same arguments",
+                                            text));
+    count_off(call, &failure);
+  }
+}
+
+void DeviceMeeting::launch() {
+  const std::lock_guard lock(mutex_);
+  launcher_.launch(matched_);
+  matched_.clear();
+}
+
+void DeviceMeeting::withdraw(DeviceSubmission& submission) {
+  const std::lock_guard lock(mutex_);
+  launcher_.launch(matched_);  // another thread may have matched its calls, and not come to launch them
+  matched_.clear();
+  const auto is_its = [&](const PostedCall& call) { return call.submission == &submission; };
+  for (auto* queues : {&collectives_, &sends_, &receives_}) {
+    for (Queue& queue : *queues) std::erase_if(queue, is_its);
+  }
+}
+
+int DeviceMeeting::waiting_for(int rank, const DeviceSubmission& submission, std::string& what) {
+  const std::lock_guard lock(mutex_);
+  const auto its = [&](const Queue& queue) {
+    return std::ranges::any_of(queue, [&](const PostedCall& call) { return call.submission == &submission; });
+  };
+  if (its(collectives_[static_cast<std::size_t>(rank)])) {
+    what = describe(collectives_[static_cast<std::size_t>(rank)].front());
+    for (int peer = 0; peer < ranks_; ++peer) {
+      if (collectives_[static_cast<std::size_t>(peer)].empty()) return peer;
+    }
+  }
+  for (int peer = 0; peer < ranks_; ++peer) {
+    for (const bool sends : {true, false}) {
+      const std::size_t pair = static_cast<std::size_t>(sends ? rank : peer) * ranks_ + (sends ? peer : rank);
+      const Queue& queue = (sends ? sends_ : receives_)[pair];
+      if (!its(queue)) continue;
+      what = fmt::format("{} {} rank {}", describe(queue.front()), sends ? "to" : "from", peer);
+      return peer;
+    }
+  }
+  return -1;
+}
+
+}  // namespace tutti::comm

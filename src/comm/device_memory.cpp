@@ -1,0 +1,52 @@
+#include "comm/device_memory.h"
+
+#include "comm/communicator.h"
+#include "comm/device_rank.h"
+#include "cuda/pointers.h"
+
+#include <fmt/format.h>
+
+namespace tutti::comm {
+
+Status find_devices() { return cuda::find_devices(); }
+bool devices_are_known() { return cuda::devices_are_known(); }
+Result<int> usable_device() { return cuda::current_device(); }
+Result<int> usable_device_count() { return cuda::device_count(); }
+int device_of(const Communicator& communicator) { return communicator.options().device; }
+
+Status check_memory(const Communicator& communicator, const void* address, const char* name) {
+  if (!address || !cuda::devices_are_known()) return {};
+  TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(address));
+  const int device = communicator.options().device;
+  if (device == kHostMemory) {
+    if (facts.kind != cuda::MemoryKind::kDevice) return {};
+    return error(Code::kInvalidArgument,
+                 fmt::format("{} {} is memory of GPU {}, but the communicator works on host memory; make it with "
+                             "TUTTI_DEVICE=cuda or tuttiSetDevice(tuttiDeviceCuda)",
+                             name, fmt::ptr(address), facts.device));
+  }
+  if (facts.kind == cuda::MemoryKind::kPlainHost) {
+    return error(
+        Code::kInvalidArgument,
+        fmt::format("{} {} is host memory that GPUs cannot reach, and the communicator works on GPU {}; pass "
+                    "memory of cudaMalloc, cudaMallocManaged, cudaHostAlloc, cudaHostRegister or ncclMemAlloc, or make "
+                    "the communicator with TUTTI_DEVICE=host or tuttiSetDevice(tuttiDeviceHost)",
+                    name, fmt::ptr(address), device));
+  }
+  if (facts.kind == cuda::MemoryKind::kDevice && facts.device != device) {
+    return error(Code::kInvalidArgument, fmt::format("{} {} is memory of GPU {}, but this rank is on GPU {}", name,
+                                                     fmt::ptr(address), facts.device, device));
+  }
+  return {};
+}
+
+bool is_device_visible(const void* address) {
+  const Result<cuda::PointerFacts> facts = cuda::pointer_facts(address);
+  return facts.ok() && facts.value().kind != cuda::MemoryKind::kPlainHost;
+}
+
+Result<void*> allocate_device_memory(std::size_t bytes) { return cuda::allocate_for_user(bytes); }
+Status free_device_memory(void* memory) { return cuda::free_for_user(memory); }
+bool is_device_allocation(const void* memory) { return cuda::is_for_user(memory); }
+
+}  // namespace tutti::comm

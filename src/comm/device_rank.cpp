@@ -1,0 +1,128 @@
+#include "comm/device_rank.h"
+
+#include "base/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti::comm {
+namespace {
+
+bool same_device(const DeviceCard& a, const DeviceCard& b) { return std::memcmp(a.uuid, b.uuid, sizeof a.uuid) == 0; }
+
+/// What every rank finds alike.
+Status check_cards(const Control& control) {
+  const DeviceCard& first = control.device_card(0);
+  for (int r = 1; r < control.ranks(); ++r) {
+    if ((control.device_card(r).device >= 0) == (first.device >= 0)) continue;
+    const bool on_gpu = first.device >= 0;
+    return error(Code::kInvalidUsage,
+                 fmt::format("rank 0 works on {} memory and rank {} on {} memory; give all ranks the same "
+                             "(TUTTI_DEVICE=host or cuda, or tuttiSetDevice)",
+                             on_gpu ? "GPU" : "host", r, on_gpu ? "host" : "GPU"));
+  }
+  if (first.device < 0) return {};
+  if (control.ranks() > static_cast<int>(cuda::kRanksMax)) {
+    return error(Code::kInvalidUsage, fmt::format("{} ranks work on GPU memory; at most {} are supported today",
+                                                  control.ranks(), cuda::kRanksMax));
+  }
+  return {};
+}
+
+Status check_sharing(const Control& control) {
+  if (config().multi_rank_gpu) return {};
+  for (int r = 0; r < control.ranks(); ++r) {
+    for (int other = r + 1; other < control.ranks(); ++other) {
+      if (!same_device(control.device_card(r), control.device_card(other))) continue;
+      return error(Code::kInvalidUsage,
+                   fmt::format("ranks {} and {} are both on the GPU {}. Give each rank a GPU of its own "
+                               "(cudaSetDevice), or set NCCL_MULTI_RANK_GPU_ENABLE=1 to let ranks share one",
+                               r, other, control.device_card(r).bus_id));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator) {
+  DeviceCard& card = communicator.members().control.device_card(communicator.rank());
+  card.device = communicator.options().device;
+  if (card.device == kHostMemory) return std::unique_ptr<DeviceRank>();
+  TUTTI_TRY_ASSIGN(auto device, cuda::Device::open(card.device));
+  const cuda::DeviceFacts& facts = device->facts();
+  card.multiprocessors = facts.multiprocessors;
+  std::ranges::copy(facts.uuid, card.uuid);
+  std::ranges::copy(facts.bus_id, card.bus_id);
+  return std::unique_ptr<DeviceRank>(new DeviceRank(std::move(device)));
+}
+
+void DeviceRank::close() {
+  std::shared_ptr<DeviceMeeting> meeting;
+  std::shared_ptr<cuda::Device> device;
+  std::unique_ptr<Detour> detour;
+  const std::lock_guard lock(mutex_);
+  detour.swap(detour_);
+  meeting.swap(meeting_);
+  device.swap(device_);
+}
+
+std::shared_ptr<DeviceMeeting> DeviceRank::meeting() const {
+  const std::lock_guard lock(mutex_);
+  return meeting_;
+}
+
+Result<cuda::StreamHandle> DeviceRank::enter_detour(cuda::StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  if (!device_) return error(Code::kInvalidArgument, "the communicator was aborted");
+  if (!detour_) {
+    auto made = std::make_unique<Detour>();
+    TUTTI_TRY_ASSIGN(made->stream, cuda::OwnStream::create(device_));
+    TUTTI_TRY_ASSIGN(made->event, cuda::Event::create(device_));
+    detour_ = std::move(made);
+  }
+  TUTTI_TRY(detour_->event.record(stream));
+  TUTTI_TRY(detour_->event.hold(*device_, detour_->stream.handle()));
+  return detour_->stream.handle();
+}
+
+Status DeviceRank::leave_detour(cuda::StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  if (!detour_) return {};
+  TUTTI_TRY(detour_->event.record(detour_->stream.handle()));
+  return detour_->event.hold(*device_, stream);
+}
+
+Status DeviceRank::connect(Communicator& communicator) {
+  const Membership& members = communicator.members();
+  TUTTI_TRY(check_cards(members.control));
+  DeviceRank* const self = communicator.device();
+  if (!self) return {};
+  TUTTI_TRY(check_sharing(members.control));
+  for (int r = 0; r < communicator.ranks(); ++r) {
+    if (!members.reach.same_process(r)) {
+      return error(
+          Code::kInvalidUsage,
+          fmt::format("ranks {} and {} are in different processes: today a communicator on GPU memory has all its "
+                      "ranks in one process",
+                      std::min(r, communicator.rank()), std::max(r, communicator.rank())));
+    }
+    TUTTI_TRY_ASSIGN(const auto other, cuda::Device::open(members.control.device_card(r).device));
+    TUTTI_TRY_ASSIGN(const bool reached, self->device_->reach(*other));
+    if (reached) continue;
+    return error(
+        Code::kInvalidUsage,
+        fmt::format("GPU {} (rank {}) cannot reach the memory of GPU {} (rank {}), and data is not staged through "
+                    "the host yet",
+                    self->device_->facts().bus_id.data(), communicator.rank(), other->facts().bus_id.data(), r));
+  }
+  LaunchPlace where{self->device_, {}};
+  TUTTI_TRY_ASSIGN(where.event, cuda::Event::create(self->device_));
+  self->meeting_ = DeviceMeeting::of(members.control);
+  self->meeting_->join(communicator.rank(), std::move(where));
+  return {};
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,54 @@
+// One rank's side of a communicator on device memory: its device, and where it meets the other ranks.
+#pragma once
+
+#include "comm/communicator.h"
+#include "comm/device_meeting.h"
+#include "cuda/device.h"
+
+#include <memory>
+
+namespace tutti::comm {
+
+class DeviceRank {
+ public:
+  /// Before the ranks meet: opens the device that the options name and writes this rank's card. nullptr for host memory.
+  static Result<std::unique_ptr<DeviceRank>> open(Communicator& communicator);
+  /// When all cards are there. kInvalidUsage, on every rank: some ranks are on host memory and some are not, a device has several
+  /// ranks and NCCL_MULTI_RANK_GPU_ENABLE is not 1, or the ranks are spread as is not supported.
+  static Status connect(Communicator& communicator);
+
+  /// Lets go of all that is the device's. The communicator has ended; a thread that has found it may still come.
+  void close();
+  /// nullptr: closed.
+  std::shared_ptr<DeviceMeeting> meeting() const;
+
+  /// A stream that any thread may use in place of this thread's own default stream. By whoever has the communicator's turn: what
+  /// follows on it waits for what `stream` was given.
+  Result<cuda::StreamHandle> enter_detour(cuda::StreamHandle stream);
+  /// What follows on `stream` waits for what the detour was given.
+  Status leave_detour(cuda::StreamHandle stream);
+
+ private:
+  explicit DeviceRank(std::shared_ptr<cuda::Device> device) : device_(std::move(device)) {}
+
+  struct Detour {
+    cuda::OwnStream stream;
+    cuda::Event event;
+  };
+
+  mutable std::mutex mutex_;  ///< of what close() drops
+  std::unique_ptr<Detour> detour_;
+  std::shared_ptr<cuda::Device> device_;
+  std::shared_ptr<DeviceMeeting> meeting_;
+};
+
+/// The calls of one communicator in a group, or a lone one.
+struct DeviceCalls {
+  Communicator* communicator = nullptr;
+  std::vector<CallArgs> calls;
+};
+/// Puts them on their streams, when the ranks that they need have made them too. Some may be on their streams although an error comes
+/// back: only those that failed are not.
+Status enqueue_on_devices(std::span<const DeviceCalls> works);
+
+}  // namespace tutti::comm

@@ -1,0 +1,31 @@
+// Which of this host's addresses other hosts are told: NCCL_SOCKET_IFNAME's rules.
+#pragma once
+
+#include "base/result.h"
+#include "comm/ip_address.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::comm {
+
+struct Interface {
+  std::string name;
+  IpAddress address;
+  bool loopback = false;
+};
+
+/// All that are up, an entry per address, in the kernel's order. Link-local IPv6 addresses are left out: they mean nothing
+/// without the interface, which has another number on the other host.
+std::vector<Interface> list_interfaces();
+
+/// Those that `rule` admits: "eth,ib" names prefixes, "=eth0" whole names, "^" in front leaves out those listed ("^docker",
+/// "^=eth1"). IPv4 addresses first. "": all but loopback, docker and virbr ones; if that leaves none, whatever there is, loopback last.
+/// kInvalidUsage if a rule that was given admits none: the message lists what there is.
+Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& all, std::string_view rule);
+
+/// "eth0 10.0.0.1, lo 127.0.0.1", or "none"
+std::string describe(const std::vector<Interface>& interfaces);
+
+}  // namespace tutti::comm

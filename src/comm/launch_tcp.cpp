@@ -1,0 +1,59 @@
+#include "comm/launch.h"
+
+#include "base/config.h"
+#include "comm/named_root.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+// Ranks on several hosts need no meeting: all know the address at which rank 0 will listen, and make the same id of it.
+
+namespace tutti::comm {
+namespace {
+
+std::string text_of(const char* name) {
+  const char* value = launcher_variable(name);
+  return value != nullptr ? value : "";
+}
+
+/// "host:port" where the job's ranks meet by TCP; "" if they do not.
+std::string tcp_place(const tuttiLaunchInfo_t& info) {
+  constexpr std::string_view kPrefix = "tcp:";
+  const std::string place = text_of("TUTTI_RENDEZVOUS");
+  if (place.starts_with(kPrefix)) return place.substr(kPrefix.size());
+  const bool several_hosts = info.local_size > 0 && info.local_size < info.size;
+  const std::string master = text_of("MASTER_ADDR");
+  if (!place.empty() || !several_hosts || master.empty()) return "";
+  // The launcher's agent listens at the port itself.
+  const std::string port = text_of("MASTER_PORT");
+  int number = 29500;
+  std::from_chars(port.data(), port.data() + port.size(), number);
+  return fmt::format("{}:{}", master.find(':') == std::string::npos ? master : "[" + master + "]", number + 1);
+}
+
+}  // namespace
+
+Result<std::optional<UniqueId>> launched_id(const tuttiLaunchInfo_t& info) {
+  static std::mutex mutex;
+  static std::map<std::string, std::uint32_t> calls;
+  const std::string place = tcp_place(info);
+  if (place.empty() || info.size == 1) return std::optional<UniqueId>();
+  const std::lock_guard lock(mutex);
+  std::uint32_t& call = calls[info.job];
+  NamedRoot root;
+  root.place = place;
+  root.from = "TUTTI_RENDEZVOUS or MASTER_ADDR";
+  root.label = fmt::format("{} ranks, id {} of {}", info.size, call, info.job);
+  root.port_offset = static_cast<std::uint16_t>(call);
+  TUTTI_TRY_ASSIGN(const UniqueId id, make_named_id(root));
+  ++call;
+  return std::optional<UniqueId>(id);
+}
+
+}  // namespace tutti::comm

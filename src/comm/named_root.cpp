@@ -1,0 +1,120 @@
+#include "comm/named_root.h"
+
+#include "base/config.h"
+#include "base/log.h"
+#include "base/sha256.h"
+#include "comm/patience.h"
+#include "comm/tcp_socket.h"
+
+#include <fmt/format.h>
+
+#include <netdb.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+namespace tutti::comm {
+namespace {
+
+/// Between two attempts to take the port.
+constexpr int kRetryMs = 20;
+
+struct Named {
+  std::string host;
+  std::uint16_t port = 0;
+};
+
+Error malformed(const NamedRoot& root) {
+  return error(
+      Code::kInvalidUsage,
+      fmt::format("{}: \"{}\" is not address:port, such as 10.0.0.1:4711 or [fd00::1]:4711", root.from, root.place));
+}
+
+Result<Named> parse(const NamedRoot& root) {
+  const std::string& text = root.place;
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return malformed(root);
+  Named named;
+  named.host = text.substr(0, colon);
+  if (named.host.front() == '[' && named.host.back() == ']') named.host = named.host.substr(1, named.host.size() - 2);
+  const char* const end = text.data() + text.size();
+  const auto [stop, failure] = std::from_chars(text.data() + colon + 1, end, named.port);
+  if (failure != std::errc() || stop != end || named.port == 0 || named.host.empty()) return malformed(root);
+  named.port = static_cast<std::uint16_t>(named.port + root.port_offset);
+  return named;
+}
+
+Result<IpAddress> resolve(const Named& named, const NamedRoot& root) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* first = nullptr;
+  const int failure = getaddrinfo(named.host.c_str(), nullptr, &hints, &first);
+  if (failure != 0) {
+    return error(Code::kInvalidUsage,
+                 fmt::format("{} names the host {}: {}", root.from, named.host, gai_strerror(failure)));
+  }
+  const auto address = from_kernel(first->ai_addr);
+  freeaddrinfo(first);
+  if (!address) return error(Code::kInvalidUsage, fmt::format("{}: {} has no IP address", root.from, named.host));
+  return *address;
+}
+
+void tell_unauthenticated() {
+  static std::atomic<bool> told{false};
+  if (told.exchange(true)) return;
+  log_warn(
+      "bootstrap: the root's address is given without TUTTI_SECRET: the bootstrap is unauthenticated, whoever reaches "
+      "the port can "
+      "take part; give all ranks the same TUTTI_SECRET");
+}
+
+}  // namespace
+
+Result<UniqueId> named_id() {
+  NamedRoot root;
+  root.place = root_variables().comm_id;
+  root.from = "NCCL_COMM_ID";
+  return make_named_id(root);
+}
+
+Result<UniqueId> make_named_id(const NamedRoot& root) {
+  const RootVariables variables = root_variables();
+  TUTTI_TRY_ASSIGN(const Named named, parse(root));
+  TUTTI_TRY_ASSIGN(const IpAddress address, resolve(named, root));
+  if (variables.secret.empty()) tell_unauthenticated();
+  UniqueId id;
+  id.magic = kUniqueIdMagic;
+  id.version = kProtocolVersion;
+  id.named = 1;
+  id.port = named.port;
+  WireWriter writer;
+  write_address(writer, address);
+  const Bytes bytes = writer.take();
+  std::ranges::copy(bytes, id.candidates);
+  id.candidate_bytes = static_cast<std::uint8_t>(bytes.size());
+  const std::string label = "tutti named root " + root.label;
+  const auto as_bytes = [](std::string_view text) {
+    return std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
+  };
+  const Digest key = hmac_sha256(as_bytes(variables.secret), as_bytes(label));
+  static_assert(sizeof(key) == sizeof(id.secret));
+  std::ranges::copy(key, id.secret);
+  return id;
+}
+
+Result<PrivateDescriptor> listen_named(const UniqueId& id, double timeout_s) {
+  const Patience patience(timeout_s, nullptr);
+  for (;;) {
+    auto listener = listen_tcp(id.port);
+    if (listener.ok()) return std::move(listener.value().socket);
+    if (errno != EADDRINUSE || patience.nap(kRetryMs) != Patience::Outcome::kReady) {
+      return error(Code::kSystem, fmt::format("rank 0 cannot listen at {}, which it was told to: {}", describe(id),
+                                              listener.error().message));
+    }
+  }
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,167 @@
+#include "comm/network.h"
+
+#include "base/config.h"
+#include "base/log.h"
+#include "comm/mpi_library.h"
+#include "executor/backoff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+
+namespace tutti::comm {
+namespace {
+
+using transport::MpiNetwork;
+using transport::MpiState;
+
+constexpr std::size_t kWhyMax = 300;
+constexpr std::size_t kJobMax = 128;
+/// All ranks have just met.
+constexpr auto kCreateTime = std::chrono::seconds(30);
+
+const char* name_of(MpiState::Level level) {
+  switch (level) {
+    case MpiState::Level::kSingle: return "MPI_THREAD_SINGLE";
+    case MpiState::Level::kFunneled: return "MPI_THREAD_FUNNELED";
+    case MpiState::Level::kSerialized: return "MPI_THREAD_SERIALIZED";
+    case MpiState::Level::kMultiple: break;
+  }
+  return "MPI_THREAD_MULTIPLE";
+}
+
+std::string why_not(const MpiState& state) {
+  if (!state.ended.empty()) return fmt::format("MPI is not called any more: {}", state.ended);
+  if (!state.initialised)
+    return "MPI is loaded, but not initialised (call MPI_Init_thread before the communicator is made), or it is of "
+           "another "
+           "version than the plug-in";
+  if (state.finalised) return "MPI was finalised";
+  if (state.level != MpiState::Level::kMultiple)
+    return fmt::format("MPI was initialised with {}; MPI_THREAD_MULTIPLE is needed (MPI_Init_thread)",
+                       name_of(state.level));
+  return "";
+}
+
+/// What tells this job of the launcher from others; not all launchers do.
+std::string job_identity() {
+  for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"}) {
+    const char* const value = launcher_variable(name);
+    if (value != nullptr && *value != '\0') return std::string(value).substr(0, kJobMax);
+  }
+  return "";
+}
+
+/// The one whose communicators are open. A service lives as long as the process.
+std::atomic<const transport::MpiService*>& service_in_use() {
+  static std::atomic<const transport::MpiService*> service{nullptr};
+  return service;
+}
+
+/// Why the ranks cannot use MPI together; empty: they can.
+std::string obstacle_of(std::span<const MpiOffer> offers) {
+  const int ranks = static_cast<int>(offers.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (!offers[rank].why_not.empty()) return fmt::format("rank {}: {}", rank, offers[rank].why_not);
+  }
+  std::vector<int> place(static_cast<std::size_t>(std::max(offers[0].world_size, 0)), -1);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const MpiOffer& offer = offers[rank];
+    const bool fits = offer.world_rank >= 0 && offer.world_rank < offers[0].world_size;
+    if (offer.job != offers[0].job || offer.world_size != offers[0].world_size || !fits)
+      return fmt::format("ranks 0 and {} are of different MPI jobs", rank);
+    int& other = place[static_cast<std::size_t>(offer.world_rank)];
+    if (other >= 0)
+      return fmt::format("ranks {} and {} are both MPI rank {}: they share a process, or are of different MPI jobs",
+                         other, rank, offer.world_rank);
+    other = rank;
+  }
+  return "";
+}
+
+int first_with(std::span<const MpiOffer> offers, MpiOffer::Wish wish) {
+  const auto found = std::ranges::find(offers, wish, &MpiOffer::wish);
+  return found == offers.end() ? -1 : static_cast<int>(found - offers.begin());
+}
+
+}  // namespace
+
+Bytes encode(const MpiOffer& offer) {
+  return WireWriter()
+      .number(static_cast<std::uint8_t>(offer.wish))
+      .text(offer.why_not)
+      .text(offer.job)
+      .number(offer.world_rank)
+      .number(offer.world_size)
+      .take();
+}
+
+std::optional<MpiOffer> decode_offer(std::span<const std::uint8_t> bytes) {
+  WireReader reader(bytes);
+  MpiOffer offer;
+  const auto wish = reader.number<std::uint8_t>();
+  offer.wish = static_cast<MpiOffer::Wish>(wish);
+  offer.why_not = reader.text(kWhyMax);
+  offer.job = reader.text(kJobMax);
+  offer.world_rank = reader.number<std::int32_t>();
+  offer.world_size = reader.number<std::int32_t>();
+  if (!reader.complete() || wish > 2 || offer.world_size > (1 << 24)) return std::nullopt;
+  return offer;
+}
+
+MpiOffer own_offer() {
+  MpiOffer offer;
+  const std::string& wanted = config().network;
+  offer.wish = wanted == "tcp" ? MpiOffer::Wish::kTcp : wanted == "mpi" ? MpiOffer::Wish::kMpi : MpiOffer::Wish::kAny;
+  if (offer.wish == MpiOffer::Wish::kTcp) {
+    offer.why_not = "TUTTI_NET=tcp";
+    return offer;
+  }
+  const auto service = mpi_service();
+  const MpiState state = service.ok() ? service.value()->state() : MpiState{};
+  offer.why_not = (service.ok() ? why_not(state) : service.error().message).substr(0, kWhyMax);
+  if (!offer.why_not.empty()) return offer;
+  service_in_use() = service.value();
+  offer.job = job_identity();
+  offer.world_rank = state.rank;
+  offer.world_size = state.size;
+  return offer;
+}
+
+Result<MpiGroup> agree_on_mpi(std::span<const MpiOffer> offers) {
+  MpiGroup group;
+  group.why_none = obstacle_of(offers);
+  if (group.why_none.empty()) {
+    for (const MpiOffer& offer : offers) group.world_ranks.push_back(offer.world_rank);
+    return group;
+  }
+  const int insists = first_with(offers, MpiOffer::Wish::kMpi);
+  if (insists < 0) return group;
+  return error(Code::kInvalidUsage,
+               fmt::format("rank {} has TUTTI_NET=mpi, and MPI cannot be used: {}", insists, group.why_none));
+}
+
+Result<std::shared_ptr<MpiNetwork>> open_mpi(const MpiGroup& group, const std::function<Status()>& given_up) {
+  std::shared_ptr<MpiNetwork> network = service_in_use().load()->open(group.world_ranks, group.tag);
+  const auto until = std::chrono::steady_clock::now() + kCreateTime;
+  executor::Backoff backoff(true);
+  while (network->state() == MpiNetwork::State::kOpening) {
+    TUTTI_TRY(given_up());
+    if (std::chrono::steady_clock::now() >= until) {
+      return error(Code::kRemote,
+                   "MPI_Comm_create_group did not come back within 30 s: are all ranks of one MPI job? TUTTI_NET=tcp "
+                   "does without MPI");
+    }
+    backoff.wait();
+  }
+  if (network->state() == MpiNetwork::State::kOpen) return network;
+  return error(Code::kSystem, "no MPI communicator could be made: " + network->problem());
+}
+
+void stop_mpi(const std::string& why) {
+  if (const auto* service = service_in_use().load()) service->stop(why);
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,173 @@
+// What a communicator does for its ranks on other hosts, beside its calls.
+
+#include "base/config.h"
+#include "comm/communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace tutti::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// A process that ends closes all its connections; the one on which ranks watch each other has the reason.
+constexpr auto kReasonTime = std::chrono::seconds(2);
+/// For what this rank has sent last to arrive, when it leaves.
+constexpr auto kLeaveTime = std::chrono::seconds(5);
+/// For the others to take this rank's reason for failure.
+constexpr double kTellS = 1;
+
+/// "process 12 on host box-7"
+std::string describe_place(const Peer& peer) {
+  return fmt::format("process {} on host {}", peer.pid, peer.host.substr(0, peer.host.find(' ')));
+}
+
+}  // namespace
+
+Status Communicator::join_over_hosts(BootstrapResult found, ControlSegment segment) {
+  const auto is_here = [&](const Peer& peer) { return peer.host == found.peers[rank_].host; };
+  const auto here = static_cast<int>(std::ranges::count_if(found.peers, is_here));
+  const int leader = std::ranges::find_if(found.peers, is_here)->rank;
+  std::unique_ptr<Control> shared;
+  if (segment.bytes != 0) {
+    TUTTI_TRY_ASSIGN(Control opened, Control::open(segment.fd, segment.bytes, here, leader == rank_));
+    shared = std::make_unique<Control>(std::move(opened));
+  }
+  std::vector<std::optional<Control>> copies(static_cast<std::size_t>(ranks_));
+  for (int rank = 0, place = 0; shared && rank < ranks_; ++rank) {
+    if (is_here(found.peers[rank])) copies[rank] = shared->copy(ranks_, place++, rank == 0 && rank_ == 0);
+  }
+  if (!copies[rank_]) {
+    TUTTI_TRY_ASSIGN(copies[rank_], Control::open(-1, 0, ranks_, rank_ == 0));
+  }
+  members_ = std::make_unique<Membership>(std::move(found.peers), *copies[rank_], rank_, planner::Rules{});
+  members_->host_segment = std::move(shared);
+  const bool over_mpi = !found.mpi.world_ranks.empty();
+  TUTTI_TRY(watch_hosts(found.sockets, over_mpi));
+  if (over_mpi) TUTTI_TRY(open_streams(found.sockets, found.mpi));
+  members_->bridge = std::make_unique<Bridge>(members_->control, rank_, found.sockets, copies);
+  return {};
+}
+
+Status Communicator::watch_hosts(std::vector<PeerSockets>& sockets, bool over_mpi) {
+  std::vector<PrivateDescriptor> watched;
+  for (PeerSockets& with : sockets) watched.push_back(std::move(with.watch));
+  const double timeout_s = config().heartbeat_timeout_s;
+  PeerWatch::Callbacks callbacks;
+  callbacks.on_end = [this, over_mpi](int peer) {
+    if (over_mpi) stop_mpi(fmt::format("rank {} of a communicator has died", peer));
+    fail(Code::kRemote, peer,
+         fmt::format("rank {} ({}) ended without leaving the communicator: it was killed or has exited", peer,
+                     describe_place(members_->peers[peer])));
+  };
+  callbacks.on_silence = [this, timeout_s, over_mpi](int peer) {
+    if (over_mpi) stop_mpi(fmt::format("rank {} of a communicator does not answer", peer));
+    fail(
+        Code::kRemote, peer,
+        fmt::format("rank {} ({}) has not answered for {} s (TUTTI_HEARTBEAT_TIMEOUT_S): it is stopped, or its host or "
+                    "the network between is down",
+                    peer, describe_place(members_->peers[peer]), timeout_s));
+  };
+  TUTTI_TRY_ASSIGN(members_->peer_watch,
+                   PeerWatch::start(std::move(watched), members_->control.failure(), timeout_s, std::move(callbacks)));
+  return {};
+}
+
+Status Communicator::open_streams(std::vector<PeerSockets>& sockets, const MpiGroup& mpi) {
+  const auto given_up = [this]() -> Status {
+    if (failed()) return failure();
+    if (cancelled_) return error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
+    return {};
+  };
+  TUTTI_TRY_ASSIGN(members_->mpi, open_mpi(mpi, given_up));
+  for (int peer = 0; peer < ranks_; ++peer) {
+    const bool has_copy = members_->host_segment && is_on_this_host(peer);
+    if (peer != rank_ && !has_copy) sockets[peer].stream = members_->mpi->stream(peer, members_->control.abort_word());
+  }
+  return {};
+}
+
+/// Of this host's other ranks, as long as their slots hold what all ranks' slots do: both ends find the same.
+void Communicator::connect_within_host() {
+  const protocol::SlotShape here = members_->host_segment->slot_shape();
+  const protocol::SlotShape wanted = members_->control.slot_shape();
+  if (here.bytes() < wanted.bytes()) return;
+  std::vector<int> places(ranks_, -1);
+  int count = 0;
+  for (int r = 0; r < ranks_; ++r) {
+    if (is_on_this_host(r)) places[r] = count++;
+  }
+  for (int r = 0; r < ranks_; ++r) {
+    if (r == rank_ || places[r] < 0) continue;
+    for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
+      members_->channels[lane][r] = members_->host_segment->channel(places[rank_], places[r], lane);
+    }
+    members_->bridge->leave_channels_alone(r);
+  }
+}
+
+bool Communicator::is_on_this_host(int peer) const { return members_->peers[peer].host == members_->peers[rank_].host; }
+
+schedule::Groups Communicator::hosts_of_ranks() const {
+  std::map<std::string, int> numbers;
+  schedule::Groups hosts;
+  for (const Peer& peer : members_->peers) {
+    hosts.push_back(numbers.try_emplace(peer.host, static_cast<int>(numbers.size())).first->second);
+  }
+  return hosts;
+}
+
+int Communicator::ranks_on_this_host() const {
+  int count = 0;
+  for (int r = 0; r < ranks_; ++r) count += is_on_this_host(r);
+  return count;
+}
+
+void Communicator::check_streams() {
+  if (failed()) return;
+  const int peer = members_->bridge->ended_peer();
+  if (peer < 0) return;
+  if (!stream_ended_) stream_ended_ = Clock::now();
+  if (Clock::now() - *stream_ended_ < kReasonTime) return;
+  fail(Code::kRemote, peer,
+       fmt::format("rank {} lost rank {} ({}): {}", rank_, peer, describe_place(members_->peers[peer]),
+                   members_->mpi && !members_->mpi->problem().empty() ? members_->mpi->problem()
+                                                                      : members_->bridge->why_ended(peer)));
+}
+
+Result<const char*> transport_name(Communicator& communicator) {
+  if (!communicator.is_initialised()) return error(Code::kInvalidUsage, "the communicator is not initialised");
+  return !communicator.spans_hosts() ? "local" : communicator.members().mpi ? "mpi" : "tcp";
+}
+
+Result<std::uint64_t> wire_bytes(Communicator& communicator) {
+  if (!communicator.is_initialised()) return error(Code::kInvalidUsage, "the communicator is not initialised");
+  return communicator.spans_hosts() ? communicator.members().bridge->sent_bytes() : std::uint64_t{0};
+}
+
+void Communicator::leave_over_hosts() {
+  Bridge& bridge = *members_->bridge;
+  if (failed()) {
+    // The others must not take it for a rank that left in peace.
+    members_->peer_watch->finish_telling(kTellS);
+    return bridge.close();
+  }
+  const auto until = Clock::now() + kLeaveTime;
+  const auto go_on_until = [&](const auto& is_done) {
+    while (!failed() && Clock::now() < until && !is_done()) {
+      bridge.wait(1);
+      bridge.progress();
+    }
+  };
+  bridge.share_phase();
+  bridge.progress();
+  go_on_until([&] { return bridge.is_sent(); });
+  bridge.finish();
+  go_on_until([&] { return bridge.has_arrived(); });
+  bridge.close();
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,19 @@
+// Where this thread sits, by a few reads of /sys and /proc: no library, no more than some tens of microseconds.
+#pragma once
+
+#include "planner/seats.h"
+
+#include <cstdint>
+#include <string>
+
+namespace tutti::comm {
+
+/// `root` comes before /sys and /proc (HWLOC_FSROOT): "" for this machine. The processors are those that this thread may
+/// really use, whatever the root.
+planner::Seat own_seat(const std::string& root);
+
+/// A hash of what this process sees of the machine: processors, NUMA nodes, NVIDIA's devices. Ranks of one host that see different things
+/// (containers) have different ones.
+std::uint64_t outlook(const std::string& root);
+
+}  // namespace tutti::comm

@@ -1,0 +1,255 @@
+#include "comm/peer_watch.h"
+
+#include "base/log.h"
+#include "comm/messages.h"
+#include "comm/quiet_thread.h"
+#include "executor/host_machine.h"
+
+#include <fmt/format.h>
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace tutti::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// Signs of life in the time after which their absence means something.
+constexpr int kSignsPerTimeout = 5;
+constexpr auto kSlowestSign = std::chrono::seconds(2);
+constexpr auto kFastestSign = milliseconds(10);
+/// For the others to take the goodbye.
+constexpr auto kGoodbyeTime = milliseconds(500);
+
+class Watch final : public PeerWatch {
+ public:
+  Watch(std::vector<PrivateDescriptor> sockets, FailureRecord& failure, double timeout_s, Callbacks callbacks)
+      : failure_(failure), timeout_s_(timeout_s), callbacks_(std::move(callbacks)) {
+    const auto now = Clock::now();
+    for (std::size_t rank = 0; rank < sockets.size(); ++rank) {
+      if (sockets[rank])
+        peers_.push_back({static_cast<int>(rank), Connection(std::move(sockets[rank]), kPayloadMax), now});
+    }
+  }
+  ~Watch() override;
+
+  Status run_thread();
+  void wake() override;
+  void finish_telling(double seconds) override;
+
+ private:
+  static constexpr std::size_t kPayloadMax = Connection::kStrangerPayloadMax;
+
+  struct Peer {
+    int rank;
+    Connection connection;
+    Clock::time_point heard;
+    bool open = true;
+    bool said_goodbye = false;
+    bool silent = false;
+  };
+
+  void run();
+  Clock::duration interval() const;
+  void wait(Clock::time_point until);
+  void listen(Peer& peer, Clock::time_point now);
+  void handle(Peer& peer, const Frame& frame);
+  void end(Peer& peer);
+  void judge(Clock::time_point now);
+  void send_signs(Clock::time_point now);
+  void tell_failure();
+  void send(Peer& peer);
+  void say_goodbye();
+
+  FailureRecord& failure_;
+  const double timeout_s_;
+  const Callbacks callbacks_;
+  const pid_t owner_ = getpid();
+  std::vector<Peer> peers_;  ///< the thread's
+  PrivateDescriptor wake_;
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+  Clock::time_point next_sign_ = Clock::now();
+  bool failure_told_ = false;
+  std::mutex mutex_;
+  std::condition_variable told_;
+  bool all_told_ = false;  ///< guarded by mutex_
+};
+
+Status Watch::run_thread() {
+  wake_ = PrivateDescriptor::open([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+  if (!wake_) return system_error("eventfd for the watch over other hosts' ranks (raise ulimit -n)");
+  TUTTI_TRY_ASSIGN(thread_, start_quiet_thread("tutti-watch", [this] { run(); }));
+  return {};
+}
+
+Watch::~Watch() {
+  if (!thread_.joinable()) return;
+  if (owner_ != getpid()) {
+    new std::thread(std::move(thread_));  // a forked child has no such thread
+    return;
+  }
+  stopping_ = true;
+  wake();
+  thread_.join();
+}
+
+void Watch::wake() {
+  const std::uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof(one));
+}
+
+void Watch::finish_telling(double seconds) {
+  wake();
+  std::unique_lock lock(mutex_);
+  told_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return all_told_; });
+}
+
+Clock::duration Watch::interval() const {
+  if (timeout_s_ <= 0) return std::chrono::hours(1);
+  const auto wanted = std::chrono::duration<double>(timeout_s_ / kSignsPerTimeout);
+  return std::clamp<Clock::duration>(std::chrono::duration_cast<Clock::duration>(wanted), kFastestSign, kSlowestSign);
+}
+
+void Watch::run() {
+  while (!stopping_) {
+    // What was heard is judged by the time before it was looked for: a process that was stopped itself hears first.
+    const auto now = Clock::now();
+    for (Peer& peer : peers_) {
+      if (peer.open) listen(peer, now);
+    }
+    judge(now);
+    send_signs(now);
+    tell_failure();
+    wait(next_sign_);
+  }
+  tell_failure();
+  say_goodbye();
+}
+
+void Watch::wait(Clock::time_point until) {
+  std::vector<pollfd> watched = {{wake_.get(), POLLIN, 0}};
+  for (const Peer& peer : peers_) {
+    const short events = peer.connection.wants_to_write() ? POLLIN | POLLOUT : POLLIN;
+    watched.push_back({peer.open ? peer.connection.fd() : -1, events, 0});
+  }
+  const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
+  const int ready = poll(watched.data(), watched.size(), static_cast<int>(std::clamp<long>(left, 0, 60000)));
+  if (ready < 0 && errno != EINTR) poll(nullptr, 0, 10);
+  std::uint64_t count = 0;
+  if (ready > 0 && watched[0].revents != 0) (void)!read(wake_.get(), &count, sizeof(count));
+  for (std::size_t i = 0; i < peers_.size() && ready > 0; ++i) {
+    if ((watched[i + 1].revents & POLLOUT) != 0) send(peers_[i]);
+  }
+}
+
+void Watch::listen(Peer& peer, Clock::time_point now) {
+  const Connection::Input input = peer.connection.fill();
+  for (;;) {
+    auto frame = peer.connection.next();
+    if (!frame.ok()) return end(peer);
+    if (!frame.value()) break;
+    peer.heard = now;
+    handle(peer, *frame.value());
+  }
+  if (input == Connection::Input::kClosed) end(peer);
+}
+
+void Watch::handle(Peer& peer, const Frame& frame) {
+  if (frame.type == FrameType::kGoodbye) {
+    // Nothing is left to say to it: closing this end lets it go.
+    peer.said_goodbye = true;
+    return end(peer);
+  }
+  if (frame.type != FrameType::kTold) return;
+  if (auto told = decode_failure(frame.payload)) record_failure(failure_, told->code, peer.rank, told->message);
+}
+
+void Watch::end(Peer& peer) {
+  if (!peer.open) return;
+  peer.open = false;
+  peer.connection = Connection(PrivateDescriptor(), kPayloadMax);
+  if (!peer.said_goodbye) callbacks_.on_end(peer.rank);
+}
+
+void Watch::judge(Clock::time_point now) {
+  if (timeout_s_ <= 0) return;
+  for (Peer& peer : peers_) {
+    if (!peer.open || peer.silent) continue;
+    peer.silent = std::chrono::duration<double>(now - peer.heard).count() > timeout_s_;
+    if (peer.silent) callbacks_.on_silence(peer.rank);
+  }
+}
+
+void Watch::send_signs(Clock::time_point now) {
+  if (now < next_sign_) return;
+  next_sign_ = now + interval();
+  for (Peer& peer : peers_) {
+    if (!peer.open || peer.connection.wants_to_write()) continue;
+    peer.connection.queue(FrameType::kSignOfLife, {});
+    send(peer);
+  }
+}
+
+void Watch::tell_failure() {
+  if (executor::load_acquire(&failure_.word) != 2) return;
+  if (!failure_told_) {
+    failure_told_ = true;
+    const Bytes text = encode(error(static_cast<Code>(failure_.code), failure_.text));
+    for (Peer& peer : peers_) {
+      if (peer.open) peer.connection.queue(FrameType::kTold, text);
+    }
+  }
+  bool all = true;
+  for (Peer& peer : peers_) {
+    send(peer);
+    all = all && !(peer.open && peer.connection.wants_to_write());
+  }
+  if (!all) return;
+  const std::lock_guard lock(mutex_);
+  all_told_ = true;
+  told_.notify_all();
+}
+
+void Watch::send(Peer& peer) {
+  if (!peer.open || peer.connection.flush()) return;
+  // What it said before it went is still to be heard; listen() finds the end.
+}
+
+void Watch::say_goodbye() {
+  for (Peer& peer : peers_) {
+    if (!peer.open) continue;
+    peer.connection.queue(FrameType::kGoodbye, {});
+    peer.said_goodbye = true;
+  }
+  const auto until = Clock::now() + kGoodbyeTime;
+  while (Clock::now() < until && std::ranges::any_of(peers_, &Peer::open)) {
+    for (Peer& peer : peers_) {
+      send(peer);
+      if (peer.open && !peer.silent) listen(peer, Clock::now());
+      if (peer.silent) peer.open = false;
+    }
+    if (std::ranges::any_of(peers_, &Peer::open)) wait(std::min(until, Clock::now() + milliseconds(20)));
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PeerWatch>> PeerWatch::start(std::vector<PrivateDescriptor> sockets, FailureRecord& failure,
+                                                    double timeout_s, Callbacks callbacks) {
+  auto made = std::make_unique<Watch>(std::move(sockets), failure, timeout_s, std::move(callbacks));
+  TUTTI_TRY(made->run_thread());
+  return std::unique_ptr<PeerWatch>(std::move(made));
+}
+
+}  // namespace tutti::comm

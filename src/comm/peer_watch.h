@@ -1,0 +1,41 @@
+// PeerWatch: a communicator's thread that knows, over hosts, whether the other ranks still live. On a connection of its own to each of
+// them it sends a sign of life every so often, tells of the communicator's failure, and says goodbye at the end.
+//
+//   closes without goodbye                     -> the rank has died: at once
+//   silent for TUTTI_HEARTBEAT_TIMEOUT_S       -> it is stopped, or its host or the network is gone
+//   failure                                    -> kept as this rank's, and passed on: every rank ends with the first reason
+//
+// Data has connections of its own, so that a rank that computes, and reads no data, still answers here.
+#pragma once
+
+#include "base/result.h"
+#include "comm/control.h"
+#include "comm/private_descriptor.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace tutti::comm {
+
+class PeerWatch {
+ public:
+  /// Run on the watch's thread; they must not block.
+  struct Callbacks {
+    std::function<void(int peer)> on_end;      ///< died
+    std::function<void(int peer)> on_silence;  ///< says nothing any more
+  };
+
+  /// `sockets`: by rank, empty for those that are not watched. `failure`: this rank's record, which the thread reads and writes.
+  static Result<std::unique_ptr<PeerWatch>> start(std::vector<PrivateDescriptor> sockets, FailureRecord& failure,
+                                                  double timeout_s, Callbacks callbacks);
+  virtual ~PeerWatch() = default;  ///< says goodbye
+
+  /// The failure record has something to tell.
+  virtual void wake() = 0;
+  /// Waits until all that the failure record says is told, or its receivers are gone, at most `seconds`.
+  virtual void finish_telling(double seconds) = 0;
+};
+
+}  // namespace tutti::comm

@@ -1,0 +1,175 @@
+#include "comm/record_link.h"
+
+#include "executor/host_machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti::comm {
+namespace {
+
+constexpr std::size_t kPartsMax = 32;
+constexpr std::size_t kStagedBytes = std::size_t{8} << 10;
+/// What may follow a payload in one go: the next record's head, and little that would have to be copied.
+constexpr std::size_t kAheadBytes = 1024;
+
+}  // namespace
+
+RecordLink::RecordLink(std::unique_ptr<transport::ByteStream> stream, std::span<std::byte> memory)
+    : stream_(std::move(stream)), memory_(memory), staged_(kStagedBytes) {}
+
+void RecordLink::queue(Record record, const std::byte* payload) {
+  if (!takes_more_) return;
+  if (!stream_) return store(record, payload);
+  Outgoing& out = queue_.emplace_back();
+  out.record = record;
+  out.payload = payload;
+  if (record.bytes != 0 && record.bytes <= kCopiedBytes) {
+    std::memcpy(out.copied, payload, record.bytes);
+    out.payload = nullptr;
+  }
+}
+
+/// Into a copy that is mapped here.
+void RecordLink::store(const Record& record, const std::byte* payload) const {
+  if (record.bytes != 0) std::memcpy(memory_.data() + record.offset, payload, record.bytes);
+  if (record.word == Record::kNoWord) return;
+  executor::store_release(reinterpret_cast<std::uint64_t*>(memory_.data() + record.word), record.value);
+}
+
+void RecordLink::close() {
+  stream_.reset();
+  queue_.clear();
+  first_ = 0;
+  takes_more_ = false;
+  if (state_ == State::kOpen) state_ = State::kEnded;
+}
+
+bool RecordLink::send() {
+  bool moved = false;
+  while (!is_sent()) {
+    iovec parts[kPartsMax];
+    std::size_t count = 0;
+    std::size_t total = 0;
+    std::size_t skip = sent_of_it_;
+    for (std::size_t i = first_; i < queue_.size() && count + 2 <= kPartsMax; ++i) {
+      Outgoing& out = queue_[i];
+      const std::byte* const payload = out.payload != nullptr ? out.payload : out.copied;
+      const auto add = [&](const void* data, std::size_t bytes) {
+        const std::size_t skipped = std::min(skip, bytes);
+        skip -= skipped;
+        if (skipped == bytes) return;
+        parts[count++] = {const_cast<std::byte*>(static_cast<const std::byte*>(data) + skipped), bytes - skipped};
+        total += bytes - skipped;
+      };
+      add(&out.record, sizeof(Record));
+      add(payload, out.record.bytes);
+    }
+    const auto [sent, state] = stream_->send({parts, count});
+    if (state == transport::ByteStream::State::kEnded) {
+      takes_more_ = false;
+      queue_.clear();
+      first_ = 0;
+      return moved;
+    }
+    if (sent == 0) return moved;
+    moved = true;
+    advance_queue(sent);
+    if (sent < total) return true;  // it is full
+  }
+  return moved;
+}
+
+void RecordLink::advance_queue(std::size_t sent) {
+  sent_bytes_ += sent;
+  sent_of_it_ += sent;
+  while (first_ < queue_.size() && sent_of_it_ >= sizeof(Record) + queue_[first_].record.bytes) {
+    sent_of_it_ -= sizeof(Record) + queue_[first_].record.bytes;
+    ++first_;
+  }
+  if (first_ != queue_.size()) return;
+  queue_.clear();
+  first_ = 0;
+}
+
+/// Until nothing has come, or a long record has: whoever waits for it may know where the next one belongs.
+bool RecordLink::receive() {
+  bool moved = false;
+  while (stream_ && state_ == State::kOpen) {
+    iovec parts[2];
+    std::size_t count = 0;
+    std::size_t room = 0;
+    const std::size_t missing = in_payload_ ? current_.bytes - done_ : 0;
+    const bool in_place = missing >= kInPlaceBytes;
+    if (in_place) {
+      parts[count++] = {payload_ + done_, missing};
+      room += missing;
+    }
+    if (begin_ != 0 && end_ != begin_) std::memmove(staged_.data(), staged_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+    const std::size_t ahead = in_place ? kAheadBytes : staged_.size() - end_;
+    parts[count++] = {staged_.data() + end_, ahead};
+    room += ahead;
+    const auto [got, state] = stream_->receive({parts, count});
+    if (state == transport::ByteStream::State::kEnded) state_ = State::kEnded;
+    if (got == 0) return moved;
+    moved = true;
+    const std::size_t placed = in_place ? std::min(got, missing) : 0;
+    done_ += placed;
+    take(got - placed);
+    if (got < room || placed == missing) return true;
+  }
+  return moved;
+}
+
+/// Carries out what is staged, `got` bytes more than before.
+void RecordLink::take(std::size_t got) {
+  end_ += got;
+  for (;;) {
+    if (in_payload_) {
+      const std::size_t now = std::min<std::size_t>(current_.bytes - done_, end_ - begin_);
+      if (now != 0) std::memcpy(payload_ + done_, staged_.data() + begin_, now);
+      done_ += now;
+      begin_ += now;
+      if (done_ != current_.bytes) return;
+      finish_record();
+    }
+    if (!begin_record()) return;
+  }
+}
+
+bool RecordLink::begin_record() {
+  if (state_ == State::kBroken || end_ - begin_ < sizeof(Record)) return false;
+  std::memcpy(&current_, staged_.data() + begin_, sizeof(Record));
+  begin_ += sizeof(Record);
+  const std::size_t size = memory_.size();
+  const bool bytes_fit = current_.bytes <= size && current_.offset <= size - current_.bytes;
+  const bool word_fits = current_.word == Record::kNoWord ||
+                         (current_.word <= size - sizeof(std::uint64_t) && current_.word % sizeof(std::uint64_t) == 0);
+  if (current_.magic != Record::kMagic || !bytes_fit || !word_fits) {
+    break_off(fmt::format("bytes that are no record ({:#010x}, {} bytes for {})", current_.magic, current_.bytes,
+                          current_.offset));
+    return false;
+  }
+  std::byte* const place = place_ && current_.bytes >= kInPlaceBytes ? place_(current_) : nullptr;
+  payload_ = place != nullptr ? place : memory_.data() + current_.offset;
+  in_payload_ = true;
+  done_ = 0;
+  return true;
+}
+
+void RecordLink::finish_record() {
+  in_payload_ = false;
+  if (current_.word == Record::kNoWord) return;
+  executor::store_release(reinterpret_cast<std::uint64_t*>(memory_.data() + current_.word), current_.value);
+}
+
+void RecordLink::break_off(std::string why) {
+  state_ = State::kBroken;
+  complaint_ = std::move(why);
+}
+
+}  // namespace tutti::comm

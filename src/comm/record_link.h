@@ -1,0 +1,108 @@
+// RecordLink: one rank's records to another, which has a copy of the same memory. A record is some bytes for a place in the copy and
+// then, if there is one, a word, which is stored last (release): whoever finds the word finds the bytes, as in shared memory.
+//
+//   record := magic u32 | bytes u32 | offset u64 | word's offset u64 | word's value u64 | `bytes` bytes     all little-endian
+#pragma once
+
+#include "transport/byte_stream.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tutti::comm {
+
+struct Record {
+  static constexpr std::uint32_t kMagic = 0x32525454;  // "TTR2"
+  static constexpr std::uint64_t kNoWord = ~std::uint64_t{0};
+
+  std::uint32_t magic = kMagic;
+  std::uint32_t bytes = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t word = kNoWord;
+  std::uint64_t value = 0;
+};
+static_assert(sizeof(Record) == 32);
+
+class RecordLink {
+ public:
+  enum class State { kOpen, kEnded, kBroken };
+
+  /// `memory`: this rank's copy, in which the other's records are carried out.
+  RecordLink(std::unique_ptr<transport::ByteStream> stream, std::span<std::byte> memory);
+  /// To a rank of this host, whose copy is mapped here: records are carried out there at once, and nothing comes by this link.
+  explicit RecordLink(std::span<std::byte> copy) : memory_(copy) {}
+
+  /// Asked once for each record of kInPlaceBytes or more that comes: where its payload goes; nullptr: where the record says.
+  void set_place(std::function<std::byte*(const Record&)> place) { place_ = std::move(place); }
+
+  /// `payload` stays as it is until it is sent; up to kCopiedBytes are copied.
+  void queue(Record record, const std::byte* payload);
+  /// Sends what is taken; true if that was something.
+  bool send();
+  /// Nothing waits to be taken. True of a stream that takes no more: whether that is right is seen on the other way.
+  bool is_sent() const { return first_ == queue_.size(); }
+  /// Nothing will be queued any more; to be called when all is sent.
+  void finish() {
+    if (stream_) stream_->finish();
+  }
+  /// After finish(). Where the other side has ended it has no need of more.
+  bool has_arrived() const { return state_ != State::kOpen || !takes_more_ || !stream_ || stream_->has_arrived(); }
+  /// Gives the stream up, whatever is under way.
+  void close();
+
+  /// Carries out what has come; true if that was something.
+  bool receive();
+
+  State state() const { return state_; }
+  /// After kBroken: what came that is no record.
+  const std::string& complaint() const { return complaint_; }
+  /// Something can come by it.
+  bool is_stream() const { return stream_ != nullptr; }
+  int descriptor() const { return stream_ ? stream_->descriptor() : -1; }
+  std::uint64_t sent_bytes() const { return sent_bytes_; }
+
+  static constexpr std::size_t kCopiedBytes = 64;
+  /// Payloads of which so much is missing are received without a copy.
+  static constexpr std::size_t kInPlaceBytes = 4096;
+
+ private:
+  struct Outgoing {
+    Record record;
+    const std::byte* payload;
+    std::byte copied[kCopiedBytes];
+  };
+
+  void store(const Record& record, const std::byte* payload) const;
+  void advance_queue(std::size_t sent);
+  void take(std::size_t got);
+  bool begin_record();
+  void finish_record();
+  void break_off(std::string why);
+
+  std::unique_ptr<transport::ByteStream> stream_;
+  std::span<std::byte> memory_;
+  State state_ = State::kOpen;  ///< of what comes
+  bool takes_more_ = true;
+  std::string complaint_;
+
+  std::vector<Outgoing> queue_;
+  std::size_t first_ = 0;  ///< of the queue, not wholly sent
+  std::size_t sent_of_it_ = 0;
+  std::uint64_t sent_bytes_ = 0;
+
+  std::vector<std::byte> staged_;  ///< received and not looked at: begin_ .. end_
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+  Record current_;
+  std::function<std::byte*(const Record&)> place_;
+  std::byte* payload_ = nullptr;  ///< of the current record
+  bool in_payload_ = false;
+  std::size_t done_ = 0;  ///< of the payload
+};
+
+}  // namespace tutti::comm

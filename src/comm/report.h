@@ -1,0 +1,24 @@
+// What ranks were last seen to do, for error messages, warnings and whoever asks why nothing moves.
+#pragma once
+
+#include "comm/communicator.h"
+#include "comm/control.h"
+
+#include <cstdint>
+#include <string>
+
+namespace tutti::comm {
+
+/// The last call of all ranks that a rank has announced; it may be through with it.
+struct LastCall {
+  std::uint32_t number = 0;  ///< 0: none yet
+  std::string text;          ///< empty where it could not be read, as calls go on
+
+  std::string describe() const;
+};
+LastCall last_call(const Control& control, int rank);
+
+/// A line per rank, then a line for each send and receive that waits for the other, then the failure if there is one.
+std::string report(Communicator& communicator);
+
+}  // namespace tutti::comm

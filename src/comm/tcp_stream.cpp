@@ -1,0 +1,54 @@
+#include "comm/tcp_stream.h"
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace tutti::comm {
+namespace {
+
+using Moved = transport::ByteStream::Moved;
+using State = transport::ByteStream::State;
+
+msghdr message_of(std::span<const iovec> parts) {
+  msghdr message = {};
+  message.msg_iov = const_cast<iovec*>(parts.data());
+  message.msg_iovlen = parts.size();
+  return message;
+}
+
+bool is_for_now(int failure) { return failure == EAGAIN || failure == ENOBUFS || failure == ENOMEM; }
+
+}  // namespace
+
+Moved TcpStream::send(std::span<const iovec> parts) {
+  const msghdr message = message_of(parts);
+  ssize_t sent = -1;
+  do {
+    sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent >= 0) return {static_cast<std::size_t>(sent), State::kOpen};
+  return {0, is_for_now(errno) ? State::kOpen : State::kEnded};
+}
+
+Moved TcpStream::receive(std::span<const iovec> parts) {
+  msghdr message = message_of(parts);
+  ssize_t got = -1;
+  do {
+    got = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got > 0) return {static_cast<std::size_t>(got), State::kOpen};
+  return {0, got < 0 && is_for_now(errno) ? State::kOpen : State::kEnded};
+}
+
+void TcpStream::finish() { shutdown(socket_.get(), SHUT_WR); }
+
+/// The end is acknowledged at once, which a short message is not.
+bool TcpStream::has_arrived() const {
+  int unacknowledged = 0;
+  return ioctl(socket_.get(), SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0;
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,78 @@
+// The order of a communicator's calls: one after another, in the order in which they were submitted.
+//
+// The long way is a ticket: take(), wait for is_turn(), complete(). It costs a locked addition, which takes as long as a tenth of the
+// smallest call. The short way is for a thread that makes one call after another: it comes to own the order, and then enter() and leave()
+// are plain stores. Whoever else wants a ticket takes the ownership away first.
+//
+//   owner, enter()                      another thread, take()
+//   inside = true                       owner = nobody
+//   (compiler barrier)                  (membarrier: a full fence on every core that runs a thread of the process)
+//   owner is I? else go the long way    wait until not inside
+//
+// With a full fence on both sides one of them would see the other's store. The kernel makes the owner's: what of the owner's program lies
+// before it there is seen by the other thread, and what lies behind it sees the other's store. Where the kernel refuses that
+// system call, nobody owns the order, and all take tickets.
+#pragma once
+
+#include "comm/this_thread.h"
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+namespace tutti::comm {
+
+class Turns {
+ public:
+  /// The short way: true if the calling thread owns the order. It has the turn then until leave().
+  bool enter() {
+    const void* const self = thread_mark();
+    if (owner_.load(std::memory_order_relaxed) != self) return false;
+    inside_.store(true, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (owner_.load(std::memory_order_acquire) == self) [[likely]]
+      return true;
+    inside_.store(false, std::memory_order_release);
+    return false;
+  }
+  void leave() { inside_.store(false, std::memory_order_release); }
+
+  /// The long way: a place in the order.
+  std::uint64_t take();
+  bool is_turn(std::uint64_t ticket) const {
+    return completed_.load(std::memory_order_acquire) == ticket && !inside_.load(std::memory_order_acquire);
+  }
+  /// By whoever has the turn by a ticket: nobody else writes the count.
+  void complete() { completed_.store(completed_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+  /// By a thread that has the turn by a ticket and has made the call itself, before complete(): it may come to own the order.
+  void offer();
+
+  /// No call is under way or waits. Takes the ownership away.
+  bool is_idle();
+  bool is_owned() const { return owned_.load(std::memory_order_acquire); }
+
+ private:
+  void end_ownership();
+  void want_longer_streak();
+  bool has_last_ticket() const;
+
+  /// Calls in a row after which a thread owns the order; twice as many each time that another thread has taken it away, or the kernel
+  /// refuses.
+  static constexpr std::uint32_t kFirstStreak = 32;
+  static constexpr std::uint32_t kLongestStreak = 1 << 20;
+
+  std::atomic<const void*> owner_{nullptr};
+  std::atomic<bool> inside_{false};  ///< written by the owner, or by a thread that was the owner a moment ago
+  std::atomic<bool> owned_{false};   ///< goes after owner_ when that becomes nobody: then inside_ tells the truth
+  std::atomic<std::uint64_t> issued_{0};
+  std::atomic<std::uint64_t> completed_{0};
+  std::mutex mutex_;            ///< of changes of owner_ and owned_
+  const void* last_ = nullptr;  ///< who made the last call by a ticket, and how many; belong to whoever has the turn
+  std::uint32_t streak_ = 0;
+  std::atomic<std::uint32_t> wanted_streak_{kFirstStreak};
+};
+
+/// Whether the kernel makes full fences on other cores for this process: asks it to be ready for that.
+bool have_process_barrier();
+
+}  // namespace tutti::comm

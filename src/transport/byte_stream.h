@@ -1,0 +1,33 @@
+// ByteStream: moves bytes, in order and whole, between two ranks that share no memory. What carries calls between hosts is written
+// against this; TCP implements it (comm/tcp_stream.h).
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include <sys/uio.h>
+
+namespace tutti::transport {
+
+class ByteStream {
+ public:
+  enum class State { kOpen, kEnded };
+  struct Moved {
+    std::size_t bytes = 0;  ///< 0 and open: nothing can be moved now
+    State state = State::kOpen;
+  };
+
+  virtual ~ByteStream() = default;
+  /// Takes a prefix of the parts; never waits.
+  virtual Moved send(std::span<const iovec> parts) = 0;
+  /// Fills a prefix of the parts; never waits.
+  virtual Moved receive(std::span<const iovec> parts) = 0;
+  /// Nothing more will be sent. The other side takes in what was, and then finds the end.
+  virtual void finish() = 0;
+  /// After finish(): whether everything sent has reached the other side's host.
+  virtual bool has_arrived() const = 0;
+  /// To be polled for input, or -1.
+  virtual int descriptor() const = 0;
+};
+
+}  // namespace tutti::transport

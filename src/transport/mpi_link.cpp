@@ -1,0 +1,204 @@
+#include "transport/mpi_link.h"
+
+#include "transport/mpi_calls.h"
+#include "transport/mpi_progress.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti::transport {
+namespace {
+
+using State = ByteStream::State;
+
+constexpr int kTag = 1;
+
+}  // namespace
+
+MpiOwned::~MpiOwned() {
+  const MpiCalls::Pass pass = mpi_calls().enter();
+  if (pass.owns_lock()) MPI_Comm_free(&comm_);
+}
+
+bool MpiLink::may_call() const {
+  return !failed_ && (abort_word_ == nullptr || __atomic_load_n(abort_word_, __ATOMIC_ACQUIRE) == 0);
+}
+
+bool MpiLink::check(int result) {
+  failed_ = failed_ || result != MPI_SUCCESS;
+  return !failed_;
+}
+
+bool MpiLink::post_send(std::size_t bytes) {
+  Message& message = sends_.at(sends_.next);
+  if (!check(MPI_Isend(message.bytes.get(), static_cast<int>(bytes), MPI_BYTE, peer_, kTag, comm_->get(),
+                       &message.request))) {
+    return false;
+  }
+  ++sends_.next;
+  return true;
+}
+
+bool MpiLink::post_receives() {
+  while (!receives_.full() && !ended_) {
+    Message& message = receives_.at(receives_.next);
+    if (!message.bytes) message.bytes = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);
+    if (!check(MPI_Irecv(message.bytes.get(), static_cast<int>(kMessageBytes), MPI_BYTE, peer_, kTag, comm_->get(),
+                         &message.request))) {
+      return false;
+    }
+    ++receives_.next;
+  }
+  return true;
+}
+
+/// True if something was done. Messages are taken in order, so that the oldest says enough.
+bool MpiLink::reap_sends() {
+  bool moved = false;
+  while (!sends_.empty()) {
+    int done = 0;
+    if (!check(MPI_Test(&sends_.at(sends_.first).request, &done, MPI_STATUS_IGNORE)) || done == 0) return moved;
+    ++sends_.first;
+    moved = true;
+  }
+  if (end_request_ == MPI_REQUEST_NULL) return moved;
+  int done = 0;
+  return check(MPI_Test(&end_request_, &done, MPI_STATUS_IGNORE)) && done != 0;
+}
+
+MpiLink::Moved MpiLink::send(std::span<const iovec> parts) {
+  const std::lock_guard lock(mutex_);
+  const MpiCalls::Pass pass = mpi_calls().enter();
+  if (!pass.owns_lock() || !may_call()) return {0, State::kEnded};
+  reap_sends();
+  std::size_t taken = 0;
+  std::size_t part = 0;
+  std::size_t skip = 0;
+  while (part < parts.size() && !sends_.full() && !failed_) {
+    Message& message = sends_.at(sends_.next);
+    if (!message.bytes) message.bytes = std::make_unique_for_overwrite<std::byte[]>(kMessageBytes);
+    std::size_t filled = 0;
+    while (part < parts.size() && filled < kMessageBytes) {
+      const std::size_t now = std::min(parts[part].iov_len - skip, kMessageBytes - filled);
+      std::memcpy(message.bytes.get() + filled, static_cast<const std::byte*>(parts[part].iov_base) + skip, now);
+      filled += now;
+      skip += now;
+      if (skip == parts[part].iov_len) ++part, skip = 0;
+    }
+    // An empty message would be the end.
+    if (filled != 0 && post_send(filled)) taken += filled;
+  }
+  reap_sends();
+  if (!sends_.empty() && !wanted_) {
+    wanted_ = true;
+    mpi_progress().want(shared_from_this());
+  }
+  return {taken, failed_ ? State::kEnded : State::kOpen};
+}
+
+/// True if the oldest receive is done and has bytes.
+bool MpiLink::take_message() {
+  if (arrived_ != 0) return true;
+  if (ended_ || !post_receives()) return false;
+  int done = 0;
+  MPI_Status status;
+  if (!check(MPI_Test(&receives_.at(receives_.first).request, &done, &status)) || done == 0) return false;
+  int bytes = 0;
+  if (!check(MPI_Get_count(&status, MPI_BYTE, &bytes))) return false;
+  if (bytes == 0) {
+    ended_ = true;
+    ++receives_.first;
+    return false;
+  }
+  arrived_ = static_cast<std::size_t>(bytes);
+  read_ = 0;
+  return true;
+}
+
+/// Once read.
+void MpiLink::drop_message() {
+  arrived_ = 0;
+  ++receives_.first;
+  post_receives();
+}
+
+MpiLink::Moved MpiLink::receive(std::span<const iovec> parts) {
+  const std::lock_guard lock(mutex_);
+  const MpiCalls::Pass pass = mpi_calls().enter();
+  if (!pass.owns_lock() || !may_call()) return {0, State::kEnded};
+  std::size_t got = 0;
+  for (const iovec& part : parts) {
+    for (std::size_t done = 0; done < part.iov_len;) {
+      if (!take_message()) return {got, ended_ || failed_ ? State::kEnded : State::kOpen};
+      const std::size_t now = std::min(part.iov_len - done, arrived_ - read_);
+      std::memcpy(static_cast<std::byte*>(part.iov_base) + done, receives_.at(receives_.first).bytes.get() + read_,
+                  now);
+      done += now;
+      got += now;
+      read_ += now;
+      if (read_ == arrived_) drop_message();
+    }
+  }
+  return {got, State::kOpen};
+}
+
+void MpiLink::finish() {
+  const std::lock_guard lock(mutex_);
+  const MpiCalls::Pass pass = mpi_calls().enter();
+  if (!pass.owns_lock() || !may_call() || finished_) return;
+  finished_ = check(MPI_Isend(nullptr, 0, MPI_BYTE, peer_, kTag, comm_->get(), &end_request_));
+}
+
+void MpiLink::close() {
+  const std::lock_guard lock(mutex_);
+  const bool clean = finished_ && may_call();
+  abort_word_ = nullptr;
+  closed_ = true;
+  if (!clean) {
+    abandon();
+  } else if (!wanted_) {
+    wanted_ = true;
+    mpi_progress().want(shared_from_this());
+  }
+}
+
+/// MPI may still read and write its memory, and must not be asked: it stays.
+void MpiLink::abandon() {
+  failed_ = true;
+  new std::shared_ptr<MpiLink>(shared_from_this());
+}
+
+bool MpiLink::is_quiet() const { return sends_.empty() && end_request_ == MPI_REQUEST_NULL; }
+
+/// Of messages that never come, since the other side has ended.
+void MpiLink::cancel_receives() {
+  for (; !receives_.empty(); ++receives_.first) {
+    Message& message = receives_.at(receives_.first);
+    MPI_Cancel(&message.request);
+    MPI_Wait(&message.request, MPI_STATUS_IGNORE);  // a cancelled receive is over without anybody else
+  }
+}
+
+MpiLink::Advance MpiLink::advance() {
+  const std::lock_guard lock(mutex_);
+  const MpiCalls::Pass pass = mpi_calls().enter();
+  Advance result;
+  if (!pass.owns_lock() || !may_call()) {
+    if (closed_ && !failed_) abandon();
+    wanted_ = false;
+    result.done = true;
+    return result;
+  }
+  result.moved = reap_sends();
+  while (closed_ && take_message()) {
+    drop_message();
+    result.moved = true;
+  }
+  result.sending = !is_quiet();
+  result.done = !result.sending && (!closed_ || ended_);
+  if (result.done && closed_ && !failed_) cancel_receives();
+  if (result.done) wanted_ = false;
+  return result;
+}
+
+}  // namespace tutti::transport

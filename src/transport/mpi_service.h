@@ -1,0 +1,75 @@
+// What libtutti.so asks its plug-ins libtutti-openmpi.so and libtutti-mpich.so, which alone link MPI. The two are one source, compiled
+// once with each MPI's header: their types and constants differ. The library loads the one that fits the MPI that the application has
+// initialised with MPI_THREAD_MULTIPLE, and none where it has not (docs/hosts.md).
+//
+// Why it is right:
+//  M1. A stream's bytes go as messages of one pair of ranks with one tag, in the order in which they were posted, and are received in the
+//      order in which receives were posted: MPI keeps that order. An empty message is the stream's end.
+//  M2. What send() takes is copied, so that a rank that is in no call owes nobody anything; a thread of the plug-in's sees to it
+//      that MPI goes on with what is under way, and sleeps while there is nothing.
+//  M3. No flow control is needed: what a rank may send before the other takes it in is bounded by slots and announce lines (B2 of
+//      comm/bridge.h).
+//  M4. Nothing here waits for a peer, but for MPI_Comm_create_group, which has a thread of its own.
+#pragma once
+
+#include "transport/byte_stream.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tutti::transport {
+
+/// Both sides must be built with the same one: what is passed are C++ types.
+inline constexpr const char* kMpiServiceVersion = "Tutti 0.1.0, MPI service 1";
+
+struct MpiState {
+  enum class Level : std::uint8_t { kSingle, kFunneled, kSerialized, kMultiple };
+  bool initialised = false;
+  bool finalised = false;
+  Level level = Level::kSingle;
+  int rank = -1;  ///< in MPI_COMM_WORLD, as is size; once initialised
+  int size = 0;
+  std::string ended;  ///< why the plug-in calls MPI no more; empty: it may
+};
+
+/// An MPI communicator for one of Tutti's.
+class MpiNetwork {
+ public:
+  enum class State : std::uint8_t { kOpening, kOpen, kFailed };
+  virtual ~MpiNetwork() = default;
+  virtual State state() const = 0;
+  /// Why it has failed, or why streams that were open have ended; empty: neither.
+  virtual std::string problem() const = 0;
+  /// Once open, for every peer once. While *abort_word is not 0, and after the stream is destroyed without finish(), no MPI call is
+  /// made for it; its requests and their memory stay then. After finish() what is under way is carried through behind the caller's back.
+  virtual std::unique_ptr<ByteStream> stream(int peer, const std::uint64_t* abort_word) = 0;
+};
+
+struct MpiService {
+  const char* version = nullptr;
+
+  MpiState (*state)() = nullptr;
+  /// Begins to make a communicator of these ranks of MPI_COMM_WORLD, in this order; every one of them must ask for it. `tag`, from 0 to
+  /// kMpiTagMax, tells it from others that are made at the same time.
+  std::shared_ptr<MpiNetwork> (*open)(const std::vector<int>& world_ranks, int tag) = nullptr;
+  /// A process of the job has died: the plug-in calls MPI no more, for any communicator. A call under way ends by itself.
+  void (*stop)(const std::string& why) = nullptr;
+
+  // For programs of Tutti's own, which are the application.
+
+  /// MPI_Init_thread with MPI_THREAD_MULTIPLE. Returns "" or what went wrong.
+  std::string (*initialise)() = nullptr;
+  std::string (*finalise)() = nullptr;
+  /// World rank 0's bytes to all. Returns "" or what went wrong.
+  std::string (*broadcast)(void* data, int bytes, double timeout_s) = nullptr;
+};
+
+inline constexpr int kMpiTagMax = 0x7fff;
+
+/// The plug-in's one exported function: an MpiService that lives as long as the plug-in.
+inline constexpr const char* kMpiServiceSymbol = "tutti_mpi_service";
+using MpiServiceEntry = const MpiService* (*)();
+
+}  // namespace tutti::transport

@@ -1,0 +1,69 @@
+// Where memory of the control segment comes to lie: pages appear where they are first touched, so what one rank writes must share
+// no page with what others write, and nobody may touch it before (docs/decisions/0008-topology-plug-in.md).
+#include "comm/control.h"
+
+#include "base/mapping.h"
+#include "planner/tuning.h"
+
+#include <sys/mman.h>
+#include <catch2/catch.hpp>
+
+#include <cstdint>
+#include <vector>
+
+using namespace tutti;
+using comm::Control;
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+Control opened(int ranks) {
+  const std::size_t bytes = Control::bytes_for(ranks);
+  auto file = create_memory_file("tutti-first-touch", bytes, Backing::kOnTouch);
+  REQUIRE(file.ok());
+  auto control = Control::open(file.value().release(), bytes, ranks, true);
+  REQUIRE(control.ok());
+  return std::move(control).value();
+}
+
+bool is_whole_pages(const void* at, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(at) % kPage == 0 && bytes % kPage == 0;
+}
+
+std::size_t pages_present(void* at, std::size_t bytes) {
+  std::vector<unsigned char> present(bytes / kPage);
+  REQUIRE(mincore(at, bytes, present.data()) == 0);
+  std::size_t count = 0;
+  for (const unsigned char page : present) count += page & 1;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("slots and lines of a channel are whole pages, and nobody has touched them at first", "[first-touch]") {
+  for (const int ranks : {2, 3, 8, 16, 17, 64}) {
+    INFO(ranks << " ranks");
+    const Control control = opened(ranks);
+    for (const int peer : {1, ranks - 1}) {
+      for (std::uint32_t lane = 0; lane < comm::kLanes; ++lane) {
+        const protocol::Channel channel = control.channel(0, peer, lane);
+        REQUIRE(is_whole_pages(channel.outbox, control.slot_shape().bytes()));
+        REQUIRE(is_whole_pages(channel.outlines, control.line_shape().bytes()));
+        CHECK(pages_present(channel.outbox, control.slot_shape().bytes()) == 0);
+        CHECK(pages_present(channel.outlines, control.line_shape().bytes()) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("the machine's board takes no memory for texts that nobody has written", "[first-touch]") {
+  const Control control = opened(8);
+  for (int rank = 0; rank < 8; ++rank) control.machine().sit(rank, {}, {});
+  // The board begins on a page, with headers and seats; texts follow.
+  const std::size_t head = comm::MachineBoard::bytes_for(8) - comm::MachineBoard::kTextBytes;
+  auto* const board = reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(control.tuning_text()) +
+                                                   (planner::kTuningBytesMax + kPage - 1) / kPage * kPage);
+  const std::size_t whole = (head + comm::MachineBoard::kTextBytes) / kPage * kPage;
+  CHECK(pages_present(board, whole) <= head / kPage + 1);
+}

@@ -1,0 +1,185 @@
+// Which thread makes a communicator's calls changes: a thread that makes one after another is served faster, and must make way at once.
+#include "crew.h"
+
+#include <tutti/tutti.h>
+
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace {
+
+using crew::fine;
+using crew::Member;
+using crew::refused;
+
+constexpr int kManyCalls = 300;  // more than it takes to be served faster
+
+/// All ranks' sum of a number that depends on rank and call.
+std::string sum(const Member& m, ncclComm_t comm, int call) {
+  int in[2] = {call + m.rank, 7};
+  int out[2] = {-1, -1};
+  CREW_TRY(fine(ncclAllReduce(in, out, 2, ncclInt, ncclSum, comm, nullptr), "ncclAllReduce"));
+  const int wanted = m.ranks * call + m.ranks * (m.ranks - 1) / 2;
+  if (out[0] == wanted && out[1] == 7 * m.ranks) return "";
+  return "call " + std::to_string(call) + " gives " + std::to_string(out[0]) + " and " + std::to_string(out[1]);
+}
+
+std::string sums(const Member& m, ncclComm_t comm, int count) {
+  for (int i = 0; i < count; ++i) CREW_TRY(sum(m, comm, i));
+  return "";
+}
+
+std::string in_another_thread(const crew::Body& body, const Member& m) {
+  std::string wrong;
+  std::thread([&] { wrong = body(m); }).join();
+  return wrong;
+}
+
+std::string with_comm(const Member& m, const std::function<std::string(ncclComm_t)>& body) {
+  ncclComm_t comm = nullptr;
+  CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+  CREW_TRY(body(comm));
+  return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
+/// Threads that make the same call at the same time: whichever comes first, all ranks make as many.
+std::string at_once(const Member& m, ncclComm_t comm) {
+  std::vector<std::string> wrong(3);
+  std::vector<std::thread> threads;
+  for (std::string& mine : wrong) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kManyCalls && mine.empty(); ++i) mine = sum(m, comm, 5);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& text : wrong) CREW_TRY(text);
+  return "";
+}
+
+std::string by_turns(const Member& m, ncclComm_t comm) {
+  CREW_TRY(sums(m, comm, kManyCalls));
+  CREW_TRY(in_another_thread([&](const Member& me) { return sums(me, comm, kManyCalls); }, m));
+  for (int i = 0; i < 50; ++i) {
+    CREW_TRY(sum(m, comm, i));
+    CREW_TRY(in_another_thread([&](const Member& me) { return sum(me, comm, i + 1); }, m));
+  }
+  CREW_TRY(at_once(m, comm));
+  return sums(m, comm, kManyCalls);
+}
+
+void refuse_membarrier() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{4, program};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0) prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
+}
+
+}  // namespace
+
+TEST_CASE("threads take turns at one communicator, and call it all at once") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    return with_comm(m, [&](ncclComm_t comm) { return by_turns(m, comm); });
+  }));
+}
+
+TEST_CASE("the same where the kernel refuses membarrier, from the start and later") {
+  for (const bool later : {false, true}) {
+    crew::check(crew::run(2, [later](const Member& m) -> std::string {
+      if (!later) refuse_membarrier();
+      return with_comm(m, [&](ncclComm_t comm) -> std::string {
+        CREW_TRY(sums(m, comm, kManyCalls));
+        if (later) refuse_membarrier();
+        return by_turns(m, comm);
+      });
+    }));
+  }
+}
+
+TEST_CASE("a call on a stream comes before the next one without, and after those before") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    return with_comm(m, [&](ncclComm_t comm) -> std::string {
+      cudaStream_t stream = nullptr;
+      CREW_TRY(fine(tuttiStreamCreate(&stream), "tuttiStreamCreate"));
+      for (int round = 0; round < 20; ++round) {
+        CREW_TRY(sums(m, comm, 100));
+        int first = 1, second = 0, third = 0, fourth = 0;
+        CREW_TRY(fine(ncclAllReduce(&first, &second, 1, ncclInt, ncclSum, comm, nullptr), "first"));
+        CREW_TRY(fine(ncclAllReduce(&second, &third, 1, ncclInt, ncclSum, comm, stream), "on a stream"));
+        CREW_TRY(fine(ncclAllReduce(&third, &fourth, 1, ncclInt, ncclSum, comm, nullptr), "without one"));
+        if (fourth != 8) return "round " + std::to_string(round) + ": " + std::to_string(fourth);
+      }
+      return fine(tuttiStreamDestroy(stream), "tuttiStreamDestroy");
+    });
+  }));
+}
+
+TEST_CASE("an abort ends the call of a thread that has made many") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    CREW_TRY(sums(m, comm, kManyCalls));
+    const double start = crew::now_s();
+    if (m.rank == 0) {
+      std::string aborted;
+      std::thread other([&] {
+        usleep(100000);
+        aborted = fine(ncclCommAbort(comm), "ncclCommAbort");
+      });
+      int data = 1;  // rank 1 never makes this call
+      const std::string wrong = refused(ncclAllReduce(&data, &data, 1, ncclInt, ncclSum, comm, nullptr),
+                                        ncclRemoteError, {"rank 0 called ncclCommAbort"});
+      other.join();
+      CREW_TRY(wrong);
+      CREW_TRY(aborted);
+    } else {
+      usleep(300000);
+      int data = 1;
+      CREW_TRY(refused(ncclAllReduce(&data, &data, 1, ncclInt, ncclSum, comm, nullptr), ncclRemoteError, {"rank 0"}));
+      CREW_TRY(fine(ncclCommAbort(comm), "ncclCommAbort"));
+    }
+    return crew::now_s() - start < 2 ? "" : "took " + std::to_string(crew::now_s() - start) + " s";
+  }));
+}
+
+TEST_CASE("calls that differ after many alike ones are refused on both ranks") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    return with_comm(m, [&](ncclComm_t comm) -> std::string {
+      CREW_TRY(sums(m, comm, kManyCalls));
+      int in[3] = {1, 2, 3}, out[3] = {-1, -1, -1};
+      const std::size_t count = m.rank == 0 ? 2 : 3;
+      CREW_TRY(refused(ncclAllReduce(in, out, count, ncclInt, ncclSum, comm, nullptr), ncclInvalidUsage,
+                       {"count 2", "count 3", "nothing was done"}));
+      if (out[0] != -1) return "an output was written";
+      return sums(m, comm, kManyCalls);
+    });
+  }));
+}
+
+TEST_CASE("a thread that has made many calls ends, and others destroy the communicator or set schedules") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    return with_comm(m, [&](ncclComm_t comm) -> std::string {
+      CREW_TRY(in_another_thread([&](const Member& me) { return sums(me, comm, kManyCalls); }, m));
+      CREW_TRY(fine(tuttiCommSetSchedule(comm, nullptr, nullptr), "tuttiCommSetSchedule"));
+      CREW_TRY(sums(m, comm, 3));
+      CREW_TRY(in_another_thread([&](const Member& me) { return sums(me, comm, kManyCalls); }, m));
+      return fine(ncclCommFinalize(comm), "ncclCommFinalize");
+    });
+  }));
+}

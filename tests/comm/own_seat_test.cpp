@@ -1,0 +1,132 @@
+// Where a thread sits, read from this machine and from folders that look like others.
+#include "comm/own_seat.h"
+
+#include <catch2/catch.hpp>
+
+#include <sched.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+using namespace tutti;
+using planner::kUnknownSeat;
+
+namespace {
+
+class FakeRoot {
+ public:
+  FakeRoot() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "tutti-seat-XXXXXX").string();
+    REQUIRE(mkdtemp(pattern.data()) != nullptr);
+    folder_ = pattern;
+  }
+  FakeRoot(const FakeRoot&) = delete;
+  FakeRoot& operator=(const FakeRoot&) = delete;
+  ~FakeRoot() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  void write(const std::string& path, const std::string& line) const {
+    std::filesystem::create_directories((folder_ / path).parent_path());
+    std::ofstream(folder_ / path) << line << '\n';
+  }
+  std::string path() const { return folder_.string(); }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+/// The seat of a thread that may use its first processor only, or all it has.
+planner::Seat seat_in(const FakeRoot& root, bool bound) {
+  planner::Seat seat;
+  std::thread([&] {
+    if (bound) {
+      cpu_set_t all;
+      sched_getaffinity(0, sizeof all, &all);
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      for (int processor = 0; processor < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++processor)
+        if (CPU_ISSET(processor, &all)) CPU_SET(processor, &one);
+      sched_setaffinity(0, sizeof one, &one);
+    }
+    seat = comm::own_seat(root.path());
+  }).join();
+  return seat;
+}
+
+/// A machine whose first usable processor has a socket, a node and a cache of its own.
+void describe_apart(const FakeRoot& root, int first) {
+  const std::string me = std::to_string(first);
+  const std::string others = std::to_string(first + 1) + "-" + std::to_string(first + 4000);
+  root.write("sys/devices/system/node/online", "0-1");
+  root.write("sys/devices/system/node/node0/cpulist", others);
+  root.write("sys/devices/system/node/node1/cpulist", me);
+  const std::string cpu = "sys/devices/system/cpu/cpu" + me;
+  root.write(cpu + "/topology/core_siblings_list", me);
+  root.write(cpu + "/cache/index2/shared_cpu_list", me);
+  root.write(cpu + "/cache/index3/shared_cpu_list", me);
+}
+
+}  // namespace
+
+TEST_CASE("this machine's seat holds together", "[seat]") {
+  const planner::Seat seat = comm::own_seat("");
+  REQUIRE(!seat.processors.empty());
+  CHECK(comm::outlook("") == comm::outlook(""));
+}
+
+TEST_CASE("a bound thread sits in its socket, node and cache; one that may run anywhere in none", "[seat]") {
+  const planner::Seat here = comm::own_seat("");
+  const FakeRoot root;
+  const int first = here.processors.front();
+  describe_apart(root, first);
+  const planner::Seat bound = seat_in(root, true);
+  CHECK(bound.processors == std::vector{first});
+  CHECK(bound.numa == 1);
+  CHECK(bound.package == first);
+  CHECK(bound.cache == first);
+  if (here.processors.size() < 2) return;
+  const planner::Seat free = seat_in(root, false);
+  CHECK(free.processors == here.processors);
+  CHECK(free.numa == kUnknownSeat);
+  CHECK(free.package == kUnknownSeat);
+  CHECK(free.cache == kUnknownSeat);
+}
+
+TEST_CASE("without the files there is one node, and nothing else is known", "[seat]") {
+  const FakeRoot root;
+  const planner::Seat seat = seat_in(root, false);
+  CHECK(seat.numa == 0);
+  CHECK(seat.package == kUnknownSeat);
+  CHECK(seat.cache == kUnknownSeat);
+  CHECK(seat.quota_percent == 0);
+}
+
+TEST_CASE("the narrowest quota of the control groups counts", "[seat]") {
+  const FakeRoot root;
+  root.write("proc/self/cgroup", "0::/pods/one");
+  root.write("sys/fs/cgroup/pods/one/cpu.max", "max 100000");
+  CHECK(comm::own_seat(root.path()).quota_percent == 0);
+  root.write("sys/fs/cgroup/pods/cpu.max", "250000 100000");
+  CHECK(comm::own_seat(root.path()).quota_percent == 250);
+  root.write("sys/fs/cgroup/pods/one/cpu.max", "50000 100000");
+  CHECK(comm::own_seat(root.path()).quota_percent == 50);
+  root.write("sys/fs/cgroup/pods/one/cpu.max", "nonsense");
+  CHECK(comm::own_seat(root.path()).quota_percent == 250);
+}
+
+TEST_CASE("who sees other devices has another outlook", "[seat]") {
+  const FakeRoot root;
+  const std::uint64_t none = comm::outlook(root.path());
+  root.write("dev/nvidia0", "");
+  const std::uint64_t one = comm::outlook(root.path());
+  root.write("dev/nvidia7", "");
+  const std::uint64_t two = comm::outlook(root.path());
+  CHECK(none != one);
+  CHECK(one != two);
+  root.write("dev/nvidiactl", "");
+  CHECK(comm::outlook(root.path()) == two);
+}

@@ -1,0 +1,264 @@
+// ncclCommShrink and ncclCommRevoke: communicators without ranks that are no longer wanted, or no longer there.
+#include "crew.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <numeric>
+#include <thread>
+
+#include <unistd.h>
+
+namespace {
+
+using crew::fine;
+using crew::Member;
+using crew::refused;
+
+bool holds(const std::vector<int>& ranks, int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }
+
+ncclResult_t shrink(ncclComm_t comm, std::vector<int> excluded, ncclComm_t* child, int flags = NCCL_SHRINK_DEFAULT) {
+  return ncclCommShrink(comm, excluded.data(), static_cast<int>(excluded.size()), child, nullptr, flags);
+}
+
+/// The child has these ranks of the parent, in order, and each says who it was.
+std::string check_child(ncclComm_t child, const std::vector<int>& members, int old_rank) {
+  int count = 0, rank = 0;
+  CREW_TRY(fine(ncclCommCount(child, &count), "ncclCommCount"));
+  CREW_TRY(fine(ncclCommUserRank(child, &rank), "ncclCommUserRank"));
+  if (count != static_cast<int>(members.size()) || members[static_cast<std::size_t>(rank)] != old_rank)
+    return "rank " + std::to_string(rank) + " of " + std::to_string(count) + " in the child";
+  std::vector<int> all(members.size(), -1);
+  CREW_TRY(fine(ncclAllGather(&old_rank, all.data(), 1, ncclInt, child, nullptr), "ncclAllGather"));
+  if (all != members) return "the child's ranks are others";
+  return crew::usable(child);
+}
+
+std::vector<int> without(int ranks, const std::vector<int>& excluded) {
+  std::vector<int> members;
+  for (int r = 0; r < ranks; ++r) {
+    if (!holds(excluded, r)) members.push_back(r);
+  }
+  return members;
+}
+
+/// The ranks that stay: a child that works.
+std::string shrink_and_use(ncclComm_t comm, const Member& m, const std::vector<int>& excluded, int flags) {
+  ncclComm_t child = nullptr;
+  CREW_TRY(fine(shrink(comm, excluded, &child, flags), "ncclCommShrink"));
+  CREW_TRY(check_child(child, without(m.ranks, excluded), m.rank));
+  return fine(ncclCommDestroy(child), "ncclCommDestroy of the child");
+}
+
+}  // namespace
+
+TEST_CASE("ranks leave others out, again and again, and the parent stays usable") {
+  const std::vector<std::vector<int>> lists = {{1}, {0}, {3, 0}, {0, 1, 3}, {1}, {1}, {2, 3}};
+  crew::check(crew::run(4, [&](const Member& m) -> std::string {
+    const auto before = crew::Belongings::count();
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    for (const std::vector<int>& excluded : lists) {
+      if (!holds(excluded, m.rank)) CREW_TRY(shrink_and_use(comm, m, excluded, NCCL_SHRINK_DEFAULT));
+    }
+    CREW_TRY(crew::usable(comm));
+    CREW_TRY(fine(ncclCommDestroy(comm), "ncclCommDestroy"));
+    return before.count().grown_since(before);
+  }));
+}
+
+TEST_CASE("survivors of a killed rank go on without it") {
+  for (const int flags : {NCCL_SHRINK_DEFAULT, NCCL_SHRINK_ABORT}) {
+    for (const int victim : {0, 2}) {
+      CAPTURE(flags, victim);
+      crew::check(crew::run(4,
+                            [&](const Member& m) -> std::string {
+                              ncclComm_t comm = nullptr;
+                              CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+                              std::vector<float> values(100000);
+                              if (m.rank == victim) kill(getpid(), SIGKILL);
+                              const ncclResult_t result = ncclAllReduce(values.data(), values.data(), values.size(),
+                                                                        ncclFloat, ncclSum, comm, nullptr);
+                              CREW_TRY(refused(result, ncclRemoteError, {"rank " + std::to_string(victim)}, comm));
+                              CREW_TRY(shrink_and_use(comm, m, {victim}, flags));
+                              return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+                            }),
+                  {victim});
+    }
+  }
+}
+
+TEST_CASE("an abort shrinks away a rank that hangs, and ends its call too") {
+  crew::check(crew::run(3, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    int value = 1;
+    if (m.rank == 1) {
+      // The other two never make this call.
+      const ncclResult_t result = ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, comm, nullptr);
+      CREW_TRY(refused(result, ncclRemoteError, {"ncclCommShrink", "NCCL_SHRINK_ABORT"}, comm));
+    } else {
+      CREW_TRY(shrink_and_use(comm, m, {1}, NCCL_SHRINK_ABORT));
+      const ncclResult_t result = ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, comm, nullptr);
+      CREW_TRY(refused(result, ncclRemoteError, {"NCCL_SHRINK_ABORT"}, comm));
+    }
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
+TEST_CASE("lists that differ are told to both, and the parent stays usable") {
+  crew::check(crew::run(4, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    ncclComm_t child = nullptr;
+    if (m.rank == 0)
+      CREW_TRY(refused(shrink(comm, {2}, &child), ncclInvalidUsage, {"rank 0 leaves out 2", "rank 1 leaves out 2, 3"},
+                       comm));
+    if (m.rank == 1) {
+      // It may learn from the lists, or from rank 0, which has seen them first.
+      const ncclResult_t result = shrink(comm, {3, 2}, &child);
+      if (result != ncclInvalidUsage && result != ncclRemoteError)
+        return "ncclCommShrink returned " + std::to_string(result);
+      CREW_TRY(refused(result, result, {"ncclCommShrink", "rank 0"}, comm));
+    }
+    if (child) return "a communicator was made";
+    CREW_TRY(crew::usable(comm));
+    if (m.rank < 2) CREW_TRY(shrink_and_use(comm, m, {2, 3}, NCCL_SHRINK_DEFAULT));
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
+TEST_CASE("a rank that should stay but has died, left or given up is named") {
+  crew::check(crew::run(4,
+                        [](const Member& m) -> std::string {
+                          ncclComm_t comm = nullptr, child = nullptr;
+                          CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+                          if (m.rank == 3) kill(getpid(), SIGKILL);
+                          if (m.rank == 2) return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+                          CREW_TRY(refused(shrink(comm, {2}, &child), ncclRemoteError, {"rank 3 has ended"}, comm));
+                          CREW_TRY(refused(shrink(comm, {3}, &child), ncclRemoteError, {"rank 2 has left"}, comm));
+                          CREW_TRY(shrink_and_use(comm, m, {2, 3}, NCCL_SHRINK_DEFAULT));
+                          return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+                        }),
+              {3});
+}
+
+TEST_CASE("ranks that learn of a second death at different times end up together") {
+  crew::check(crew::run(4,
+                        [](const Member& m) -> std::string {
+                          ncclComm_t comm = nullptr, child = nullptr;
+                          CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+                          if (m.rank == 3) kill(getpid(), SIGKILL);
+                          if (m.rank == 2) {
+                            usleep(100000);
+                            kill(getpid(), SIGKILL);
+                          }
+                          // Rank 1 knows of rank 3 only, at first.
+                          if (m.rank == 1)
+                            CREW_TRY(refused(shrink(comm, {3}, &child), ncclRemoteError, {"rank 2 has ended"}, comm));
+                          CREW_TRY(shrink_and_use(comm, m, {2, 3}, NCCL_SHRINK_ABORT));
+                          return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+                        }),
+              {2, 3});
+}
+
+TEST_CASE("an abort of the parent ends a shrink whose other ranks never come") {
+  crew::check(crew::run(3, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr, child = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    if (m.rank != 0) return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+    // Rank 1 stays in the list; whichever comes first, its leaving or the abort, ends the wait.
+    std::thread other([comm] {
+      usleep(50000);
+      ncclCommAbort(comm);
+    });
+    const ncclResult_t result = shrink(comm, {2}, &child);
+    other.join();
+    return result == ncclRemoteError || result == ncclInvalidUsage
+               ? ""
+               : "ncclCommShrink returned " + std::to_string(result);
+  }));
+}
+
+TEST_CASE("threads of one process shrink in a group, with and without blocking") {
+  for (const int blocking : {1, 0}) {
+    CAPTURE(blocking);
+    std::vector<ncclComm_t> parents(4), children(4, nullptr);
+    REQUIRE(ncclCommInitAll(parents.data(), 4, nullptr) == ncclSuccess);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = blocking;
+    int excluded = 2;
+    REQUIRE(ncclGroupStart() == ncclSuccess);
+    for (int r = 0; r < 4; ++r) {
+      if (r != excluded)
+        REQUIRE(ncclCommShrink(parents[r], &excluded, 1, &children[r], &config, NCCL_SHRINK_DEFAULT) == ncclSuccess);
+    }
+    const ncclResult_t ended = ncclGroupEnd();
+    REQUIRE(ended == (blocking ? ncclSuccess : ncclInProgress));
+    std::vector<int> values(4, 1);
+    for (int r = 0; r < 4; ++r) {
+      ncclResult_t state = ncclInProgress;
+      while (children[r] && state == ncclInProgress) REQUIRE(ncclCommGetAsyncError(children[r], &state) == ncclSuccess);
+      if (children[r]) REQUIRE(state == ncclSuccess);
+    }
+    REQUIRE(children[2] == nullptr);
+    REQUIRE(ncclGroupStart() == ncclSuccess);
+    for (int r = 0; r < 4; ++r) {
+      if (children[r])
+        REQUIRE(ncclAllReduce(&values[r], &values[r], 1, ncclInt, ncclSum, children[r], nullptr) == ncclSuccess);
+    }
+    const ncclResult_t summed = ncclGroupEnd();
+    REQUIRE((summed == ncclSuccess || summed == ncclInProgress));
+    for (int r = 0; r < 4; ++r) {
+      if (children[r]) REQUIRE(ncclCommFinalize(children[r]) == ncclSuccess);
+      if (children[r]) REQUIRE(ncclCommDestroy(children[r]) == ncclSuccess);
+      REQUIRE(ncclCommDestroy(parents[r]) == ncclSuccess);
+    }
+    CHECK(values == std::vector<int>{3, 3, 1, 3});
+  }
+}
+
+TEST_CASE("bad arguments of a shrink are refused, with the value") {
+  std::vector<ncclComm_t> comms(3);
+  REQUIRE(ncclCommInitAll(comms.data(), 3, nullptr) == ncclSuccess);
+  ncclComm_t child = reinterpret_cast<ncclComm_t>(1);
+  const auto check = [&](std::vector<int> list, int count, const std::string& part) {
+    CHECK(ncclCommShrink(comms[1], list.data(), count, &child, nullptr, 0) == ncclInvalidArgument);
+    CHECK_THAT(ncclGetLastError(nullptr), Catch::Contains(part));
+    CHECK(child == nullptr);
+  };
+  check({0}, 0, "excludeRanksCount is 0");
+  check({0}, -1, "excludeRanksCount is -1");
+  check({0, 2, 1}, 3, "excludeRanksCount is 3");
+  check({3}, 1, "excludeRanksList[0] is 3");
+  check({0, -1}, 2, "excludeRanksList[1] is -1");
+  check({1}, 1, "the rank that calls");
+  check({2, 2}, 2, "rank 2 is in excludeRanksList twice");
+  CHECK(ncclCommShrink(comms[1], nullptr, 1, &child, nullptr, 0) == ncclInvalidArgument);
+  int excluded = 0;
+  CHECK(ncclCommShrink(comms[1], &excluded, 1, nullptr, nullptr, 0) == ncclInvalidArgument);
+  CHECK(ncclCommShrink(nullptr, &excluded, 1, &child, nullptr, 0) == ncclInvalidArgument);
+  CHECK(ncclCommShrink(comms[1], &excluded, 1, &child, nullptr, 2) == ncclInvalidArgument);
+  CHECK_THAT(ncclGetLastError(nullptr), Catch::Contains("shrinkFlags is 2"));
+  for (ncclComm_t comm : comms) REQUIRE(ncclCommDestroy(comm) == ncclSuccess);
+}
+
+TEST_CASE("a revoked communicator ends everybody's calls, and can be shrunk") {
+  crew::check(crew::run(3, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    int value = 1;
+    if (m.rank == 0) {
+      usleep(20000);
+      CREW_TRY(refused(ncclCommRevoke(comm, 3), ncclInvalidArgument, {"revokeFlags is 3"}, comm));
+      CREW_TRY(fine(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), "ncclCommRevoke"));
+      CREW_TRY(fine(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), "a second ncclCommRevoke"));
+    }
+    const ncclResult_t result = ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, comm, nullptr);
+    CREW_TRY(refused(result, ncclRemoteError, {"rank 0 called ncclCommRevoke"}, comm));
+    if (m.rank != 2) CREW_TRY(shrink_and_use(comm, m, {2}, NCCL_SHRINK_DEFAULT));
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}

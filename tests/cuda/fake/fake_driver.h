@@ -1,0 +1,50 @@
+// A CUDA driver without a GPU: a libcuda.so.1 whose devices are memory of this process. Streams are queues that are worked off while somebody
+// waits, in an order that changes; nothing runs before that, so that a missing order between streams shows as wrong results.
+// Kernels are the library's own, run on the host. What capture forbids is refused, and any call can be made to fail.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <string>
+
+namespace fake_driver {
+
+#define FAKE_EXPORT __attribute__((visibility("default")))
+
+/// Devices that cuInit finds; 1 if not set, or FAKE_CUDA_DEVICES. Before the first call.
+FAKE_EXPORT void set_devices(int count);
+
+/// Whether calls count, and can fail: while the library is called, not the test's own. At first they do not.
+FAKE_EXPORT void set_counting(bool counts);
+/// Driver calls that counted so far.
+FAKE_EXPORT std::uint64_t calls();
+/// The call after so many more (1: the next) fails once with this error; 0: none does.
+FAKE_EXPORT void fail_after(std::uint64_t more, CUresult error);
+/// The name of the function that failed so; empty: none has yet.
+FAKE_EXPORT std::string failed_function();
+
+/// What exists.
+struct Live {
+  std::int64_t device_allocations = 0;
+  std::int64_t device_bytes = 0;
+  std::int64_t host_allocations = 0;
+  std::int64_t imports = 0;
+  std::int64_t streams = 0;
+  std::int64_t events = 0;
+  std::int64_t modules = 0;
+  std::int64_t contexts = 0;
+  std::int64_t user_objects = 0;
+
+  friend bool operator==(const Live&, const Live&) = default;
+};
+FAKE_EXPORT Live live();
+FAKE_EXPORT std::string describe(const Live& live);
+
+/// Kernels that were given to streams so far, and how many of them were captured.
+FAKE_EXPORT std::uint64_t launches();
+
+/// Another seed, another order of the streams.
+FAKE_EXPORT void set_seed(std::uint64_t seed);
+
+}  // namespace fake_driver

@@ -1,0 +1,230 @@
+// Streams, events, copies and launches.
+#include "calls.h"
+
+#include <cstring>
+
+namespace fake_driver {
+namespace {
+
+struct Event {
+  std::shared_ptr<Mark> last;
+};
+Event* event_of(CUevent event) { return reinterpret_cast<Event*>(event); }
+
+CUresult stream_create(CUstream* stream, unsigned flags) {
+  FAKE_CALL("cuStreamCreate");
+  FAKE_SAFE();
+  auto* const queue = new Queue;
+  queue->blocking = (flags & CU_STREAM_NON_BLOCKING) == 0;
+  world().queues.insert(queue);
+  ++world().counts.streams;
+  *stream = reinterpret_cast<CUstream>(queue);
+  return CUDA_SUCCESS;
+}
+CUresult stream_destroy(CUstream stream) {
+  FAKE_END("cuStreamDestroy");
+  FAKE_SAFE();
+  Queue* const queue = queue_of(stream);
+  if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  work_until(lock, [&] { return queue->work.empty(); });
+  world().queues.erase(queue);
+  --world().counts.streams;
+  delete queue;
+  return failure;
+}
+CUresult stream_synchronize(CUstream stream) {
+  FAKE_CALL("cuStreamSynchronize");
+  FAKE_SAFE();
+  Queue* const queue = queue_of(stream);
+  if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  if (queue->capture != 0) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const std::uint64_t target = queue->given;
+  work_until(lock, [&] { return queue->done >= target; });
+  return CUDA_SUCCESS;
+}
+CUresult stream_query(CUstream stream) {
+  FAKE_CALL("cuStreamQuery");
+  Queue* const queue = queue_of(stream);
+  if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  if (queue->capture != 0) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  (void)work_some();
+  return queue->work.empty() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult event_create(CUevent* event, unsigned) {
+  FAKE_CALL("cuEventCreate");
+  ++world().counts.events;
+  *event = reinterpret_cast<CUevent>(new Event);
+  return CUDA_SUCCESS;
+}
+CUresult event_destroy(CUevent event) {
+  FAKE_END("cuEventDestroy");
+  --world().counts.events;
+  delete event_of(event);
+  return failure;
+}
+CUresult event_record(CUevent event, CUstream stream) {
+  FAKE_CALL("cuEventRecord");
+  Queue* const queue = queue_of(stream);
+  if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  auto mark = std::make_shared<Mark>();
+  if (queue->capture != 0) {
+    Graph& graph = *world().captures.at(queue->capture).graph;
+    mark->capture = queue->capture;
+    mark->lane = queue->lane;
+    mark->position = graph.lanes[queue->lane].size();
+    graph.marks.push_back(mark);
+    event_of(event)->last = mark;
+    return give(*queue, [raw = mark.get()](const std::shared_ptr<GraphRun>& run) -> Work {
+      return [made = run->mark(raw)] { return made->reached = true; };
+    });
+  }
+  event_of(event)->last = mark;
+  return give(*queue,
+              [mark](const std::shared_ptr<GraphRun>&) -> Work { return [mark] { return mark->reached = true; }; });
+}
+CUresult event_query(CUevent event) {
+  FAKE_CALL("cuEventQuery");
+  const auto& last = event_of(event)->last;
+  if (last && last->capture != 0) return CUDA_ERROR_CAPTURED_EVENT;
+  (void)work_some();
+  return !last || last->reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+CUresult event_synchronize(CUevent event) {
+  FAKE_CALL("cuEventSynchronize");
+  const auto last = event_of(event)->last;
+  if (last && last->capture != 0) return CUDA_ERROR_CAPTURED_EVENT;
+  work_until(lock, [&] { return !last || last->reached; });
+  return CUDA_SUCCESS;
+}
+
+/// A wait on a captured event draws the stream into its capture.
+CUresult join_capture(Queue& queue, const Mark& mark) {
+  const auto found = world().captures.find(mark.capture);
+  if (found == world().captures.end()) return CUDA_ERROR_CAPTURED_EVENT;
+  Capture& capture = found->second;
+  if (queue.capture == 0) {
+    queue.capture = mark.capture;
+    queue.lane = capture.graph->lanes.size();
+    capture.graph->lanes.emplace_back();
+    capture.joined.push_back(0);
+  }
+  std::size_t& joined = capture.joined[mark.lane];
+  joined = std::max(joined, mark.position + 1);  // the record itself is a node
+  return CUDA_SUCCESS;
+}
+CUresult stream_wait_event(CUstream stream, CUevent event, unsigned) {
+  FAKE_CALL("cuStreamWaitEvent");
+  Queue* const queue = queue_of(stream);
+  if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  const auto mark = event_of(event)->last;
+  if (!mark) return CUDA_SUCCESS;
+  if (queue->capture != 0 && mark->capture == 0) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  if (queue->capture != 0 && mark->capture != queue->capture) return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+  if (mark->capture != 0) {
+    if (const CUresult joined = join_capture(*queue, *mark); joined != CUDA_SUCCESS) return joined;
+    return give(*queue, [raw = mark.get()](const std::shared_ptr<GraphRun>& run) -> Work {
+      return [made = run->mark(raw)] { return made->reached; };
+    });
+  }
+  return give(*queue, [mark](const std::shared_ptr<GraphRun>&) -> Work { return [mark] { return mark->reached; }; });
+}
+
+CUresult copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  FAKE_CALL("cuMemcpyAsync");
+  Queue* const queue = queue_of(stream);
+  if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  return give(*queue, [to, from, bytes](const std::shared_ptr<GraphRun>&) -> Work {
+    return [to, from, bytes] {
+      std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+      return true;
+    };
+  });
+}
+CUresult set_bytes_async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {
+  FAKE_CALL("cuMemsetD8Async");
+  Queue* const queue = queue_of(stream);
+  if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  return give(*queue, [to, value, bytes](const std::shared_ptr<GraphRun>&) -> Work {
+    return [to, value, bytes] {
+      std::memset(reinterpret_cast<void*>(to), value, bytes);
+      return true;
+    };
+  });
+}
+/// The address is known at once, and stays in graphs.
+CUresult mem_alloc_async(CUdeviceptr* address, std::size_t bytes, CUstream stream) {
+  FAKE_CALL("cuMemAllocAsync");
+  if (!queue_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  std::uintptr_t made = 0;
+  const CUresult result = make_allocation(&made, bytes, Allocation::Kind::kDevice);
+  *address = made;
+  return result;
+}
+CUresult mem_free_async(CUdeviceptr address, CUstream stream) {
+  FAKE_END("cuMemFreeAsync");
+  Queue* const queue = queue_of(stream);
+  if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  if (queue->capture != 0) {
+    // Freed with the graph.
+    auto* const held =
+        new UserObject{reinterpret_cast<void*>(address),
+                       [](void* memory) {
+                         (void)free_allocation(reinterpret_cast<std::uintptr_t>(memory), Allocation::Kind::kDevice);
+                       },
+                       1};
+    ++world().counts.user_objects;
+    world().captures.at(queue->capture).graph->objects.push_back(held);
+    return failure;
+  }
+  const CUresult given = give(*queue, [address](const std::shared_ptr<GraphRun>&) -> Work {
+    return [address] { return free_allocation(address, Allocation::Kind::kDevice) == CUDA_SUCCESS; };
+  });
+  return given == CUDA_SUCCESS ? failure : given;
+}
+
+CUresult launch(const CUlaunchConfig* shape, CUfunction function, void** parameters, void**) {
+  FAKE_CALL("cuLaunchKernelEx");
+  Queue* const queue = queue_of(shape->hStream);
+  if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  const auto* const kernel = reinterpret_cast<const Kernel*>(function);
+  if (shape->gridDimX == 0) return CUDA_ERROR_INVALID_VALUE;
+  auto argument =
+      std::make_shared<std::vector<std::max_align_t>>(kernel->argument_bytes / sizeof(std::max_align_t) + 1);
+  if (kernel->argument_bytes != 0) std::memcpy(argument->data(), parameters[0], kernel->argument_bytes);
+  ++world().launches;
+  return give(*queue, [kernel, argument, blocks = shape->gridDimX](const std::shared_ptr<GraphRun>&) -> Work {
+    auto running = std::make_shared<Work>();
+    return [kernel, argument, blocks, running] {
+      if (!*running) *running = kernel->body(argument->data(), blocks);
+      return (*running)();
+    };
+  });
+}
+
+template <class Function>
+void* entry(Function* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+}  // namespace
+
+std::vector<Entry> stream_entries() {
+  return {{"cuStreamCreate", entry(stream_create)},
+          {"cuStreamDestroy", entry(stream_destroy)},
+          {"cuStreamSynchronize", entry(stream_synchronize)},
+          {"cuStreamQuery", entry(stream_query)},
+          {"cuStreamWaitEvent", entry(stream_wait_event)},
+          {"cuEventCreate", entry(event_create)},
+          {"cuEventDestroy", entry(event_destroy)},
+          {"cuEventRecord", entry(event_record)},
+          {"cuEventQuery", entry(event_query)},
+          {"cuEventSynchronize", entry(event_synchronize)},
+          {"cuMemcpyAsync", entry(copy_async)},
+          {"cuMemsetD8Async", entry(set_bytes_async)},
+          {"cuMemAllocAsync", entry(mem_alloc_async)},
+          {"cuMemFreeAsync", entry(mem_free_async)},
+          {"cuLaunchKernelEx", entry(launch)}};
+}
+
+}  // namespace fake_driver

@@ -1,0 +1,137 @@
+// The fake driver's world: devices, allocations, streams, events, captures. One lock for all; everything here is used under it.
+#pragma once
+
+#include "fake_driver.h"
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace fake_driver {
+
+struct Allocation {
+  enum class Kind { kDevice, kHost, kImport };
+  std::size_t bytes = 0;
+  Kind kind = Kind::kDevice;
+  int device = 0;
+  std::uint64_t id = 0;
+  int fd = -1;
+};
+
+/// A point in a stream's work.
+struct Mark {
+  bool reached = false;
+  std::uint64_t capture = 0;  ///< not 0: recorded in this capture
+  std::size_t lane = 0;       ///< of the capture
+  std::size_t position = 0;   ///< nodes of that lane before it
+};
+
+/// Work: does what it can and says whether it is done.
+using Work = std::function<bool()>;
+
+struct Queue {
+  std::deque<Work> work;
+  std::uint64_t given = 0;
+  std::uint64_t done = 0;
+  std::size_t lane = 0;       ///< of the capture
+  std::uint64_t capture = 0;  ///< 0: none
+  bool blocking = true;       ///< ordered with the legacy default stream
+};
+
+/// A node of a graph makes its work anew for each launch. Events become marks of that launch.
+struct GraphRun {
+  std::map<const Mark*, std::shared_ptr<Mark>> marks;
+  std::map<std::uint64_t, void*> allocations;
+  std::shared_ptr<Mark> mark(const Mark* captured) {
+    auto& made = marks[captured];
+    if (!made) made = std::make_shared<Mark>();
+    return made;
+  }
+};
+using Node = std::function<Work(const std::shared_ptr<GraphRun>&)>;
+struct UserObject {
+  void* data = nullptr;
+  CUhostFn destroy = nullptr;
+  unsigned references = 0;
+};
+struct Graph {
+  std::vector<std::vector<Node>> lanes;
+  std::vector<std::shared_ptr<Mark>> marks;  ///< keeps them at their addresses
+  std::vector<UserObject*> objects;
+  ~Graph();
+};
+
+struct Capture {
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::thread::id thread;
+  std::shared_ptr<Graph> graph;
+  bool invalid = false;
+  Queue* origin = nullptr;
+  std::vector<std::size_t> joined;  ///< by lane: how many of its nodes others wait for
+};
+
+struct World {
+  std::recursive_mutex mutex;
+  int devices = 1;
+  std::uint64_t random = 1;
+  std::map<std::uintptr_t, Allocation> allocations;
+  std::uint64_t next_id = 1;
+  std::set<Queue*> queues;
+  std::map<std::thread::id, std::unique_ptr<Queue>> thread_queues;
+  Queue legacy;
+  std::map<std::uint64_t, Capture> captures;
+  std::uint64_t next_capture = 1;
+  Live counts;
+  bool counting = false;
+  std::uint64_t calls = 0;
+  std::uint64_t fail_at = 0;
+  CUresult fail_with = CUDA_SUCCESS;
+  std::string failed;
+  std::uint64_t launches = 0;
+  std::vector<int> retained;
+};
+World& world();
+using Lock = std::unique_lock<std::recursive_mutex>;
+
+/// Of the calling thread.
+std::vector<CUcontext>& context_stack();
+CUstreamCaptureMode& capture_mode();
+int current_device();
+CUcontext context_of(int device);
+int device_of(CUcontext context);
+
+/// Whether the call of this name is the one to fail.
+bool fails(const char* name, CUresult& error);
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and captures are spoilt, if one forbids this thread calls like this.
+CUresult forbidden_by_capture();
+
+Allocation* find_allocation(std::uintptr_t address, std::uintptr_t* begin = nullptr);
+CUresult make_allocation(std::uintptr_t* address, std::size_t bytes, Allocation::Kind kind);
+CUresult free_allocation(std::uintptr_t address, Allocation::Kind kind);
+
+Queue* queue_of(CUstream stream);
+/// Into the stream, or into the graph that it is captured into.
+CUresult give(Queue& queue, const Node& node);
+/// Does some work of some streams; false: there was nothing that could be done.
+bool work_some();
+/// Waits until `is_done`, working; the lock is let go now and then.
+void work_until(Lock& lock, const std::function<bool()>& is_done);
+
+/// One argument, copied from where it lies, as work.
+using KernelBody = std::function<Work(const void* argument, unsigned blocks)>;
+struct Kernel {
+  std::string name;
+  std::size_t argument_bytes = 0;
+  KernelBody body;
+};
+/// nullptr: the library has no kernel of that name.
+const Kernel* find_kernel(const std::string& name);
+
+}  // namespace fake_driver

@@ -1,0 +1,151 @@
+#include "gpu.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace tutti::test {
+namespace {
+
+void check(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) return;
+  std::fprintf(stderr, "%s: CUDA error %d\n", what, static_cast<int>(result));
+  std::abort();
+}
+
+}  // namespace
+
+std::string Gpu::open() {
+  void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+  if (!library) return "there is no CUDA driver (libcuda.so.1)";
+  auto* const find = reinterpret_cast<PFN_cuGetProcAddress_v11030>(dlsym(library, "cuGetProcAddress"));
+  if (!find) return "the CUDA driver is too old";
+  void* address = nullptr;
+#define TUTTI_TEST_FUNCTION(member, function, version)                                                               \
+  if (find(#function, &address, version, 0) != CUDA_SUCCESS || !address) return "the CUDA driver has no " #function; \
+  member = reinterpret_cast<PFN_##function##_v##version>(address);
+  TUTTI_TEST_FUNCTIONS(TUTTI_TEST_FUNCTION)
+#undef TUTTI_TEST_FUNCTION
+  if (find("cuMemGetInfo", &address, 3020, 0) == CUDA_SUCCESS) {
+    mem_info_ = reinterpret_cast<PFN_cuMemGetInfo_v3020>(address);
+  }
+  if (init_(0) != CUDA_SUCCESS || devices() == 0) return "the CUDA driver finds no GPU";
+  use(0);
+  return "";
+}
+
+namespace {
+const Gpu* the_gpu = nullptr;
+}
+
+std::string Gpu::why_not() {
+  static Gpu gpu;
+  if (the_gpu) return "";
+  std::string reason = gpu.open();
+  if (reason.empty()) the_gpu = &gpu;
+  return reason;
+}
+const Gpu& Gpu::get() {
+  if (!the_gpu) {
+    if (const std::string reason = why_not(); !reason.empty()) {
+      std::fprintf(stderr, "%s\n", reason.c_str());
+      std::abort();
+    }
+  }
+  return *the_gpu;
+}
+
+void Gpu::use(int device) const {
+  CUcontext context = nullptr;
+  static CUcontext contexts[64] = {};  // each is retained once
+  if (!contexts[device]) check(primary_retain_(&contexts[device], device), "cuDevicePrimaryCtxRetain");
+  context = contexts[device];
+  check(context_set_(context), "cuCtxSetCurrent");
+}
+void* Gpu::allocate(std::size_t bytes) const {
+  CUdeviceptr memory = 0;
+  check(mem_alloc_(&memory, bytes), "cuMemAlloc");
+  return reinterpret_cast<void*>(memory);
+}
+void* Gpu::allocate_pinned(std::size_t bytes) const {
+  void* memory = nullptr;
+  check(host_alloc_(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP), "cuMemHostAlloc");
+  return memory;
+}
+void Gpu::release(void* memory) const { check(mem_free_(reinterpret_cast<CUdeviceptr>(memory)), "cuMemFree"); }
+void Gpu::release_pinned(void* memory) const { check(host_free_(memory), "cuMemFreeHost"); }
+void Gpu::copy(void* to, const void* from, std::size_t bytes) const {
+  CUstream stream = make_stream();
+  copy(to, from, bytes, stream);
+  wait(stream);
+  destroy(stream);
+}
+void Gpu::copy(void* to, const void* from, std::size_t bytes, CUstream stream) const {
+  if (bytes == 0) return;
+  check(copy_async_(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream),
+        "cuMemcpyAsync");
+}
+CUstream Gpu::make_stream() const {
+  CUstream stream = nullptr;
+  check(stream_create_(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  return stream;
+}
+void Gpu::destroy(CUstream stream) const { check(stream_destroy_(stream), "cuStreamDestroy"); }
+void Gpu::wait(CUstream stream) const { check(stream_synchronize_(stream), "cuStreamSynchronize"); }
+
+void Gpu::begin_capture(CUstream stream, CUstreamCaptureMode mode) const {
+  check(begin_capture_(stream, mode), "cuStreamBeginCapture");
+}
+CUgraph Gpu::end_capture(CUstream stream) const {
+  CUgraph graph = nullptr;
+  (void)end_capture_(stream, &graph);
+  return graph;
+}
+CUgraphExec Gpu::make_executable(CUgraph graph) const {
+  CUgraphExec executable = nullptr;
+  check(instantiate_(&executable, graph, 0), "cuGraphInstantiate");
+  return executable;
+}
+void Gpu::launch(CUgraphExec executable, CUstream stream) const {
+  check(graph_launch_(executable, stream), "cuGraphLaunch");
+}
+void Gpu::destroy(CUgraphExec executable) const { check(executable_destroy_(executable), "cuGraphExecDestroy"); }
+void Gpu::destroy(CUgraph graph) const { check(graph_destroy_(graph), "cuGraphDestroy"); }
+
+CUevent Gpu::make_event() const {
+  CUevent event = nullptr;
+  check(event_create_(&event, 0), "cuEventCreate");
+  return event;
+}
+void Gpu::record(CUevent event, CUstream stream) const { check(event_record_(event, stream), "cuEventRecord"); }
+void Gpu::destroy(CUevent event) const { check(event_destroy_(event), "cuEventDestroy"); }
+void Gpu::order(CUstream from, CUstream to) const {
+  CUevent event = make_event();
+  record(event, from);
+  check(stream_wait_event_(to, event, 0), "cuStreamWaitEvent");
+  destroy(event);
+}
+std::size_t Gpu::free_bytes() const {
+  std::size_t left = 0;
+  std::size_t total = 0;
+  if (mem_info_) check(mem_info_(&left, &total), "cuMemGetInfo");
+  return left;
+}
+std::string Gpu::name() const {
+  char text[256] = {};
+  check(device_name_(text, sizeof text, 0), "cuDeviceGetName");
+  return text;
+}
+int Gpu::driver_version() const {
+  int version = 0;
+  check(driver_version_(&version), "cuDriverGetVersion");
+  return version;
+}
+int Gpu::devices() const {
+  int count = 0;
+  check(device_count_(&count), "cuDeviceGetCount");
+  return count;
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,116 @@
+// What a program that uses GPUs does by itself: memory, streams, graphs. Through the driver, which is found at run time: the fake one in
+// development, a real one where there is a GPU.
+#pragma once
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace tutti::test {
+
+/// Ends the program, with the function's name, if a call fails.
+class Gpu {
+ public:
+  /// Empty, or why there is none.
+  static std::string why_not();
+  static const Gpu& get();
+
+  void use(int device) const;
+  void* allocate(std::size_t bytes) const;
+  void* allocate_pinned(std::size_t bytes) const;
+  void release(void* memory) const;
+  void release_pinned(void* memory) const;
+  /// Waits.
+  void copy(void* to, const void* from, std::size_t bytes) const;
+  /// Does not.
+  void copy(void* to, const void* from, std::size_t bytes, CUstream stream) const;
+  CUstream make_stream() const;
+  void destroy(CUstream stream) const;
+  void wait(CUstream stream) const;
+  CUresult query(CUstream stream) const { return stream_query_(stream); }
+
+  void begin_capture(CUstream stream, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) const;
+  /// Null if the capture was spoilt.
+  CUgraph end_capture(CUstream stream) const;
+  CUgraphExec make_executable(CUgraph graph) const;
+  void launch(CUgraphExec executable, CUstream stream) const;
+  void destroy(CUgraphExec executable) const;
+  void destroy(CUgraph graph) const;
+  /// What `to` is given from now on waits for what `from` was given.
+  void order(CUstream from, CUstream to) const;
+  /// Free bytes of the current device; 0: not known.
+  std::size_t free_bytes() const;
+  CUevent make_event() const;
+  void record(CUevent event, CUstream stream) const;
+  void destroy(CUevent event) const;
+  std::string name() const;
+  int driver_version() const;
+  int devices() const;
+
+ private:
+  Gpu() = default;
+  std::string open();
+
+#define TUTTI_TEST_FUNCTIONS(X)                       \
+  X(init_, cuInit, 2000)                              \
+  X(driver_version_, cuDriverGetVersion, 2020)        \
+  X(device_count_, cuDeviceGetCount, 2000)            \
+  X(device_name_, cuDeviceGetName, 2000)              \
+  X(primary_retain_, cuDevicePrimaryCtxRetain, 7000)  \
+  X(context_set_, cuCtxSetCurrent, 4000)              \
+  X(mem_alloc_, cuMemAlloc, 3020)                     \
+  X(mem_free_, cuMemFree, 3020)                       \
+  X(host_alloc_, cuMemHostAlloc, 2020)                \
+  X(host_free_, cuMemFreeHost, 2000)                  \
+  X(copy_async_, cuMemcpyAsync, 4000)                 \
+  X(stream_create_, cuStreamCreate, 2000)             \
+  X(stream_destroy_, cuStreamDestroy, 4000)           \
+  X(stream_synchronize_, cuStreamSynchronize, 2000)   \
+  X(stream_query_, cuStreamQuery, 2000)               \
+  X(stream_wait_event_, cuStreamWaitEvent, 3020)      \
+  X(event_create_, cuEventCreate, 2000)               \
+  X(event_destroy_, cuEventDestroy, 4000)             \
+  X(event_record_, cuEventRecord, 2000)               \
+  X(begin_capture_, cuStreamBeginCapture, 10010)      \
+  X(end_capture_, cuStreamEndCapture, 10000)          \
+  X(instantiate_, cuGraphInstantiateWithFlags, 11040) \
+  X(graph_launch_, cuGraphLaunch, 10000)              \
+  X(graph_destroy_, cuGraphDestroy, 10000)            \
+  X(executable_destroy_, cuGraphExecDestroy, 10000)
+#define TUTTI_TEST_FUNCTION(member, function, version) PFN_##function##_v##version member = nullptr;
+  TUTTI_TEST_FUNCTIONS(TUTTI_TEST_FUNCTION)
+#undef TUTTI_TEST_FUNCTION
+  PFN_cuMemGetInfo_v3020 mem_info_ = nullptr;  ///< not in the fake
+};
+
+/// Memory of the current device that holds `values`, until the end of the scope.
+template <class T>
+class OnGpu {
+ public:
+  explicit OnGpu(const std::vector<T>& values) : count_(values.size()) {
+    memory_ = Gpu::get().allocate(bytes());
+    Gpu::get().copy(memory_, values.data(), values.size() * sizeof(T));
+  }
+  ~OnGpu() { Gpu::get().release(memory_); }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+
+  T* data() const { return static_cast<T*>(memory_); }
+  std::vector<T> read() const {
+    std::vector<T> values(count_);
+    Gpu::get().copy(values.data(), memory_, values.size() * sizeof(T));
+    return values;
+  }
+  void write(const std::vector<T>& values) const { Gpu::get().copy(memory_, values.data(), values.size() * sizeof(T)); }
+
+ private:
+  std::size_t bytes() const { return count_ == 0 ? 1 : count_ * sizeof(T); }
+  std::size_t count_;
+  void* memory_ = nullptr;
+};
+
+}  // namespace tutti::test

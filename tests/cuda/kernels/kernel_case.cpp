@@ -1,0 +1,300 @@
+#include "kernel_case.h"
+
+#include "kernel_bodies.h"
+#include "lane_setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+namespace tutti::cuda {
+namespace {
+
+constexpr std::byte kPoison{0xee};
+constexpr std::uint32_t kFingerprint = 0xf00d;
+constexpr std::size_t kAlignment = 64;
+
+/// One rank's buffers and what it keeps.
+struct Rank {
+  RankHome home;
+  RankState state{};
+  FailureRecord failure{};
+  std::uint64_t abort_word = 0;
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::size_t input_bytes = 0;
+  std::size_t output_bytes = 0;
+};
+
+}  // namespace
+
+Buffer::Buffer(sim::BlockMachine& machine, std::size_t bytes, std::size_t skew, std::string name)
+    : memory_(std::make_unique<std::byte[]>(bytes + skew + 2 * kAlignment)), bytes_(bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());
+  data_ = memory_.get() + (kAlignment - address % kAlignment) + skew;
+  machine.add_buffer(data_, bytes, std::move(name));
+}
+
+std::string text_of(const KernelCase& c) {
+  return fmt::format("{} {} {} {} ranks {} root {} count {} skew {} blocks {} x {}{}{}{}{}{}{}",
+                     kKernelKindNames[static_cast<int>(c.kind)], name_of(c.collective), name_of(c.dtype), name_of(c.op),
+                     c.ranks, c.root, c.count, c.skew, c.blocks, c.threads, c.fused ? " fused" : "",
+                     c.two_shot ? " two-shot" : "", c.in_place ? " in place" : "", c.scaled ? " scaled" : "",
+                     c.kind == KernelKind::kLanes ? fmt::format(" {}", c.algorithm) : "", c.direct ? " direct" : "");
+}
+
+namespace {
+
+/// A case's ranks on a machine.
+class Run {
+ public:
+  Run(const KernelCase& c, std::uint64_t seed, bool checks_races) : c_(c), machine_({seed, checks_races}) {
+    if (c.kind == KernelKind::kLanes) lanes_.emplace(c, machine_);
+    for (int r = 0; r < c.ranks; ++r) make_rank(r);
+    for (auto& rank : ranks_) connect(*rank);
+    if (c.abort_at != 0) {
+      machine_.at_pass(c.abort_at, [this] {
+        for (auto& rank : ranks_) rank->abort_word = 1;
+      });
+    }
+  }
+
+  Outcome run() {
+    for (int call = 0; call < c_.calls; ++call) add_call(call);
+    Outcome outcome;
+    outcome.problem = machine_.run();
+    if (outcome.problem.empty()) outcome.problem = problem_;
+    for (const auto& rank : ranks_) {
+      outcome.failures.push_back(rank->failure);
+      outcome.states.push_back(rank->state);
+      outcome.output_written |=
+          std::any_of(rank->output, rank->output + rank->output_bytes, [](std::byte b) { return b != kPoison; });
+      outcome.oldest_flag = std::min(outcome.oldest_flag, oldest_flag(rank->home));
+    }
+    return outcome;
+  }
+
+ private:
+  /// In what peers write.
+  static std::uint64_t oldest_flag(const RankHome& home) {
+    const LineMemory& memory = home.line_memory;
+    std::uint64_t oldest = ~std::uint64_t{0};
+    for (std::uint64_t turn = 0; turn < LineMemory::kTurns; ++turn) {
+      for (std::uint32_t phase = 0; phase < LineMemory::kPhases; ++phase) {
+        for (std::uint32_t sender = 0; sender < home.ranks; ++sender) {
+          if (sender == home.rank) continue;
+          const std::uint64_t* const words = home.lines[home.rank] + memory.at(home.ranks, turn, phase, sender);
+          for (std::size_t w = 0; w < (memory.units + 1) * 2; ++w) oldest = std::min(oldest, words[w] >> 32);
+        }
+      }
+    }
+    return oldest;
+  }
+  std::size_t block_bytes() const { return c_.count * size_of(c_.dtype); }
+  std::byte* make_buffer(Rank& rank, std::size_t bytes, std::size_t skew, const char* name) {
+    rank.buffers.push_back(
+        std::make_unique<Buffer>(machine_, bytes, skew, fmt::format("rank {}'s {}", ranks_.size(), name)));
+    return rank.buffers.back()->data();
+  }
+  template <class T>
+  T* make_words(Rank& rank, std::size_t bytes, const char* name) {
+    return reinterpret_cast<T*>(make_buffer(rank, bytes, 0, name));
+  }
+
+  void make_rank(int r) {
+    auto rank = std::make_unique<Rank>();
+    const auto ranks = static_cast<std::uint32_t>(c_.ranks);
+    rank->home.rank = static_cast<std::uint32_t>(r);
+    rank->home.ranks = ranks;
+    rank->home.abort_word = &rank->abort_word;
+    rank->home.failure = &rank->failure;
+    rank->home.state = &rank->state;
+    rank->state.announced_sequence = rank->state.lines_sequence = c_.first_sequence;
+    const std::size_t message = c_.two_shot ? lines_share_bytes(block_bytes(), ranks) : block_bytes();
+    rank->home.line_memory.units = static_cast<std::uint32_t>((message + 7) / 8 + 3);
+    rank->home.boards[r] = make_words<protocol::AnnounceLine>(*rank, board_bytes(ranks), "board");
+    rank->home.closings[r] = make_words<std::uint64_t>(*rank, closing_bytes(ranks), "closings");
+    rank->home.lines[r] = make_words<std::uint64_t>(*rank, rank->home.line_memory.bytes(ranks), "lines");
+    machine_.add_buffer(&rank->state, sizeof rank->state, "state");
+    make_user_buffers(*rank, r);
+    ranks_.push_back(std::move(rank));
+  }
+  void make_user_buffers(Rank& rank, int r) {
+    rank.input_bytes = input_block_count(c_, r) * block_bytes();
+    rank.output_bytes = output_block_count(c_, r) * block_bytes();
+    if (!c_.in_place || rank.input_bytes == 0 || rank.output_bytes == 0) {
+      if (rank.input_bytes != 0) rank.input = make_buffer(rank, rank.input_bytes, c_.skew, "input");
+      if (rank.output_bytes != 0) rank.output = make_buffer(rank, rank.output_bytes, c_.skew, "output");
+    } else {
+      std::byte* const both = make_buffer(rank, std::max(rank.input_bytes, rank.output_bytes), c_.skew, "buffer");
+      const std::size_t own = static_cast<std::size_t>(r) * block_bytes();
+      rank.input = both + (rank.input_bytes < rank.output_bytes ? own : 0);
+      rank.output = both + (rank.output_bytes < rank.input_bytes ? own : 0);
+    }
+    if (rank.output) std::fill_n(rank.output, rank.output_bytes, kPoison);
+  }
+  void connect(Rank& rank) {
+    for (const auto& peer : ranks_) {
+      const std::uint32_t p = peer->home.rank;
+      rank.home.boards[p] = peer->home.boards[p];
+      rank.home.closings[p] = peer->home.closings[p];
+      rank.home.lines[p] = peer->home.lines[p];
+    }
+    homes_.push_back(&rank.home);
+  }
+
+  // Calls.
+
+  void add_call(int call) {
+    const bool fused = c_.fused;
+    for (int r = 0; r < c_.ranks; ++r) {
+      const std::size_t stream = fused ? 0 : static_cast<std::size_t>(r);
+      add_fill(stream, call, r);
+      if (!fused && r != c_.silent_rank) add_kernel(stream, r);
+    }
+    if (fused) add_kernel(0, 0);
+    if (c_.odd_rank >= 0 || c_.abort_at != 0) return;
+    for (int r = 0; r < c_.ranks; ++r) add_check(fused ? 0 : static_cast<std::size_t>(r), call, r);
+  }
+  /// What the rank's stream does before the call.
+  void add_fill(std::size_t stream, int call, int r) {
+    auto bytes = std::make_shared<std::vector<std::byte>>();
+    for (std::uint32_t b = 0; b < input_block_count(c_, r); ++b) {
+      const auto block = input_block(c_, call, r, b);
+      bytes->insert(bytes->end(), block.begin(), block.end());
+    }
+    machine_.add_launch(stream, {1, 32}, 0, [this, r, bytes](sim::BlockThread& t, void*) {
+      const Rank& rank = *ranks_[static_cast<std::size_t>(r)];
+      for (std::size_t i = t.index(); i < rank.output_bytes; i += t.count()) t.store(rank.output + i, kPoison);
+      t.sync();
+      for (std::size_t i = t.index(); i < rank.input_bytes; i += t.count()) t.store(rank.input + i, (*bytes)[i]);
+    });
+  }
+  void add_check(std::size_t stream, int call, int r) {
+    auto expected = std::make_shared<std::vector<std::byte>>(expected_output(c_, call, r));
+    machine_.add_launch(stream, {1, 1}, 0, [this, call, r, expected](sim::BlockThread& t, void*) {
+      const Rank& rank = *ranks_[static_cast<std::size_t>(r)];
+      for (std::size_t i = 0; i < expected->size() && problem_.empty(); ++i) {
+        const std::byte found = t.load(rank.output + i);
+        if (found == (*expected)[i]) continue;
+        problem_ =
+            fmt::format("call {} rank {}: byte {} (element {}) is {:#04x}, not {:#04x}", call, r, i,
+                        i / size_of(c_.dtype), static_cast<unsigned>(found), static_cast<unsigned>((*expected)[i]));
+      }
+    });
+  }
+
+  Factor factor(int r) const { return {factor_bits(c_, r), false}; }
+  std::int32_t divisor() const { return c_.op == ReduceOp::kAverage ? c_.ranks : 0; }
+  ReduceOp op() const { return c_.op == ReduceOp::kAverage ? ReduceOp::kSum : c_.op; }
+  std::uint32_t fingerprint(int r) const { return r == c_.odd_rank ? kFingerprint + 2 : kFingerprint; }
+  AnnouncedBuffers announced(int r) const {
+    const Rank& rank = *ranks_[static_cast<std::size_t>(r)];
+    AnnouncedBuffers made;
+    made.own.input.offset = reinterpret_cast<std::uint64_t>(rank.input);
+    made.own.output.offset = reinterpret_cast<std::uint64_t>(rank.output);
+    made.fingerprint = fingerprint(r);
+    return made;
+  }
+  void add_kernel(std::size_t stream, int r) {
+    if (c_.kind == KernelKind::kFold) return add_fold(stream, r);
+    if (c_.kind == KernelKind::kLines) return add_lines(stream, r);
+    add_lanes(stream, r);
+  }
+  void add_fold(std::size_t stream, int r) {
+    FoldLaunch launch;
+    launch.home = c_.fused ? nullptr : &ranks_[static_cast<std::size_t>(r)]->home;
+    launch.call_count = c_.calls_in_launch;
+    launch.announced = announced(r);
+    for (std::uint32_t k = 0; k < c_.calls_in_launch; ++k) fill_call(launch, k, r);
+    machine_.add_launch(stream, {c_.blocks * c_.calls_in_launch, c_.threads}, fold_shared_bytes(),
+                        fold_body(c_.dtype, launch));
+  }
+  /// The k-th part of the elements, the last one being the longest.
+  void fill_call(FoldLaunch& launch, std::uint32_t k, int r) {
+    const std::uint64_t part = c_.count / c_.calls_in_launch;
+    const std::size_t offset = k * part * size_of(c_.dtype);
+    FoldCall& call = launch.calls[k];
+    call.collective = c_.collective;
+    call.op = op();
+    call.scaled = c_.scaled;
+    call.root = static_cast<std::uint32_t>(c_.root);
+    call.divisor = divisor();
+    call.ranks = static_cast<std::uint32_t>(c_.ranks);
+    call.first_block = k * c_.blocks;
+    call.block_count = c_.blocks;
+    call.count = k + 1 == c_.calls_in_launch ? c_.count - k * part : part;
+    for (int p = 0; p < c_.ranks; ++p) {
+      if (!c_.fused && p != r) continue;
+      const Rank& rank = *ranks_[static_cast<std::size_t>(p)];
+      call.inputs[p] = rank.input ? rank.input + offset : nullptr;
+      call.outputs[p] = rank.output ? rank.output + offset : nullptr;
+      launch.factors[p] = factor(p);
+    }
+  }
+  void add_lines(std::size_t stream, int r) {
+    const Rank& rank = *ranks_[static_cast<std::size_t>(r)];
+    LinesLaunch launch;
+    launch.home = &rank.home;
+    launch.collective = c_.collective;
+    launch.op = op();
+    launch.two_shot = c_.two_shot;
+    launch.scaled = c_.scaled;
+    launch.root = static_cast<std::uint32_t>(c_.root);
+    launch.divisor = divisor();
+    launch.fingerprint = fingerprint(r);
+    launch.count = c_.count;
+    launch.input = rank.input;
+    launch.output = rank.output;
+    launch.factor = factor(r);
+    machine_.add_launch(stream, {c_.blocks, c_.threads}, 16, lines_body(c_.dtype, launch));
+  }
+  void add_lanes(std::size_t stream, int r) {
+    LanesLaunch launch;
+    const auto rank = static_cast<std::size_t>(r);
+    launch.homes = c_.fused ? homes_.data() : nullptr;
+    launch.home = &ranks_[rank]->home;
+    launch.lanes = lanes_->homes(r);
+    launch.programs = lanes_->programs(r);
+    launch.launch_ranks = c_.fused ? static_cast<std::uint32_t>(c_.ranks) : 1;
+    launch.blocks_per_rank = lanes_->blocks_per_rank();
+    launch.rows = c_.rows;
+    launch.direct = c_.direct;
+    launch.lines = c_.lines;
+    launch.wide_wire = c_.wide_wire;
+    launch.announces = c_.direct && !c_.fused;
+    launch.scaled = c_.scaled;
+    launch.op = op();
+    launch.divisor = divisor();
+    launch.tiling = lanes_->tiling();
+    launch.slot_shape = lanes_->slots();
+    launch.line_shape = lanes_->line_shape();
+    launch.announced = announced(r);
+    for (std::size_t p = 0; p < ranks_.size(); ++p) {
+      if (!c_.fused && p != rank) continue;
+      launch.inputs[p] = ranks_[p]->input;
+      launch.outputs[p] = ranks_[p]->output;
+      launch.factors[p] = factor(static_cast<int>(p));
+    }
+    machine_.add_launch(stream, {launch.launch_ranks * launch.blocks_per_rank, c_.threads}, lanes_shared_bytes(),
+                        lanes_body(c_.dtype, launch));
+  }
+
+  const KernelCase& c_;
+  sim::BlockMachine machine_;
+  std::optional<LaneSetup> lanes_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<const RankHome*> homes_;
+  std::string problem_;
+};
+
+}  // namespace
+
+Outcome run_case(const KernelCase& c, std::uint64_t seed, bool checks_races) {
+  return Run(c, seed, checks_races).run();
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,282 @@
+// gpu-bench: what communicators on one GPU cost, each figure beside its ceiling measured in the same run. All ranks are in this process and
+// on device 0. Prints a line per goal, writes JSON, and ends with 1 if a goal is missed.
+#include "gpu.h"
+
+#include <fmt/format.h>
+#include <nccl.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+namespace tutti::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double us_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+struct Options {
+  bool smoke = false;  ///< tiny, and no goal: that it runs
+  std::string json;
+  std::string commit = "unknown";
+};
+
+/// Median time of one, when `each` of them are given to `stream` and then waited for.
+double median_us(CUstream stream, int repeats, int each, const std::function<void()>& give) {
+  std::vector<double> times;
+  for (int i = -2; i < repeats; ++i) {
+    const auto start = Clock::now();
+    for (int k = 0; k < each; ++k) give();
+    Gpu::get().wait(stream);
+    if (i >= 0) times.push_back(us_since(start) / each);
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+void must(ncclResult_t result) {
+  if (result == ncclSuccess) return;
+  fmt::print(stderr, "{}\n", ncclGetLastError(nullptr));
+  std::exit(1);
+}
+
+class Memory {
+ public:
+  explicit Memory(std::size_t bytes) : data_(Gpu::get().allocate(bytes)) {}
+  ~Memory() { Gpu::get().release(data_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  void* data_;
+};
+
+/// All ranks on one stream, as a thread that holds them all would have them.
+class Crew {
+ public:
+  Crew(int ranks, std::size_t bytes) : comms_(static_cast<std::size_t>(ranks)) {
+    const std::vector<int> devices(comms_.size(), 0);
+    must(ncclCommInitAll(comms_.data(), ranks, devices.data()));
+    for (int r = 0; r < ranks; ++r) {
+      in_.push_back(std::make_unique<Memory>(bytes));
+      out_.push_back(std::make_unique<Memory>(bytes));
+      // No zeros: what is summed must be as irregular as a user's.
+      std::vector<float> values(bytes / 4);
+      std::uint32_t random = 12345u + static_cast<std::uint32_t>(r);
+      for (float& v : values) v = static_cast<float>((random = random * 1664525u + 1013904223u) >> 8) * 0x1p-24f;
+      Gpu::get().copy(in_.back()->data(), values.data(), values.size() * 4);
+    }
+    stream_ = Gpu::get().make_stream();
+  }
+  ~Crew() {
+    for (ncclComm_t comm : comms_) ncclCommDestroy(comm);
+    Gpu::get().destroy(stream_);
+  }
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  CUstream stream() const { return stream_; }
+  void* in(std::size_t r) const { return in_[r]->data(); }
+  void* out(std::size_t r) const { return out_[r]->data(); }
+  void all_reduce(std::size_t bytes, ncclDataType_t type) const {
+    must(ncclGroupStart());
+    for (std::size_t r = 0; r < comms_.size(); ++r) {
+      must(ncclAllReduce(in(r), out(r), bytes / (type == ncclBfloat16 ? 2 : 4), type, ncclSum, comms_[r], stream_));
+    }
+    must(ncclGroupEnd());
+  }
+  void reduce(std::size_t bytes, ncclDataType_t type) const {
+    must(ncclGroupStart());
+    for (std::size_t r = 0; r < comms_.size(); ++r) {
+      must(ncclReduce(in(r), out(r), bytes / (type == ncclBfloat16 ? 2 : 4), type, ncclSum, 0, comms_[r], stream_));
+    }
+    must(ncclGroupEnd());
+  }
+
+ private:
+  std::vector<ncclComm_t> comms_;
+  std::vector<std::unique_ptr<Memory>> in_;
+  std::vector<std::unique_ptr<Memory>> out_;
+  CUstream stream_ = nullptr;
+};
+
+class Report {
+ public:
+  explicit Report(Options options) : options_(std::move(options)) {
+    const std::time_t now = std::time(nullptr);
+    char date[32] = {};
+    std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+    json_ = {{"date", date},
+             {"device", Gpu::get().name()},
+             {"driver", Gpu::get().driver_version()},
+             {"commit", options_.commit},
+             {"lines", nlohmann::json::array()}};
+    fmt::print("gpu-bench on {}, driver of CUDA {}, commit {}, {}\n", Gpu::get().name(), Gpu::get().driver_version(),
+               options_.commit, date);
+  }
+  /// At least `goal` of the ceiling.
+  void ratio(const std::string& what, double found, double ceiling, const char* unit, double goal) {
+    add(what, found, unit, ceiling, found / ceiling, goal, found / ceiling >= goal);
+  }
+  /// At most `goal`; `floor`: what nothing could be faster than here.
+  void at_most(const std::string& what, double found, const char* unit, double floor, double goal) {
+    add(what, found, unit, floor, floor > 0 ? found / floor : 0, goal, found <= goal);
+  }
+  void not_run(const std::string& what, const std::string& why) {
+    fmt::print("NOT RUN {:<58} {}\n", what, why);
+    json_["lines"].push_back({{"what", what}, {"not_run", why}});
+    ++missed_;
+  }
+  int finish() {
+    if (!options_.json.empty()) {
+      std::ofstream file(options_.json);
+      file << json_.dump(1) << "\n";
+      if (!file.flush()) {
+        fmt::print(stderr, "{} cannot be written\n", options_.json);
+        return 1;
+      }
+    }
+    fmt::print("{} goal(s) missed{}\n", missed_, options_.smoke ? " (not asked of a smoke run)" : "");
+    return missed_ == 0 || options_.smoke ? 0 : 1;
+  }
+
+ private:
+  void add(const std::string& what, double found, const char* unit, double ceiling, double ratio, double goal,
+           bool met) {
+    fmt::print("{:<7} {:<58} {:>9.2f} {:<5} ceiling {:>9.2f}  ratio {:>6.3f}  goal {}\n", met ? "ok" : "MISSED", what,
+               found, unit, ceiling, ratio, goal);
+    std::fflush(stdout);
+    json_["lines"].push_back({{"what", what},
+                              {"found", found},
+                              {"unit", unit},
+                              {"ceiling", ceiling},
+                              {"ratio", ratio},
+                              {"goal", goal},
+                              {"met", met}});
+    missed_ += met ? 0 : 1;
+  }
+  Options options_;
+  nlohmann::json json_;
+  int missed_ = 0;
+};
+
+/// Bytes read and written per second by the device's own copy.
+double copy_gbps(std::size_t bytes, int repeats) {
+  const Memory from(bytes);
+  const Memory to(bytes);
+  CUstream stream = Gpu::get().make_stream();
+  const double us = median_us(stream, repeats, 4, [&] { Gpu::get().copy(to.data(), from.data(), bytes, stream); });
+  Gpu::get().destroy(stream);
+  return 2.0 * static_cast<double>(bytes) / us / 1000;
+}
+
+void large(Report& report, const Options& o) {
+  const std::size_t bytes = o.smoke ? 1 << 16 : std::size_t{256} << 20;
+  const int repeats = o.smoke ? 3 : 20;
+  const double copy = copy_gbps(bytes, repeats);
+  for (const int ranks : {2, 4, 8}) {
+    const Crew crew(ranks, bytes);
+    for (const ncclDataType_t type : {ncclFloat32, ncclBfloat16}) {
+      const char* name = type == ncclFloat32 ? "float32" : "bfloat16";
+      double us = median_us(crew.stream(), repeats, 2, [&] { crew.reduce(bytes, type); });
+      report.ratio(fmt::format("sum of {} sources, {}, {} MiB each", ranks, name, bytes >> 20),
+                   (ranks + 1.0) * static_cast<double>(bytes) / us / 1000, copy, "GB/s", 0.92);
+      us = median_us(crew.stream(), repeats, 2, [&] { crew.all_reduce(bytes, type); });
+      report.ratio(fmt::format("all-reduce, {} ranks in one process, {}, {} MiB", ranks, name, bytes >> 20),
+                   2.0 * ranks * static_cast<double>(bytes) / us / 1000, copy, "GB/s", 0.85);
+    }
+  }
+  report.not_run("all-reduce, 4 processes, 256 MiB",
+                 "a communicator on GPU memory has all its ranks in one process today");
+}
+
+double graph_us(const Crew& crew, std::size_t bytes, int repeats, int each) {
+  const Gpu& gpu = Gpu::get();
+  gpu.begin_capture(crew.stream());
+  for (int i = 0; i < each; ++i) crew.all_reduce(bytes, ncclFloat32);
+  CUgraph graph = gpu.end_capture(crew.stream());
+  CUgraphExec executable = gpu.make_executable(graph);
+  const double us = median_us(crew.stream(), repeats, 1, [&] { gpu.launch(executable, crew.stream()); }) / each;
+  gpu.destroy(executable);
+  gpu.destroy(graph);
+  return us;
+}
+
+void small(Report& report, const Options& o) {
+  const Crew crew(8, std::size_t{1} << 20);
+  const int repeats = o.smoke ? 3 : 50;
+  // A copy of next to nothing, given and waited for alike: what any work on a stream costs.
+  const Memory from(64);
+  const Memory to(64);
+  const double floor =
+      median_us(crew.stream(), repeats, 50, [&] { Gpu::get().copy(to.data(), from.data(), 8, crew.stream()); });
+  for (const std::size_t bytes : {std::size_t{8}, std::size_t{1} << 10, std::size_t{16} << 10, std::size_t{1} << 20}) {
+    const double goal = bytes <= (16 << 10) ? 10 : 14;
+    report.at_most(fmt::format("all-reduce, 8 ranks, {} bytes, eager", bytes),
+                   median_us(crew.stream(), repeats, 50, [&] { crew.all_reduce(bytes, ncclFloat32); }), "us", floor,
+                   goal);
+    if (bytes > (16 << 10)) continue;
+    report.at_most(fmt::format("all-reduce, 8 ranks, {} bytes, one of 100 in a graph", bytes),
+                   graph_us(crew, bytes, repeats, 100), "us", floor, 6);
+  }
+}
+
+void start(Report& report) {
+  const std::vector<int> devices(8, 0);
+  std::vector<ncclComm_t> comms(8);
+  const std::size_t before = Gpu::get().free_bytes();
+  const auto begin = Clock::now();
+  must(ncclCommInitAll(comms.data(), 8, devices.data()));
+  report.at_most("init of 8 ranks, the kernels' loading included", us_since(begin) / 1000, "ms", 0, 300);
+  const std::size_t after = Gpu::get().free_bytes();
+  if (before != 0) {
+    report.at_most("device memory per rank", static_cast<double>(before - std::min(before, after)) / 8 / (1 << 20),
+                   "MiB", 0, 8);
+  }
+  for (ncclComm_t comm : comms) must(ncclCommDestroy(comm));
+}
+
+int run(const Options& options) {
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  setenv("TUTTI_DEVICE", "cuda", 1);
+  if (const std::string reason = Gpu::why_not(); !reason.empty()) {
+    fmt::print("skipped: {}\n", reason);
+    return 77;
+  }
+  Report report(options);
+  start(report);
+  large(report, options);
+  small(report, options);
+  return report.finish();
+}
+
+}  // namespace
+}  // namespace tutti::test
+
+int main(int argc, char** argv) {
+  tutti::test::Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--smoke") {
+      options.smoke = true;
+    } else if (word == "--json" && i + 1 < argc) {
+      options.json = argv[++i];
+    } else if (word == "--commit" && i + 1 < argc) {
+      options.commit = argv[++i];
+    } else {
+      fmt::print(stderr, "usage: gpu-bench [--smoke] [--json FILE] [--commit NAME]\n");
+      return 2;
+    }
+  }
+  return tutti::test::run(options);
+}

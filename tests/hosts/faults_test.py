@@ -1,0 +1,277 @@
+"""Faults over TCP between network namespaces: dead and stopped ranks, links that go down, strangers on the port, wrong keys.
+
+usage: faults_test.py LIBRARY [CASE]
+"""
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import namespaces  # noqa: E402
+
+RANK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank.py")
+SKIPPED = 77
+
+
+class Job:
+    """`ranks` processes, one per host by turns; what they print is kept by rank."""
+
+    def __init__(self, hosts, library, ranks, seconds, env=None, id_file=None, count=50000, first=0, last=None):
+        self.hosts = hosts
+        self.folder = tempfile.TemporaryDirectory()
+        self.id_file = id_file or os.path.join(self.folder.name, "id")
+        self.text = {}
+        self.processes = {}
+        self.command = lambda rank: [sys.executable, RANK, library, str(rank), str(ranks), self.id_file, str(seconds),
+                                     str(count)]
+        self.env = env or {}
+        for rank in range(first, ranks if last is None else last):
+            self.begin(rank)
+
+    def begin(self, rank, env=None):
+        self.text[rank] = ""
+        self.processes[rank] = self.hosts.start(rank % len(self.hosts.names), self.command(rank),
+                                                dict(self.env, **(env or {})), stdout=-1, text=False)
+
+    def read(self, until, limit_s):
+        """Takes what ranks print until `until()` or the time is over; True for the former."""
+        end = time.monotonic() + limit_s
+        while not until():
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            files = {p.stdout: rank for rank, p in self.processes.items() if not p.stdout.closed}
+            if not files:
+                return until()
+            ready, _, _ = select.select(list(files), [], [], min(left, 0.2))
+            for file in ready:
+                some = os.read(file.fileno(), 65536)
+                self.text[files[file]] += some.decode()
+                if not some:
+                    file.close()
+        return True
+
+    def wait_ready(self, ranks=None, limit_s=30):
+        wanted = list(self.processes) if ranks is None else ranks
+        if not self.read(lambda: all("ready" in self.text[r] for r in wanted), limit_s):
+            raise AssertionError(f"not all ranks are ready after {limit_s} s: {self.text}")
+
+    def results(self, ranks, limit_s):
+        """The last lines of these ranks, when they have ended."""
+        def over():
+            whole = {r: self.text[r].split("\n")[:-1] for r in ranks}
+            return all(any(line.startswith(("done", "failed")) for line in whole[r]) for r in ranks)
+        if not self.read(over, limit_s):
+            raise AssertionError(f"ranks {ranks} have not ended after {limit_s} s: {self.text}")
+        return {r: self.text[r].strip().splitlines()[-1] for r in ranks}
+
+    def end(self):
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            process.stdout.close()
+        self.folder.cleanup()
+
+
+def expect_done(results):
+    for rank, line in results.items():
+        assert line.startswith("done"), f"rank {rank}: {line}"
+
+
+def expect_failed(results, *parts, code=6):
+    for rank, line in results.items():
+        assert line.startswith(f"failed {code} "), f"rank {rank}: {line}"
+        for part in parts:
+            assert part in line, f'rank {rank}: "{part}" is missing in: {line}'
+
+
+def case_killed(hosts, library):
+    """A rank that is killed is named by all others at once."""
+    job = Job(hosts, library, 4, 60)
+    job.wait_ready()
+    job.processes[2].send_signal(signal.SIGKILL)
+    expect_failed(job.results([0, 1, 3], 10), "rank 2", "ended without leaving")
+    job.end()
+
+
+def case_killed_host(hosts, library):
+    """All ranks of a host at once."""
+    job = Job(hosts, library, 8, 60)
+    job.wait_ready()
+    for rank in (3, 7):
+        job.processes[rank].send_signal(signal.SIGKILL)
+    expect_failed(job.results([0, 1, 2, 4, 5, 6], 10), "ended without leaving")
+    job.end()
+
+
+def case_stopped(hosts, library):
+    """A rank that is stopped is named after TUTTI_HEARTBEAT_TIMEOUT_S, and finds that out when it goes on."""
+    job = Job(hosts, library, 3, 60, {"TUTTI_HEARTBEAT_TIMEOUT_S": "2"})
+    job.wait_ready()
+    job.processes[1].send_signal(signal.SIGSTOP)
+    stopped = time.monotonic()
+    expect_failed(job.results([0, 2], 15), "rank 1", "TUTTI_HEARTBEAT_TIMEOUT_S")
+    took = time.monotonic() - stopped
+    assert took > 1.5, f"after {took:.1f} s"
+    job.processes[1].send_signal(signal.SIGCONT)
+    expect_failed(job.results([1], 15))
+    job.end()
+
+
+def case_stopped_for_a_debugger(hosts, library):
+    """TUTTI_HEARTBEAT_TIMEOUT_S=0: nobody minds."""
+    job = Job(hosts, library, 2, 5, {"TUTTI_HEARTBEAT_TIMEOUT_S": "0"})
+    job.wait_ready()
+    job.processes[1].send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    job.processes[1].send_signal(signal.SIGCONT)
+    expect_done(job.results([0, 1], 30))
+    job.end()
+
+
+def case_link_down_and_back(hosts, library):
+    """A link that is down for 4 s is survived, with the right sums."""
+    job = Job(hosts, library, 3, 9)
+    job.wait_ready()
+    hosts.link(1, "down")
+    time.sleep(4)
+    hosts.link(1, "up")
+    expect_done(job.results([0, 1, 2], 60))
+    job.end()
+
+
+def case_link_down(hosts, library):
+    """A link that stays down: both sides give up, and name somebody of the other."""
+    job = Job(hosts, library, 3, 60, {"TUTTI_HEARTBEAT_TIMEOUT_S": "2"})
+    job.wait_ready()
+    hosts.link(2, "down")
+    try:
+        expect_failed(job.results([0, 1, 2], 20), "TUTTI_HEARTBEAT_TIMEOUT_S")
+        expect_failed(job.results([0, 1], 1), "rank 2")
+    finally:
+        hosts.link(2, "up")
+        job.end()
+
+
+def port_of(id_file):
+    with open(id_file, "rb") as file:
+        return struct.unpack_from("<H", file.read(), 12)[0]
+
+
+def case_strangers(hosts, library):
+    """Garbage, half-open connections and a port scan on the root's port while the job starts."""
+    job = Job(hosts, library, 3, 1, last=1)
+    assert job.read(lambda: os.path.exists(job.id_file), 20)
+    port = port_of(job.id_file)
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    noise = random.Random(seed)
+    silent = []
+    for number in range(60):
+        stranger = socket.create_connection((hosts.address(0), port), timeout=5)
+        if number % 3 == 0:
+            silent.append(stranger)
+            continue
+        if number % 3 == 1:
+            stranger.sendall(noise.randbytes(noise.randrange(1, 5000)))
+        stranger.close()
+    for rank in (1, 2):
+        job.begin(rank)
+    expect_done(job.results([0, 1, 2], 40))
+    for stranger in silent:
+        stranger.close()
+    job.end()
+
+
+def case_wrong_version(hosts, library):
+    """An id of another version of the bootstrap is refused with both numbers."""
+    job = Job(hosts, library, 2, 1, last=1, env={"TUTTI_TIMEOUT_S": "5"})
+    assert job.read(lambda: os.path.exists(job.id_file), 20)
+    with open(job.id_file, "r+b") as file:
+        file.seek(8)
+        version = struct.unpack("<I", file.read(4))[0]
+        file.seek(8)
+        file.write(struct.pack("<I", version + 7))
+    job.begin(1)
+    expect_failed(job.results([1], 20), f"version {version + 7}", f"version {version}", code=5)
+    job.end()
+
+
+def case_named_root(hosts, library):
+    """NCCL_COMM_ID and TUTTI_SECRET, the last rank first."""
+    env = {"NCCL_COMM_ID": f"{hosts.address(0)}:{random.randrange(20000, 30000)}", "TUTTI_SECRET": "a word"}
+    job = Job(hosts, library, 3, 1, env, id_file="-", first=1)
+    time.sleep(0.5)
+    job.begin(0)
+    expect_done(job.results([0, 1, 2], 40))
+    job.end()
+
+
+def case_wrong_secret(hosts, library):
+    """A rank with another TUTTI_SECRET is told so; the others do not take it for one of theirs."""
+    env = {"NCCL_COMM_ID": f"{hosts.address(0)}:{random.randrange(20000, 30000)}", "TUTTI_SECRET": "a word",
+           "TUTTI_TIMEOUT_S": "6"}
+    job = Job(hosts, library, 2, 1, env, id_file="-", last=1)
+    job.begin(1, {"TUTTI_SECRET": "another"})
+    expect_failed(job.results([1], 20), "TUTTI_SECRET differs", code=5)
+    expect_failed(job.results([0], 20), "1 of 2 ranks did not come: rank 1")
+    job.end()
+
+
+def case_no_interface(hosts, library):
+    """A rule that admits nothing: what there is is listed."""
+    job = Job(hosts, library, 2, 1, {"NCCL_SOCKET_IFNAME": "=nothing0"}, last=1)
+    expect_failed(job.results([0], 20), "NCCL_SOCKET_IFNAME==nothing0", "eth0", code=5)
+    job.end()
+
+
+def case_one_machine(hosts, library):
+    """All ranks tell the same graph and certificate, in which each host has the interface that leads to the others."""
+    if not os.path.exists(os.path.join(os.path.dirname(library), "libtutti-topology.so")):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(hosts, library, 5, 1, {"TEST_TELL": os.path.join(folder, "told")})
+        expect_done(job.results(range(5), 40))
+        job.end()
+        told = []
+        for rank in range(5):
+            with open(os.path.join(folder, f"told.{rank}"), encoding="utf-8") as file:
+                told.append(file.read())
+    assert all(text == told[0] for text in told), "the ranks tell different things:\n" + "\n".join(told)
+    # A virtual cable is one of 10 Gbit/s, says the kernel. Four blocks: 4 x 1.25 / 6.
+    for part in ("nic eth0", "nic h3.eth0", "link h1.eth0 <-> network network 1.25", "# rank 4: ", "{ranks 0 4} | {rank 1} | {rank 2} | {rank 3}",
+                 "allow 0.8333 GB/s"):
+        assert part in told[0], f'"{part}" is missing in: {told[0]}'
+
+
+def main():
+    reason = namespaces.why_not()
+    if reason:
+        print("SKIPPED:", reason)
+        sys.exit(SKIPPED)
+    library = os.path.abspath(sys.argv[1])
+    wanted = sys.argv[2] if len(sys.argv) > 2 else ""
+    hosts = namespaces.Hosts(4)
+    failed = 0
+    for name, case in list(globals().items()):
+        if not name.startswith("case_") or wanted not in name:
+            continue
+        start = time.monotonic()
+        try:
+            case(hosts, library)
+            outcome = "ok"
+        except (AssertionError, OSError) as problem:
+            outcome = f"FAILED: {problem}"
+            failed += 1
+        print(f"{name[5:]:<28} {time.monotonic() - start:5.1f} s  {outcome}", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+main()

@@ -1,0 +1,144 @@
+"""Jobs over several hosts as launchers start them, in network namespaces: torchrun's and srun's variables, and Open MPI's mpirun.
+
+usage: launch_test.py TUTTI_PERF [CASE]
+"""
+import json
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import namespaces  # noqa: E402
+
+SKIPPED = 77
+HOSTS = 2
+PER_HOST = 2
+RANKS = HOSTS * PER_HOST
+LIMIT_S = 60
+
+
+class Skipped(Exception):
+    pass
+
+
+def perf_command(perf, report):
+    return [perf, "all_reduce", "-b", "8", "-e", "64K", "-f", "64", "-n", "3", "-w", "1", "--json", report]
+
+
+def check_report(report, text):
+    """Four ranks, right sums, and bytes that crossed the network."""
+    with open(report, encoding="utf-8") as file:
+        rows = json.load(file)
+    assert len(rows) == 6, f"{len(rows)} rows: {text}"
+    for row in rows:
+        assert row["ranks"] == RANKS and row["wrong"] == 0, row
+        assert row["transport"] == "tcp" and row["wire_bytes"] > 0, row
+
+
+def without_launchers():
+    """This process's environment without what a launcher around the tests may have left there."""
+    prefixes = ("OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "NCCL_", "TUTTI_")
+    exact = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return {k: v for k, v in os.environ.items() if not k.startswith(prefixes) and k not in exact}
+
+
+def run_ranks(hosts, perf, variables_of):
+    """A process for each rank with the variables that its launcher would set. The last rank comes first."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report.json")
+        ranks = []
+        try:
+            for rank in reversed(range(RANKS)):
+                host = rank // PER_HOST
+                environment = dict(without_launchers(), NCCL_HOSTID=f"host-{host}", **variables_of(rank, host))
+                ranks.append(subprocess.Popen(
+                    ["ip", "netns", "exec", hosts.names[host], *perf_command(perf, report)], env=environment,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+            end = time.monotonic() + LIMIT_S
+            texts = [process.communicate(timeout=max(1, end - time.monotonic()))[0] for process in ranks]
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
+        text = "".join(texts)
+        assert all(process.returncode == 0 for process in ranks), text
+        check_report(report, text)
+
+
+def case_torchrun(hosts, perf):
+    """What torchrun sets: MASTER_ADDR says where the ranks meet."""
+    port = random.randrange(20000, 30000)
+    run_ranks(hosts, perf, lambda rank, host: {
+        "RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank % PER_HOST), "LOCAL_WORLD_SIZE": str(PER_HOST),
+        "MASTER_ADDR": hosts.address(0), "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "job",
+        "TORCHELASTIC_RESTART_COUNT": "0"})
+
+
+def case_srun(hosts, perf):
+    """What srun sets, and TUTTI_RENDEZVOUS."""
+    port = random.randrange(20000, 30000)
+    run_ranks(hosts, perf, lambda rank, host: {
+        "SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_NTASKS": str(RANKS),
+        "SLURM_STEP_NUM_TASKS": str(RANKS), "SLURM_LOCALID": str(rank % PER_HOST), "SLURM_NODEID": str(host),
+        "SLURM_NNODES": str(HOSTS), "TUTTI_RENDEZVOUS": f"tcp:{hosts.address(0)}:{port}", "TUTTI_SECRET": "a word"})
+
+
+def case_mpirun(hosts, perf):
+    """Open MPI's own launcher, with 'ip netns exec' in ssh's place."""
+    mpirun = shutil.which("mpirun.openmpi") or shutil.which("orterun")
+    if not mpirun:
+        raise Skipped("there is no mpirun of Open MPI")
+    with tempfile.TemporaryDirectory() as folder:
+        # As ssh: HOST COMMAND...; the command is a line for a shell.
+        agent = os.path.join(folder, "agent")
+        with open(agent, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\nhost=$1\nshift\ncase $host in\n")
+            for number, name in enumerate(hosts.names):
+                file.write(f"  {hosts.address(number)}) exec ip netns exec {name} env NCCL_HOSTID=host-{number} /bin/sh -c \"$*\" ;;\n")
+            file.write("esac\necho \"no such host: $host\" >&2\nexit 1\n")
+        os.chmod(agent, stat.S_IRWXU)
+        report = os.path.join(folder, "report.json")
+        port = random.randrange(20000, 30000)
+        list_of_hosts = ",".join(f"{hosts.address(host)}:{PER_HOST}" for host in range(HOSTS))
+        # mpirun itself runs outside of both, on the bridge.
+        command = [mpirun, "--allow-run-as-root", "--oversubscribe", "-np", str(RANKS), "-H", list_of_hosts,
+                   "--mca", "plm_rsh_agent", agent, "--mca", "plm", "rsh", "--mca", "oob_tcp_if_include", f"{hosts.net}.0/24",
+                   "--mca", "routed", "direct", "-x", f"TUTTI_RENDEZVOUS=tcp:{hosts.address(0)}:{port}",
+                   *perf_command(perf, report)]
+        done = subprocess.run(command, env=dict(without_launchers(), LC_ALL="C.UTF-8"), stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False)
+        assert done.returncode == 0, done.stdout
+        check_report(report, done.stdout)
+
+
+def main():
+    reason = namespaces.why_not()
+    if reason:
+        print("SKIPPED:", reason)
+        sys.exit(SKIPPED)
+    perf = os.path.abspath(sys.argv[1])
+    wanted = sys.argv[2] if len(sys.argv) > 2 else ""
+    hosts = namespaces.Hosts(HOSTS)
+    failed = 0
+    for name, case in list(globals().items()):
+        if not name.startswith("case_") or wanted not in name:
+            continue
+        start = time.monotonic()
+        try:
+            case(hosts, perf)
+            outcome = "ok"
+        except Skipped as why:
+            outcome = f"skipped: {why}"
+        except (AssertionError, OSError, KeyError, TypeError, subprocess.SubprocessError) as problem:
+            outcome = f"FAILED: {problem!r}"
+            failed += 1
+        print(f"{name[5:]:<12} {time.monotonic() - start:5.1f} s  {outcome}", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+main()

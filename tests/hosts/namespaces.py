@@ -1,0 +1,73 @@
+"""Hosts in a box: network namespaces on one bridge, taken away again whatever happens."""
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+
+def why_not():
+    """Why no namespaces can be made here; "" if they can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "there is no ip command (iproute2)"
+    probe = f"tutti-probe-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
+    if made.returncode != 0:
+        return "ip netns add: " + made.stderr.strip()
+    subprocess.run(["ip", "netns", "del", probe], check=False)
+    return ""
+
+
+class Hosts:
+    """`count` namespaces with the addresses 10.x.y.1 and so on; the bridge, in this namespace, has 10.x.y.254."""
+
+    def __init__(self, count):
+        number = os.getpid()
+        self.names = [f"tutti-{number}-{host}" for host in range(count)]
+        self.bridge = f"ttb{number % 100000}"
+        self.net = f"10.{64 + number % 128}.{number // 128 % 256}"
+        self.links = [f"tt{number % 100000}-{host}" for host in range(count)]
+        atexit.register(self.remove)
+        for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(sign, lambda *_: sys.exit(1))
+        self.ip("link", "add", self.bridge, "type", "bridge")
+        self.ip("addr", "add", f"{self.net}.254/24", "dev", self.bridge)
+        self.ip("link", "set", self.bridge, "up")
+        for host, name in enumerate(self.names):
+            self.ip("netns", "add", name)
+            self.ip("link", "add", self.links[host], "type", "veth", "peer", "name", "eth0", "netns", name)
+            self.ip("link", "set", self.links[host], "master", self.bridge, "up")
+            self.ip("-n", name, "addr", "add", f"{self.net}.{host + 1}/24", "dev", "eth0")
+            self.ip("-n", name, "link", "set", "eth0", "up")
+            self.ip("-n", name, "link", "set", "lo", "up")
+
+    def ip(self, *words):
+        subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+    def address(self, host):
+        return f"{self.net}.{host + 1}"
+
+    def link(self, host, state):
+        """The cable of a host: "up" or "down"."""
+        self.ip("link", "set", self.links[host], state)
+
+    def start(self, host, command, env=None, **more):
+        """A process on a host. Its network is the namespace's, its host name is told by NCCL_HOSTID."""
+        surroundings = dict(os.environ, NCCL_HOSTID=f"host-{host}", **(env or {}))
+        return subprocess.Popen(["ip", "netns", "exec", self.names[host], *command], env=surroundings, **more)
+
+    def remove(self):
+        for name in self.names:
+            pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout
+            for pid in pids.split():
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        for link in self.links:
+            subprocess.run(["ip", "link", "del", link], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", self.bridge], capture_output=True, check=False)

@@ -1,0 +1,367 @@
+// A rank of an MPI program that uses Tutti too: what the application does to MPI is the case. Built once with each MPI. Every rank
+// prints lines of its own: "rank 2 transport mpi".
+//
+// usage: mpi-client LEVEL CASE [RANKS_PER_HOST]
+//   LEVEL  none, single, funneled, serialized, multiple: how MPI is initialised
+//   CASE   checks, subset, ahead, idle, killed, abort, open-at-finalize
+// The ranks believe that they are on hosts of RANKS_PER_HOST (default 1) ranks each.
+#include <mpi.h>
+#include <nccl.h>
+#include <tutti/launch.h>
+#include <tutti/tutti.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+// What the plug-in calls, counted: the program's symbols go before the library's.
+
+static std::atomic<long> mpi_calls{0};
+
+extern "C" {
+int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
+  ++mpi_calls;
+  return PMPI_Isend(data, count, type, to, tag, comm, request);
+}
+int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
+  ++mpi_calls;
+  return PMPI_Irecv(data, count, type, from, tag, comm, request);
+}
+int MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
+  ++mpi_calls;
+  return PMPI_Test(request, done, status);
+}
+int MPI_Cancel(MPI_Request* request) {
+  ++mpi_calls;
+  return PMPI_Cancel(request);
+}
+int MPI_Wait(MPI_Request* request, MPI_Status* status) {
+  ++mpi_calls;
+  return PMPI_Wait(request, status);
+}
+int MPI_Comm_free(MPI_Comm* comm) {
+  ++mpi_calls;
+  return PMPI_Comm_free(comm);
+}
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+int me = 0;
+int world = 1;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+template <class... Args>
+void say(const char* format, Args... args) {
+  char text[2048];
+  std::snprintf(text, sizeof(text), format, args...);
+  // To the file too: of ranks that outlive another, mpiexec loses what they print.
+  const std::string line = "rank " + std::to_string(me) + " " + text + "\n";
+  std::fputs(line.c_str(), stdout);
+  std::fflush(stdout);
+  const char* const path = std::getenv("TEST_LINES");
+  std::FILE* const file = path == nullptr ? nullptr : std::fopen(path, "a");
+  if (file == nullptr) return;
+  std::setvbuf(file, nullptr, _IOFBF, 4096);
+  std::fputs(line.c_str(), file);
+  std::fclose(file);
+}
+
+[[noreturn]] void fail(const std::string& what) {
+  say("FAILED %s", what.c_str());
+  std::_Exit(9);
+}
+
+void check(ncclResult_t result, const char* what) {
+  if (result != ncclSuccess) fail(std::string(what) + ": " + ncclGetLastError(nullptr));
+}
+
+void expect(bool fine, const std::string& what) {
+  if (!fine) fail(what);
+}
+
+ncclUniqueId share_id(bool with_mpi) {
+  ncclUniqueId id;
+  if (!with_mpi) {
+    tuttiLaunchInfo_t info;
+    check(tuttiLaunchDetect(&info), "tuttiLaunchDetect");
+    check(tuttiLaunchUniqueId(&info, &id), "tuttiLaunchUniqueId");
+    return id;
+  }
+  if (me == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  MPI_Bcast(&id, sizeof(id), MPI_BYTE, 0, MPI_COMM_WORLD);
+  return id;
+}
+
+/// Of rank 0, to those who must not use MPI any more; TEST_ID_FILE is where.
+ncclUniqueId share_id_by_file() {
+  const std::string path = std::getenv("TEST_ID_FILE");
+  ncclUniqueId id;
+  if (me == 0) {
+    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    std::FILE* const file = std::fopen((path + ".new").c_str(), "wb");
+    expect(file != nullptr && std::fwrite(&id, sizeof(id), 1, file) == 1 && std::fclose(file) == 0, "write " + path);
+    expect(std::rename((path + ".new").c_str(), path.c_str()) == 0, "rename " + path);
+    return id;
+  }
+  for (const auto start = Clock::now(); seconds_since(start) < 30;) {
+    if (std::FILE* const file = std::fopen(path.c_str(), "rb")) {
+      expect(std::fread(&id, sizeof(id), 1, file) == 1, "read " + path);
+      std::fclose(file);
+      return id;
+    }
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  fail("no " + path);
+}
+
+/// Ends the process where the communicator is refused.
+ncclComm_t join(int ranks, int rank, const ncclUniqueId& id, bool with_mpi) {
+  ncclComm_t comm = nullptr;
+  const ncclResult_t result = ncclCommInitRank(&comm, ranks, id, rank);
+  if (result != ncclSuccess) {
+    say("refused %d %s", static_cast<int>(result), ncclGetLastError(nullptr));
+    if (with_mpi) MPI_Finalize();
+    std::exit(0);
+  }
+  const char* transport = "";
+  check(tuttiCommTransport(comm, &transport), "tuttiCommTransport");
+  say("transport %s", transport);
+  return comm;
+}
+
+std::vector<float> input_of(int rank, std::size_t count) {
+  std::vector<float> data(count);
+  for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(rank * 7 + static_cast<int>(i % 1013));
+  return data;
+}
+
+void check_collectives(ncclComm_t comm, int ranks, int rank, std::size_t count) {
+  const auto n = static_cast<std::size_t>(ranks);
+  const std::string where = " of " + std::to_string(count) + " elements";
+  std::vector<float> in = input_of(rank, count * n);
+  std::vector<float> out(count * n, -1);
+  const auto sum_at = [&](std::size_t i) {
+    float sum = 0;
+    for (int r = 0; r < ranks; ++r) sum += static_cast<float>(r * 7 + static_cast<int>(i % 1013));
+    return sum;
+  };
+  check(ncclAllReduce(in.data(), out.data(), count, ncclFloat, ncclSum, comm, nullptr), "all_reduce");
+  for (std::size_t i = 0; i < count; ++i) expect(out[i] == sum_at(i), "all_reduce" + where);
+  check(ncclReduceScatter(in.data(), out.data(), count, ncclFloat, ncclSum, comm, nullptr), "reduce_scatter");
+  for (std::size_t i = 0; i < count; ++i)
+    expect(out[i] == sum_at(static_cast<std::size_t>(rank) * count + i), "reduce_scatter" + where);
+  check(ncclAllGather(in.data(), out.data(), count, ncclFloat, comm, nullptr), "all_gather");
+  for (int r = 0; r < ranks; ++r) {
+    const std::vector<float> wanted = input_of(r, count);
+    expect(count == 0 || std::memcmp(wanted.data(), &out[static_cast<std::size_t>(r) * count], count * 4) == 0,
+           "all_gather" + where);
+  }
+  for (int root = 0; root < ranks; ++root) {
+    const std::vector<float> wanted = input_of(root, count);
+    check(ncclBroadcast(in.data(), out.data(), count, ncclFloat, root, comm, nullptr), "broadcast");
+    expect(count == 0 || std::memcmp(wanted.data(), out.data(), count * 4) == 0, "broadcast" + where);
+    check(ncclReduce(in.data(), out.data(), count, ncclFloat, ncclSum, root, comm, nullptr), "reduce");
+    for (std::size_t i = 0; rank == root && i < count; ++i) expect(out[i] == sum_at(i), "reduce" + where);
+  }
+  // All to all, as a group of sends and receives.
+  check(ncclGroupStart(), "ncclGroupStart");
+  for (std::size_t r = 0; r < n; ++r) {
+    check(ncclSend(&in[r * count], count, ncclFloat, static_cast<int>(r), comm, nullptr), "ncclSend");
+    check(ncclRecv(&out[r * count], count, ncclFloat, static_cast<int>(r), comm, nullptr), "ncclRecv");
+  }
+  check(ncclGroupEnd(), "ncclGroupEnd");
+  for (std::size_t r = 0; r < n; ++r) {
+    const std::vector<float> wanted = input_of(static_cast<int>(r), count * n);
+    for (std::size_t i = 0; i < count; ++i)
+      expect(out[r * count + i] == wanted[static_cast<std::size_t>(rank) * count + i], "sends" + where);
+  }
+}
+
+void check_all(ncclComm_t comm, int ranks, int rank) {
+  for (const std::size_t count : {0ul, 1ul, 3ul, 100ul, 1000ul, 5001ul, 65536ul, 300007ul})
+    check_collectives(comm, ranks, rank, count);
+}
+
+/// A communicator, its halves, and two more of all ranks at once whose calls take turns.
+void case_checks(ncclComm_t comm, bool with_mpi) {
+  check_all(comm, world, me);
+  ncclComm_t half = nullptr;
+  check(ncclCommSplit(comm, me % 2, -me, &half, nullptr), "ncclCommSplit");
+  int rank = 0;
+  int ranks = 0;
+  check(ncclCommUserRank(half, &rank), "ncclCommUserRank");
+  check(ncclCommCount(half, &ranks), "ncclCommCount");
+  const char* transport = "";
+  check(tuttiCommTransport(half, &transport), "tuttiCommTransport");
+  say("half %s", transport);
+  check_all(half, ranks, rank);
+  const ncclUniqueId ids[2] = {share_id(with_mpi), share_id(with_mpi)};
+  ncclComm_t both[2] = {};
+  check(ncclGroupStart(), "ncclGroupStart");
+  for (int i = 0; i < 2; ++i) check(ncclCommInitRank(&both[i], world, ids[i], me), "ncclCommInitRank in a group");
+  check(ncclGroupEnd(), "ncclGroupEnd with two initialisations");
+  std::thread other([&] { check_all(both[1], world, me); });
+  check_all(both[0], world, me);
+  other.join();
+  for (ncclComm_t one : {both[1], half, both[0]}) check(ncclCommDestroy(one), "ncclCommDestroy");
+  check_collectives(comm, world, me, 5000);
+  check(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
+/// Odd ranks of the world only, the last first.
+void case_subset() {
+  ncclUniqueId id;
+  if (me == 1) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  MPI_Bcast(&id, sizeof(id), MPI_BYTE, 1, MPI_COMM_WORLD);
+  if (me % 2 == 0) return;
+  const int ranks = world / 2;
+  const int rank = ranks - 1 - me / 2;
+  ncclComm_t comm = join(ranks, rank, id, true);
+  check_all(comm, ranks, rank);
+  check(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
+/// Rank 0 broadcasts before the others come, and computes then: they must not have to wait for its next call.
+void case_ahead(ncclComm_t comm) {
+  constexpr int kCalls = 12;
+  constexpr std::size_t kBytes = 2048;
+  std::vector<char> data(kBytes);
+  check_collectives(comm, world, me, 100);
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (me != 0) std::this_thread::sleep_for(milliseconds(300));
+  const auto start = Clock::now();
+  for (int call = 0; call < kCalls; ++call) {
+    if (me == 0) std::ranges::fill(data, static_cast<char>(call + 1));
+    check(ncclBroadcast(data.data(), data.data(), kBytes, ncclChar, 0, comm, nullptr), "broadcast");
+    for (const char c : data) expect(c == static_cast<char>(call + 1), "broadcast ahead");
+  }
+  say("ahead %.3f s", seconds_since(start));
+  if (me == 0) std::this_thread::sleep_for(milliseconds(3000));
+  check(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
+/// Between calls nothing calls MPI.
+void case_idle(ncclComm_t comm) {
+  for (int round = 0; round < 5; ++round) check_collectives(comm, world, me, 20000);
+  MPI_Barrier(MPI_COMM_WORLD);
+  std::this_thread::sleep_for(milliseconds(200));
+  const long before = mpi_calls;
+  std::this_thread::sleep_for(milliseconds(500));
+  say("idle %ld calls", static_cast<long>(mpi_calls) - before);
+  MPI_Barrier(MPI_COMM_WORLD);
+  check_collectives(comm, world, me, 20000);
+  check(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
+/// Until a call fails; what it says.
+std::string call_until_failure(ncclComm_t comm, ncclResult_t* code) {
+  std::vector<float> data(30000, 1);
+  for (int call = 0;; ++call) {
+    if (me == 1 && call == 20) return "";
+    *code = ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat, ncclMax, comm, nullptr);
+    if (*code != ncclSuccess) return ncclGetLastError(comm);
+  }
+}
+
+/// Rank 1 is killed. The others find out, call MPI no more, and go on without it.
+void case_killed(ncclComm_t comm) {
+  ncclResult_t code = ncclSuccess;
+  const std::string why = call_until_failure(comm, &code);
+  if (me == 1) raise(SIGKILL);
+  const long before = mpi_calls;
+  say("failed %d %s", static_cast<int>(code), why.c_str());
+  std::this_thread::sleep_for(milliseconds(20));
+  say("quiet %ld calls", static_cast<long>(mpi_calls) - before);
+  const int rank = me < 1 ? me : me - 1;
+  ncclComm_t rest = nullptr;
+  check(ncclCommInitRank(&rest, world - 1, share_id_by_file(), rank), "ncclCommInitRank without the dead");
+  const char* transport = "";
+  check(tuttiCommTransport(rest, &transport), "tuttiCommTransport");
+  check_all(rest, world - 1, rank);
+  check(ncclCommDestroy(rest), "ncclCommDestroy");
+  check(ncclCommAbort(comm), "ncclCommAbort");
+  std::this_thread::sleep_for(milliseconds(200));
+  say("rest %s after %ld calls", transport, static_cast<long>(mpi_calls) - before);
+  // Nobody waits in MPI_Finalize for the dead.
+  std::_Exit(0);
+}
+
+/// Rank 1 aborts the communicator. MPI stays as usable as it was.
+void case_abort(ncclComm_t comm) {
+  ncclResult_t code = ncclSuccess;
+  const std::string why = call_until_failure(comm, &code);
+  if (me != 1) say("failed %d %s", static_cast<int>(code), why.c_str());
+  check(ncclCommAbort(comm), "ncclCommAbort");
+  ncclComm_t next = join(world, me, share_id(true), true);
+  check_all(next, world, me);
+  check(ncclCommDestroy(next), "ncclCommDestroy");
+}
+
+void case_open_at_finalize(ncclComm_t comm) {
+  check_collectives(comm, world, me, 5000);
+  MPI_Finalize();
+  const long before = mpi_calls;
+  float x = 1;
+  const ncclResult_t code = ncclAllReduce(&x, &x, 1, ncclFloat, ncclSum, comm, nullptr);
+  say("failed %d %s", static_cast<int>(code), ncclGetLastError(comm));
+  check(ncclCommAbort(comm), "ncclCommAbort");
+  say("finalized after %ld calls", static_cast<long>(mpi_calls) - before);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::map<std::string, int> levels = {{"single", MPI_THREAD_SINGLE},
+                                             {"funneled", MPI_THREAD_FUNNELED},
+                                             {"serialized", MPI_THREAD_SERIALIZED},
+                                             {"multiple", MPI_THREAD_MULTIPLE}};
+  const std::string level = argc > 1 ? argv[1] : "multiple";
+  const std::string name = argc > 2 ? argv[2] : "checks";
+  const int per_host = argc > 3 ? std::atoi(argv[3]) : 1;
+  const bool with_mpi = level != "none";
+  if (with_mpi) {
+    int provided = -1;
+    MPI_Init_thread(&argc, &argv, levels.at(level), &provided);
+    expect(provided == levels.at(level), "MPI gave another thread level than " + level);
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    MPI_Comm_size(MPI_COMM_WORLD, &world);
+  } else {
+    // Not by tuttiLaunchDetect: the library must not have read the environment yet.
+    const bool open_mpi = std::getenv("OMPI_COMM_WORLD_RANK") != nullptr;
+    me = std::atoi(std::getenv(open_mpi ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK"));
+    world = std::atoi(std::getenv(open_mpi ? "OMPI_COMM_WORLD_SIZE" : "PMI_SIZE"));
+  }
+  setenv("NCCL_HOSTID", ("host-" + std::to_string(me / per_host)).c_str(), 1);
+  if (name == "subset") {
+    case_subset();
+  } else {
+    ncclComm_t comm = join(world, me, share_id(with_mpi), with_mpi);
+    if (name == "checks") case_checks(comm, with_mpi);
+    if (name == "ahead") case_ahead(comm);
+    if (name == "idle") case_idle(comm);
+    if (name == "killed") case_killed(comm);
+    if (name == "abort") case_abort(comm);
+    if (name == "open-at-finalize") case_open_at_finalize(comm);
+  }
+  int over = 0;
+  MPI_Finalized(&over);
+  if (with_mpi && over == 0) MPI_Finalize();
+  say("done");
+  return 0;
+}

@@ -1,0 +1,215 @@
+"""Tutti within MPI programs, under mpirun: all four thread levels, what forces MPI or TCP, deaths, aborts, MPI_Finalize; and tutti-perf.
+
+usage: mpi_test.py KIND CLIENT TUTTI_PERF [CASE]     KIND: openmpi or mpich
+"""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+LEVELS = {"single": "MPI_THREAD_SINGLE", "funneled": "MPI_THREAD_FUNNELED", "serialized": "MPI_THREAD_SERIALIZED"}
+LIMIT_S = 100
+
+
+def launcher(kind, ranks, *more):
+    """mpirun's command line. `more`: options of its own."""
+    if kind == "mpich":
+        return [shutil.which("mpiexec.mpich") or "mpiexec.hydra", "-np", str(ranks), *more]
+    program = shutil.which("mpirun.openmpi") or "mpirun"
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [program, *as_root, "--oversubscribe", "--mca", "btl_base_warn_component_unused", "0", "-np", str(ranks), *more]
+
+
+class Run:
+    """One mpirun: its exit status, and its lines by rank."""
+
+    def __init__(self, kind, ranks, command, env=None, options=()):
+        # A machine that is busy with other things may keep ranks waiting.
+        surroundings = dict(os.environ, TUTTI_TIMEOUT_S="60", TUTTI_HEARTBEAT_TIMEOUT_S="40", **(env or {}))
+        for name in ("NCCL_HOSTID", "TUTTI_NET", "NCCL_DEBUG"):
+            if name not in (env or {}):
+                surroundings.pop(name, None)
+        self.ranks = ranks
+        with tempfile.TemporaryDirectory() as folder:
+            surroundings["TEST_LINES"] = os.path.join(folder, "lines")
+            self.done = subprocess.run([*launcher(kind, ranks, *options), *command], env=surroundings, capture_output=True,
+                                       text=True, timeout=LIMIT_S, check=False)
+            self.printed = ""
+            if os.path.exists(surroundings["TEST_LINES"]):
+                with open(surroundings["TEST_LINES"], encoding="utf-8") as file:
+                    self.printed = file.read()
+        self.text = self.printed + self.done.stdout + self.done.stderr
+
+    def lines(self, word):
+        """{rank: the rest of its last line that begins so}"""
+        return {int(rank): rest for rank, rest in re.findall(rf"^rank (\d+) {word} ?(.*)$", self.printed, re.MULTILINE)}
+
+    def expect(self, word, wanted, ranks=None):
+        ranks = range(self.ranks) if ranks is None else ranks
+        found = self.lines(word)
+        for rank in ranks:
+            assert rank in found and re.search(wanted, found[rank]), f'rank {rank}: no "{word} {wanted}" in:\n{self.text}'
+        return found
+
+    def expect_done(self):
+        self.expect("done", "")
+        assert self.done.returncode == 0, f"status {self.done.returncode}:\n{self.text}"
+
+
+def case_multiple(kind, client, _):
+    """MPI carries everything: a communicator, its halves, two at once."""
+    for per_host in ("1", "2"):
+        run = Run(kind, 4, [client, "multiple", "checks", per_host], {"NCCL_DEBUG": "INFO"})
+        run.expect("transport", "^mpi$")
+        run.expect("half", "^mpi$")
+        run.expect_done()
+        assert "over MPI" in run.text and "network: TCP" not in run.text, run.text
+
+
+def case_lower_levels(kind, client, _):
+    """Another thread level means TCP, which is said once, or an error where MPI is wanted."""
+    for level, name in LEVELS.items():
+        run = Run(kind, 2, [client, level, "checks"], {"NCCL_DEBUG": "INFO"})
+        run.expect("transport", "^tcp$")
+        run.expect_done()
+        told = re.findall(r"network: TCP; .*", run.text)
+        assert len(told) == 2 and all(name in line and "MPI_THREAD_MULTIPLE is needed" in line for line in told), told
+        run = Run(kind, 2, [client, level, "checks"], {"TUTTI_NET": "mpi"})
+        run.expect("refused", f"^5 .*{name}.*MPI_THREAD_MULTIPLE")
+
+
+def case_not_initialised(kind, client, _):
+    run = Run(kind, 2, [client, "none", "checks"], {"NCCL_DEBUG": "INFO"})
+    run.expect("transport", "^tcp$")
+    run.expect_done()
+    assert "not initialised" in run.text, run.text
+    Run(kind, 2, [client, "none", "checks"], {"TUTTI_NET": "mpi"}).expect("refused", "^5 .*not initialised")
+
+
+def case_forced(kind, client, _):
+    run = Run(kind, 2, [client, "multiple", "checks"], {"TUTTI_NET": "tcp"})
+    run.expect("transport", "^tcp$")
+    run.expect_done()
+    run = Run(kind, 2, [client, "multiple", "subset", "8"], {"TUTTI_NET": "mpi"})
+    run.expect("transport", "^local$", [1])
+    run.expect_done()
+    # One rank wants MPI, another TCP: both are told.
+    script = f'test "${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}" = 0 && export TUTTI_NET=tcp || export TUTTI_NET=mpi; exec {client} multiple'
+    Run(kind, 2, ["sh", "-c", script]).expect("refused", "^5 .*rank 1 has TUTTI_NET=mpi.*rank 0: TUTTI_NET=tcp")
+
+
+def case_subset(kind, client, _):
+    """Some ranks of the world, in another order."""
+    run = Run(kind, 5, [client, "multiple", "subset"])
+    run.expect("transport", "^mpi$", [1, 3])
+    run.expect_done()
+
+
+def case_ahead(kind, client, _):
+    """What a rank has sent arrives while it computes, though MPI wants its help for that."""
+    options = ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_eager_limit", "1024"] if kind == "openmpi" else []
+    run = Run(kind, 3, [client, "multiple", "ahead"], options=options)
+    run.expect("transport", "^mpi$")
+    found = run.expect("ahead", "s$")
+    assert all(float(found[rank].split()[0]) < 1.5 for rank in (1, 2)), run.text
+    run.expect_done()
+
+
+def case_idle(kind, client, _):
+    run = Run(kind, 3, [client, "multiple", "idle"])
+    run.expect("transport", "^mpi$")
+    run.expect("idle", "^0 calls$")
+    run.expect_done()
+
+
+def case_killed(kind, client, _):
+    """Told by our own sockets; no MPI call after it; those who are left go on by TCP. mpirun is told to let them; mpiexec.hydra
+    leaves them a tenth of a second in any case."""
+    options = ["--enable-recovery"] if kind == "openmpi" else ["-disable-auto-cleanup"]
+    # UCX, below MPICH, ends the process if the rank dies from whose memory it is copying just then.
+    env = {} if kind == "openmpi" else {"UCX_TLS": "^cma"}
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(kind, 4, [client, "multiple", "killed"], dict(env, TEST_ID_FILE=os.path.join(folder, "id")), options)
+    others = [0, 2, 3]
+    run.expect("transport", "^mpi$")
+    failed = "^6 .*rank 1 .*ended without leaving"
+    if kind == "mpich":
+        # Whoever was left the time to say it; of 0.1 s the second line needs most.
+        run.expect("failed", failed, list(run.lines("failed")) or others)
+        if run.lines("quiet"):
+            run.expect("quiet", "^0 calls$", list(run.lines("quiet")))
+        return
+    run.expect("failed", failed, others)
+    run.expect("quiet", "^0 calls$", others)
+    run.expect("rest", "^tcp after 0 calls$", others)
+
+
+def case_killed_by_default(kind, client, _):
+    """Without that, mpirun ends the whole job, as docs/hosts.md says."""
+    run = Run(kind, 3, [client, "multiple", "killed"])
+    assert run.done.returncode != 0, run.text
+
+
+def case_abort(kind, client, _):
+    run = Run(kind, 3, [client, "multiple", "abort"])
+    run.expect("failed", "^6 .*rank 1 called ncclCommAbort", [0, 2])
+    run.expect("transport", "^mpi$")
+    run.expect_done()
+
+
+def case_open_at_finalize(kind, client, _):
+    """A communicator that outlives MPI fails, with the reason."""
+    run = Run(kind, 2, [client, "multiple", "open-at-finalize"])
+    run.expect("failed", "^6 .*MPI_Finalize")
+    run.expect("finalized", "^after 0 calls$")
+    run.expect_done()
+
+
+def case_perf(kind, _, perf):
+    """tutti-perf, which is linked with no MPI, by --net mpi; by TCP otherwise. No place to meet has to be named."""
+    with tempfile.TemporaryDirectory() as folder:
+        for net, wanted in (("mpi", "mpi"), ("auto", "tcp"), ("tcp", "tcp")):
+            rows = os.path.join(folder, net)
+            script = (f'export NCCL_HOSTID=host-${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}; exec {perf} all_reduce -b 8 -e 1M '
+                      f'-n 3 --net {net} --json {rows}')
+            run = Run(kind, 3, ["sh", "-c", script])
+            assert run.done.returncode == 0 and "FAILED" not in run.text, run.text
+            with open(rows, encoding="utf-8") as file:
+                found = json.load(file)
+            assert found and all(row["transport"] == wanted and row["wire_bytes"] > 0 and row["wrong"] == 0 for row in found), found
+    alone = subprocess.run([perf, "all_reduce", "--net", "mpi"], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert alone.returncode == 2 and "mpirun or srun" in alone.stderr, alone.stderr
+
+
+def why_not(kind):
+    """Why mpirun cannot start ranks here; "" if it can."""
+    try:
+        run = subprocess.run([*launcher(kind, 1), "true"], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except OSError as failure:
+        return str(failure)
+    return "" if run.returncode == 0 else f"mpirun does not start a process here: {run.stderr.strip()[:200]}"
+
+
+def main():
+    kind, client, perf = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
+    if reason := why_not(kind):
+        print("skipped:", reason)
+        return SKIPPED
+    cases = {name[len("case_"):]: case for name, case in globals().items() if name.startswith("case_")}
+    wanted = sys.argv[4:] or list(cases)
+    failed = 0
+    for name in wanted:
+        try:
+            cases[name](kind, client, perf)
+            print("ok    ", name, flush=True)
+        except (AssertionError, subprocess.TimeoutExpired) as failure:
+            failed += 1
+            print("FAILED", name, failure, getattr(failure, "stdout", ""), flush=True)
+    return 1 if failed else 0
+
+
+sys.exit(main())

@@ -1,0 +1,181 @@
+// Simulated machines against published figures, and the plans of all machines against their bounds.
+#include "planner/size_sweep.h"
+#include "planner/machine_plan.h"
+#include "tests/topology/networks.h"
+#include "topology/source.h"
+#include "topology/synthetic.h"
+
+#include <catch2/catch.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <set>
+
+using namespace tutti;
+using namespace tutti::planner;
+
+namespace {
+
+constexpr std::uint64_t kGiga = std::uint64_t{1} << 30;
+
+struct Machine {
+  topology::Graph graph;
+  topology::View view;
+  MachinePlan plan;
+
+  Arena arena() const { return Arena::of_machine(view.network, link_table(graph, view), plan); }
+};
+
+Machine machine_of(topology::Graph graph) {
+  Machine machine;
+  machine.graph = std::move(graph);
+  machine.view = std::move(topology::view_of(machine.graph)).value();
+  const MachineQuestion question{Collective::kAllReduce, 0, {}, may_be_direct(link_table(machine.graph, machine.view))};
+  machine.plan = machine.view.ranks() > kPlannedRanksMax
+                     ? rows_alone(machine.view.network, question)
+                     : std::move(plan_machine(machine.view.network, question)).value();
+  if (machine.view.ranks() <= kPlannedRanksMax) add_rings(machine.plan, machine.view.network);
+  return machine;
+}
+Machine synthetic(const char* line) { return machine_of(std::move(topology::parse_synthetic(line)).value()); }
+
+const MachineCandidate& candidate_of(const Arena& arena, std::string_view name) {
+  const auto found = std::ranges::find(arena.candidates(), name, &MachineCandidate::algorithm);
+  REQUIRE(found != arena.candidates().end());
+  return *found;
+}
+
+enum Protocol : std::size_t { kLines, kSlots, kDirect };
+double simulated_us(const Arena& arena, std::string_view name, Protocol protocol, std::uint64_t bytes) {
+  const auto run = arena.run(candidate_of(arena, name), arena.protocols()[protocol], bytes, {}, false);
+  INFO((run.ok() ? "" : run.error().message));
+  REQUIRE(run.ok());
+  return run.value().us;
+}
+
+void compare(const char* what, double simulated, double published, double within) {
+  std::printf("%-55s %9.1f us, published %9.1f: %+.1f%%\n", what, simulated, published,
+              100 * (simulated / published - 1));
+  INFO(what);
+  CHECK(simulated == Approx(published).epsilon(within));
+}
+
+/// The part of the bound that the chosen plan reaches with large messages: long enough that starting a call is nothing.
+double reached(const Machine& machine) {
+  constexpr double kLongUs = 1e4;
+  const Arena arena = machine.arena();
+  const MachineCandidate& chosen = arena.candidates().front();
+  const double bound = machine.plan.certificate.gbps * 1e3;  // bytes per us
+  const std::uint64_t bytes = arena.whole_bytes(std::max(kGiga, static_cast<std::uint64_t>(bound * kLongUs)));
+  const auto& protocol = arena.protocols()[kDirect];
+  const auto run = arena.run(chosen, arena.allows(chosen, protocol) ? protocol : arena.protocols()[kSlots], bytes,
+                             {100'000, 0, {}}, false);
+  INFO((run.ok() ? "" : run.error().message));
+  REQUIRE(run.ok());
+  return static_cast<double>(bytes) / (run.value().us * bound);
+}
+
+/// Plans all machines in the folder and simulates them; each all-reduce must come near its bound. How many there were.
+int check_folder(const char* folder) {
+  int machines = 0;
+  double worst = 1;
+  std::string worst_name;
+  std::set<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) files.insert(entry.path());
+  for (const std::filesystem::path& path : files) {
+    Result<topology::Graph> graph = topology::read_file(path.string(), {});
+    if (!graph.ok()) continue;
+    const Result<topology::View> view = topology::view_of(graph.value());
+    if (!view.ok() || view.value().ranks() < 2 || ranks_apart(view.value().network).first >= 0) continue;
+    const Machine machine = machine_of(std::move(graph).value());
+    const double part = reached(machine);
+    INFO(path.filename() << ": " << machine.plan.chosen().algorithm << " of " << machine.plan.chosen().lanes
+                         << " lanes");
+    CHECK(part >= 0.97);
+    CHECK(part <= 1 + 1e-9);
+    ++machines;
+    if (part < worst) worst_name = path.filename().string();
+    worst = std::min(worst, part);
+  }
+  std::printf("%d machines: simulated all-reduce plans reach %.4f of the bound or more (%s)\n", machines, worst,
+              worst_name.c_str());
+  return machines;
+}
+
+}  // namespace
+
+TEST_CASE("published latencies of small messages") {
+  const Machine h100 = synthetic("switch:1 gpu:8 nvlink:450");
+  compare("ring, lines, 8 GPUs on NVLink (NCCL LL, measured)", simulated_us(h100.arena(), "ring", kLines, 8), 15.0,
+          0.02);
+  const Machine pcie = machine_of(std::move(topology::read_text("tutti-topology 1\npci p\ngpu a\ngpu b\ngpu c\ngpu d\n"
+                                                                "link a <-> p pci 12\nlink b <-> p pci 12\n"
+                                                                "link c <-> p pci 12\nlink d <-> p pci 12\n",
+                                                                {}))
+                                      .value());
+  compare("ring, lines, 4 GPUs on PCIe (NCCL's model)", simulated_us(pcie.arena(), "ring", kLines, 8), 12.6, 0.02);
+}
+
+TEST_CASE("published latencies of 1024 ranks, in seconds") {
+  const Machine pod = synthetic("host:128 switch:1 gpu:8 nvlink:450 nic:8x50");
+  REQUIRE(pod.plan.ranks == 1024);
+  const double start = topology::cpu_ms();
+  const Arena arena = pod.arena();
+  compare("tree, lines, 1024 ranks on 128 hosts (NCCL's model)", simulated_us(arena, "tree", kLines, 8), 85, 0.1);
+  compare("ring, slots, 1024 ranks on 128 hosts (NCCL's model)", simulated_us(arena, "ring", kSlots, 8), 9700, 0.05);
+  const double large_us = simulated_us(arena, "tree", kSlots, kGiga);
+  CHECK(large_us > static_cast<double>(kGiga) / 400e3);  // what the NICs of a host have
+  std::printf("three all-reduces of 1024 ranks simulated in %.1f s of this core\n", (topology::cpu_ms() - start) / 1e3);
+}
+
+TEST_CASE("sizes: the fastest at each, crossovers, and lines that give way") {
+  const Machine h100 = synthetic("switch:1 gpu:8 nvlink:450");
+  const Arena arena = h100.arena();
+  SweepQuestion question{8, kGiga, 8};
+  double told = 0;
+  question.progress = [&](double part) {
+    told = part;
+    return true;
+  };
+  const Result<SizeSweep> result = sweep(arena, question);
+  REQUIRE(result.ok());
+  const SizeSweep& found = result.value();
+  REQUIRE(found.sizes.size() == 10);
+  CHECK(told > 0);
+  for (std::size_t i = 0; i < found.sizes.size(); ++i) {
+    const double best = found.algorithms[found.fastest[i]].points[i].us;
+    for (const SweptAlgorithm& algorithm : found.algorithms) {
+      CHECK(algorithm.points[i].us >= best);
+      CHECK(algorithm.points[i].us >= static_cast<double>(found.sizes[i]) / (h100.plan.certificate.gbps * 1e3));
+      if (i > 0) CHECK(algorithm.points[i].us >= algorithm.points[i - 1].us * 0.999);
+    }
+  }
+  CHECK(found.algorithms[found.fastest[0]].points[0].protocol == "lines");
+  CHECK(found.algorithms[found.fastest[9]].points[9].protocol == "direct");
+  REQUIRE(found.crossovers.size() >= 2);
+  CHECK(found.crossovers.front().bytes == 8);
+  CHECK(arena.candidates()[found.crossovers.front().candidate].algorithm == "oneshot");
+  CHECK(found.crossovers[1].bytes > 1024);
+  CHECK(found.crossovers[1].bytes <= 1 << 20);
+}
+
+TEST_CASE("messages of several hosts go through slots, and hosts' memory has its own figures") {
+  const Machine hosts = synthetic("host:2 switch:1 gpu:4 nvlink:450 nic:4x50");
+  const Arena arena = hosts.arena();
+  CHECK_FALSE(arena.allows(candidate_of(arena, "packed_trees"), arena.protocols()[kDirect]));
+  CHECK(arena.allows(candidate_of(arena, "packed_trees"), arena.protocols()[kSlots]));
+  const Arena host = Arena::of_host(Collective::kAllReduce, 2, {10, 30});
+  // Two shares of three copies' work each: 1.5 blocks at 10 GB/s.
+  CHECK(simulated_us(host, "twoshot", kDirect, 10'000'000) == Approx(1500).epsilon(0.01));
+  CHECK(simulated_us(host, "oneshot", kLines, 8) < 1);
+}
+
+TEST_CASE("large messages on the machines that ship with Tutti") { CHECK(check_folder(TUTTI_MODELS) >= 15); }
+
+TEST_CASE("large messages on all machines beside the repository", "[files]") {
+  if (!std::filesystem::is_directory(TUTTI_SHARED_TOPOLOGIES)) {
+    std::printf("skipped: there is no folder %s\n", TUTTI_SHARED_TOPOLOGIES);
+    return;
+  }
+  CHECK(check_folder(TUTTI_SHARED_TOPOLOGIES) >= 100);
+}

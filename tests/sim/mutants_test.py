@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 """Mutants of the protocols: each makes one mistake in a copy of a header, and the simulator must find it.
 
-    mutants_test.py ROOT --compile COMMAND --libraries FILE... [--jobs N] [--only TEXT]
+    mutants_test.py ROOT --compile COMMAND --libraries FILE... [--jobs N] [--only TEXT] [--sample K]
 
 A mutant is compiled into a tutti-sim of its own (one source file; the rest comes from the build folder), which searches seeds until
 one fails. For each mutant the table shows the seed and the first line of its failure.
 """
-import argparse
-import concurrent.futures
 import os
 import shlex
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import mutants  # pylint: disable=wrong-import-position
 
 LANE, BINDING, LINES, ANNOUNCE = "lane.h", "binding.h", "lines.h", "announce.h"
 
@@ -139,28 +140,20 @@ MUTANTS = [
 SEEDS_MAX = 600
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("root")
-    parser.add_argument("--compile", required=True, help="the compiler, with options")
-    parser.add_argument("--libraries", nargs="+", required=True)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", default="", help="mutants whose name holds this text")
-    return parser.parse_args()
+def changes_of(mutant):
+    _, header, text, replacement, _ = mutant
+    return "src/protocol/" + header, [(text, replacement)]
 
 
-def mutate(root, header, text, replacement, folder):
-    """Writes the mutant's header into `folder`, in front of the true ones. Returns what is wrong with the mutant, or None."""
-    with open(os.path.join(root, "src/protocol", header), encoding="utf-8") as file:
-        source = file.read()
-    if source.count(text) != 1:
-        return f'"{text.strip()}" is {source.count(text)} times in src/protocol/{header}, not once: adapt the mutant'
+def mutate(arguments, mutant, folder):
+    """Writes the mutant's header into `folder`, in front of the true ones: headers include each other by path from src/. Returns what is
+    wrong with the mutant, or None."""
+    source, problem = mutants.apply(arguments.root, *changes_of(mutant))
+    if problem:
+        return problem
     os.makedirs(os.path.join(folder, "protocol"))
-    for name in os.listdir(os.path.join(root, "src/protocol")):
-        # Headers include each other by path from src/, so the folder needs only the one that differs.
-        if name == header:
-            with open(os.path.join(folder, "protocol", name), "w", encoding="utf-8") as file:
-                file.write(source.replace(text, replacement))
+    with open(os.path.join(folder, "protocol", mutant[1]), "w", encoding="utf-8") as file:
+        file.write(source)
     return None
 
 
@@ -184,12 +177,12 @@ def search(program, options):
 
 def try_mutant(arguments, mutant):
     """Returns (is as it should be, text)."""
-    name, header, text, replacement, options = mutant
+    name, *_, options = mutant
     words = options.split()
     equivalent = "--expect-equivalent" in words
     words = [word for word in words if word != "--expect-equivalent"]
     with tempfile.TemporaryDirectory() as folder:
-        problem = mutate(arguments.root, header, text, replacement, folder)
+        problem = mutate(arguments, mutant, folder)
         if problem:
             return False, f"{name}: {problem}"
         program, problem = build(arguments, folder)
@@ -204,17 +197,5 @@ def try_mutant(arguments, mutant):
     return not equivalent and result.returncode == 1, f"{name}: {first}"
 
 
-def main():
-    arguments = parse_arguments()
-    chosen = [mutant for mutant in MUTANTS if arguments.only in mutant[0]]
-    failed = 0
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        for right, text in pool.map(lambda mutant: try_mutant(arguments, mutant), chosen):
-            failed += not right
-            print(("ok    " if right else "WRONG ") + text, flush=True)
-    print(f"{len(chosen)} mutants, {failed} not as they should be")
-    return 1 if failed or not chosen else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(mutants.run(mutants.parse_arguments(__doc__), MUTANTS, changes_of, try_mutant))

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 """Mutants of the kernels: each makes one mistake in a copy of a header of cuda/, and the Block machine must find it.
 
-    mutants_test.py ROOT --compile COMMAND --libraries FILE... [--jobs N] [--only TEXT]
+    mutants_test.py ROOT --compile COMMAND --libraries FILE... [--jobs N] [--only TEXT] [--sample K]
 
 Only the kernels are compiled anew for a mutant; the search for what is wrong (search.cpp) comes from the build folder.
 """
-import argparse
-import concurrent.futures
 import os
 import shlex
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+import mutants  # pylint: disable=wrong-import-position
 
 FOLD, LINES, LANES = "fold_kernel.h", "lines_kernel.h", "lanes_kernel.h"
 OPENING, WAITING, PAYLOAD, ARITHMETIC = "opening.h", "waiting.h", "payload.h", "arithmetic.h"
@@ -91,26 +92,18 @@ MUTANTS = [
 ]
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("root")
-    parser.add_argument("--compile", required=True, help="the compiler, with options")
-    parser.add_argument("--libraries", nargs="+", required=True)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", default="", help="mutants whose name holds this text")
-    return parser.parse_args()
+def changes_of(mutant):
+    _, header, *changes = mutant
+    return "cuda/" + header, changes
 
 
-def mutate(root, header, changes, folder):
+def mutate(arguments, mutant, folder):
     """Writes the mutant's header into `folder`, in front of the true ones. Returns what is wrong with the mutant, or None."""
-    with open(os.path.join(root, "cuda", header), encoding="utf-8") as file:
-        source = file.read()
-    for text, replacement in changes:
-        if source.count(text) != 1:
-            return f'"{text.strip()}" is {source.count(text)} times in cuda/{header}, not once: adapt the mutant'
-        source = source.replace(text, replacement)
+    source, problem = mutants.apply(arguments.root, *changes_of(mutant))
+    if problem:
+        return problem
     os.makedirs(os.path.join(folder, "cuda"))
-    with open(os.path.join(folder, "cuda", header), "w", encoding="utf-8") as file:
+    with open(os.path.join(folder, "cuda", mutant[1]), "w", encoding="utf-8") as file:
         file.write(source)
     return None
 
@@ -127,9 +120,9 @@ def build(arguments, folder):
 
 def try_mutant(arguments, mutant):
     """Returns (is as it should be, text)."""
-    name, header, *changes = mutant
+    name = mutant[0]
     with tempfile.TemporaryDirectory() as folder:
-        problem = mutate(arguments.root, header, changes, folder)
+        problem = mutate(arguments, mutant, folder)
         if problem:
             return False, f"{name}: {problem}"
         program, problem = build(arguments, folder)
@@ -148,17 +141,5 @@ def try_mutant(arguments, mutant):
 UNCHANGED = ("no change", ARITHMETIC)
 
 
-def main():
-    arguments = parse_arguments()
-    chosen = [mutant for mutant in [UNCHANGED, *MUTANTS] if arguments.only in mutant[0]]
-    failed = 0
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        for right, text in pool.map(lambda mutant: try_mutant(arguments, mutant), chosen):
-            failed += not right
-            print(("ok    " if right else "WRONG ") + text[:230], flush=True)
-    print(f"{len(chosen)} mutants, {failed} not as they should be")
-    return 1 if failed or not chosen else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(mutants.run(mutants.parse_arguments(__doc__), [UNCHANGED, *MUTANTS], changes_of, try_mutant))

@@ -88,7 +88,7 @@ TEST_CASE("all-gather and reduce-scatter through random trees are right") {
   }
 }
 
-TEST_CASE("many ranks: as many slots as units ahead are enough, and one where units do not follow each other") {
+TEST_CASE("many ranks: as many slots as units ahead are enough, and one where units do not follow each other", "[samples]") {
   const unsigned seed = 9;
   INFO("seed " << seed);
   std::mt19937_64 random(seed);

@@ -173,7 +173,7 @@ TEST_CASE("ranks on two hosts tell one graph, plan and certificate of this machi
   CHECK(has(text, "certificate of all_reduce of 4194304 float32 (16 MiB) on 3 ranks"));
 }
 
-TEST_CASE("seven ranks on one machine and eight on another, each with its own NIC and memory") {
+TEST_CASE("seven ranks on one machine and eight on another, each with its own NIC and memory", "[many]") {
   const Folder folder;
   const std::string files[] = {folder.write("a", machine("alpha", 25)), folder.write("b", machine("beta", 50))};
   const std::string text = agreed(hosts({7, 8}), [&](int rank) { set("NCCL_TOPO_FILE", files[rank < 7 ? 0 : 1]); });

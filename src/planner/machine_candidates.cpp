@@ -18,7 +18,7 @@ namespace {
 
 using algorithm::Parents;
 
-constexpr std::string_view kPackedTrees = "packed_trees";  // as in algorithm::planned_algorithms()
+constexpr std::string_view kPackedTrees = "packed_trees";  // as in the table of algorithms
 using topology::TreeLane;
 
 schedule::Request request_for(const topology::Network& network, const MachineQuestion& question) {

@@ -1,5 +1,7 @@
 #include "topology/view.h"
 
+#include "topology/capacities.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,8 +41,6 @@ class Relays {
   std::vector<char> allowed_;
 };
 
-using Capacities = std::map<std::pair<int, int>, Bandwidth>;
-
 /// Between graph nodes, parallel links of several kinds added up.
 Capacities capacities_of(const Graph& graph, const Relays& relays, bool fabric_only) {
   Capacities capacities;
@@ -79,31 +79,6 @@ bool joins(const Capacities& capacities, const std::vector<int>& ranks) {
     if (!std::ranges::all_of(ranks, [&](const int rank) { return reached.contains(rank); })) return false;
   }
   return true;
-}
-
-/// Removes, again and again, what is no rank and has fewer than two neighbours: nothing passes through it.
-void drop_dead_ends(Capacities& capacities, const std::vector<int>& ranks) {
-  Neighbours neighbours;
-  for (const auto& [ends, capacity] : capacities) {
-    neighbours[ends.first].insert(ends.second);
-    neighbours[ends.second].insert(ends.first);
-  }
-  const std::set<int> kept(ranks.begin(), ranks.end());
-  std::vector<int> queue;
-  for (const auto& [node, around] : neighbours) queue.push_back(node);
-  while (!queue.empty()) {
-    const int node = queue.back();
-    queue.pop_back();
-    const auto found = neighbours.find(node);
-    if (found == neighbours.end() || found->second.size() > 1 || kept.contains(node)) continue;
-    for (const int next : found->second) {
-      neighbours[next].erase(node);
-      capacities.erase({node, next});
-      capacities.erase({next, node});
-      queue.push_back(next);
-    }
-    neighbours.erase(found);
-  }
 }
 
 void number_nodes(const Capacities& capacities, const std::vector<int>& ranks, View& view) {
@@ -192,7 +167,7 @@ Result<View> view_of(const Graph& graph, const ViewOptions& options) {
   } else {
     view.counted = LinksCounted::kNvLink;
   }
-  drop_dead_ends(capacities, ranks);
+  drop_dead_ends(capacities, {ranks.begin(), ranks.end()});
   number_nodes(capacities, ranks, view);
   return view;
 }

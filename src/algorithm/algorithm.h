@@ -28,13 +28,14 @@ struct Algorithm {
   bool in_groups = false;
   /// Follows the request's groups where these are hosts; serves no other request.
   bool over_hosts = false;
+  /// Is the request's planned schedule; serves no other request.
+  bool planned = false;
 };
 
 /// Every row, in the order the table is written.
 std::span<const Algorithm> algorithms();
 
-/// A row whose programs follow trees that a machine's links allow (packed_trees.h): no request alone says what they are, so
-/// that communicators do not choose among these yet.
+/// A row of plans for machines (planner/machine_plan.h) alone: communicators do not choose among these.
 struct PlannedAlgorithm {
   std::string_view name;
   std::string_view summary;

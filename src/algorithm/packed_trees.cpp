@@ -14,11 +14,13 @@
 #include "algorithm/packed_trees.h"
 
 #include "algorithm/pattern.h"
+#include "algorithm/tree_turns.h"
 #include "base/assert.h"
 
 #include <algorithm>
-#include <numeric>
-#include <utility>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
 
 namespace tutti::algorithm {
 
@@ -95,95 +97,27 @@ LaneProgram all_reduce(const Seat& seat, int units, int ahead_per_hop) {
 
 using Seats = std::vector<std::vector<Seat>>;  ///< by root and rank
 
-/// In which order each rank serves the trees of an all-gather, such that one slot a channel is enough: found by letting the
-/// blocks flow. In each turn every rank that can passes on a block, that which came the shortest way first, unless the last
-/// one still waits at a child. The order of roots is right, too, and is taken where the flow gets stuck.
-class Flow {
- public:
-  explicit Flow(const Seats& trees)
-      : trees_(trees), ranks_(trees.size()), taken_(ranks_ * ranks_, -1), waiting_(ranks_) {
-    for (std::size_t root = 0; root < ranks_; ++root) waiting_[root].push_back(static_cast<int>(root));
-  }
-
-  std::vector<std::vector<int>> orders() {
-    std::vector<std::vector<int>> orders(ranks_);
-    for (std::size_t left = ranks_ * ranks_; left > 0;) {
-      std::vector<std::pair<std::size_t, int>> turn;
-      for (std::size_t rank = 0; rank < ranks_; ++rank) {
-        const int root = next(rank);
-        if (root < 0) continue;
-        orders[rank].push_back(root);
-        pass(rank, root);
-        turn.emplace_back(rank, root);
-      }
-      if (turn.empty()) return by_root();
-      // What was passed on can be taken from the next turn on.
-      for (const auto& [rank, root] : turn) arrive(rank, root);
-      left -= turn.size();
-    }
-    return orders;
-  }
-
- private:
-  const Seat& seat(std::size_t rank, int root) const { return trees_[static_cast<std::size_t>(root)][rank]; }
-  int& slot(int from, int to) { return taken_[static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to)]; }
-
-  /// The root of the block that this rank passes on now, -1 for none.
-  int next(std::size_t rank) {
-    int best = -1;
-    for (const int root : waiting_[rank]) {
-      const Seat& at = seat(rank, root);
-      const bool can =
-          std::ranges::all_of(at.children, [&](int child) { return slot(static_cast<int>(rank), child) < 0; });
-      if (can && (best < 0 || std::pair(at.depth, root) < std::pair(seat(rank, best).depth, best))) best = root;
-    }
-    return best;
-  }
-
-  void pass(std::size_t rank, int root) {
-    const Seat& at = seat(rank, root);
-    std::erase(waiting_[rank], root);
-    if (!at.is_root()) slot(at.parent, static_cast<int>(rank)) = -1;
-    for (const int child : at.children) slot(static_cast<int>(rank), child) = root;
-  }
-
-  void arrive(std::size_t rank, int root) {
-    for (const int child : seat(rank, root).children) waiting_[static_cast<std::size_t>(child)].push_back(root);
-  }
-
-  std::vector<std::vector<int>> by_root() const {
-    std::vector<int> all(ranks_);
-    std::iota(all.begin(), all.end(), 0);
-    return std::vector<std::vector<int>>(ranks_, all);
-  }
-
-  const Seats& trees_;
-  std::size_t ranks_;
-  std::vector<int> taken_;                 ///< by sender and receiver: the root whose block is in the slot
-  std::vector<std::vector<int>> waiting_;  ///< by rank: roots whose blocks have come and were not passed on
-};
-
-/// A rank's seats in the order in which it serves them, with their roots.
-using InOrder = std::vector<std::pair<int, Seat>>;
-
-LaneProgram all_gather(const InOrder& seats) {
+LaneProgram all_gather(const Seats& trees, std::size_t rank, const std::vector<Turn>& turns) {
   LaneProgram lane;
-  for (const auto& [root, seat] : seats) {
-    const Endpoint place = output({index(root)});
-    auto pass = step(lane).from(seat.is_root() ? input({0}) : push(seat.parent, place)).to(place);
+  for (const Turn& turn : turns) {
+    const Seat& seat = trees[index(turn.root)][rank];
+    const std::uint32_t unit = index(turn.unit);
+    const Endpoint place = output({index(turn.root), unit});
+    auto pass = step(lane).from(seat.is_root() ? input({0, unit}) : push(seat.parent, place)).to(place);
     pass_down(pass, seat, place);
   }
   return lane;
 }
 
-/// An all-gather backwards.
-LaneProgram reduce_scatter(const InOrder& seats) {
+/// An all-gather backwards, so that its last unit is the first.
+LaneProgram reduce_scatter(const Seats& trees, std::size_t rank, const std::vector<Turn>& turns, int units) {
   LaneProgram lane;
-  for (auto at = seats.rbegin(); at != seats.rend(); ++at) {
-    const auto& [root, seat] = *at;
-    auto sum = sum_up(lane, seat, {index(root)});
+  for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
+    const Seat& seat = trees[index(turn->root)][rank];
+    const std::uint32_t unit = index(units - 1 - turn->unit);
+    auto sum = sum_up(lane, seat, {index(turn->root), unit});
     if (seat.is_root()) {
-      sum.to(output({0})).finish();
+      sum.to(output({0, unit})).finish();
     } else {
       sum.to(sum_message(seat.parent, seat.is_leaf()));
     }
@@ -202,20 +136,19 @@ schedule::Schedule empty_schedule(Collective collective, std::size_t ranks, std:
   return made;
 }
 
-schedule::Schedule rooted(Collective collective, const std::vector<std::vector<Parents>>& lanes) {
-  TUTTI_ASSERT(!lanes.empty());
+schedule::Schedule rooted(Collective collective, const std::vector<RootedTrees>& lanes, int units, int slots) {
+  TUTTI_ASSERT(!lanes.empty() && units > 0 && slots > 0);
   schedule::Schedule made = empty_schedule(collective, lanes.front().size(), lanes.size());
-  for (const std::vector<Parents>& lane : lanes) {
+  made.shape.units = index(units);
+  for (const RootedTrees& lane : lanes) {
     TUTTI_ASSERT(lane.size() == made.ranks.size());
     Seats trees;
     for (const Parents& parents : lane) trees.push_back(seats_of(parents));
-    const std::vector<std::vector<int>> orders = Flow(trees).orders();
-    for (std::size_t rank = 0; rank < made.ranks.size(); ++rank) {
-      InOrder seats;
-      for (const int root : orders[rank]) seats.emplace_back(root, trees[static_cast<std::size_t>(root)][rank]);
-      made.ranks[rank].lanes.push_back(collective == Collective::kAllGather ? all_gather(seats)
-                                                                            : reduce_scatter(seats));
-    }
+    const std::vector<std::vector<Turn>> turns = tree_turns(lane, units, slots);
+    for (std::size_t rank = 0; rank < made.ranks.size(); ++rank)
+      made.ranks[rank].lanes.push_back(collective == Collective::kAllGather
+                                           ? all_gather(trees, rank, turns[rank])
+                                           : reduce_scatter(trees, rank, turns[rank], units));
   }
   return made;
 }
@@ -246,6 +179,15 @@ int units_for(const std::vector<Parents>& lanes) {
   return std::max(1, kUnitsPerHop * deepest);
 }
 
+int units_for(const std::vector<RootedTrees>& lanes) {
+  int deepest = 1;
+  for (const RootedTrees& trees : lanes) {
+    for (const Parents& parents : trees) deepest = std::max(deepest, std::ranges::max(depths_of(parents)));
+  }
+  const std::size_t trees = lanes.size() * lanes.front().size() * lanes.front().size();
+  return std::clamp(static_cast<int>(kTurnsMost / trees), 1, kRootedUnitsPerHop * deepest);
+}
+
 schedule::Schedule packed_trees(const std::vector<Parents>& lanes, int units, int ahead_per_hop) {
   TUTTI_ASSERT(!lanes.empty() && units > 0 && ahead_per_hop > 0);
   schedule::Schedule made = empty_schedule(Collective::kAllReduce, lanes.front().size(), lanes.size());
@@ -259,12 +201,12 @@ schedule::Schedule packed_trees(const std::vector<Parents>& lanes, int units, in
   return made;
 }
 
-schedule::Schedule packed_out_trees(const std::vector<std::vector<Parents>>& lanes) {
-  return rooted(Collective::kAllGather, lanes);
+schedule::Schedule packed_out_trees(const std::vector<RootedTrees>& lanes, int units, int slots) {
+  return rooted(Collective::kAllGather, lanes, units, slots);
 }
 
-schedule::Schedule packed_in_trees(const std::vector<std::vector<Parents>>& lanes) {
-  return rooted(Collective::kReduceScatter, lanes);
+schedule::Schedule packed_in_trees(const std::vector<RootedTrees>& lanes, int units, int slots) {
+  return rooted(Collective::kReduceScatter, lanes, units, slots);
 }
 
 }  // namespace tutti::algorithm

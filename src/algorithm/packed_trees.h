@@ -4,6 +4,7 @@
 
 #include "schedule/schedule.h"
 
+#include <cstddef>
 #include <vector>
 
 namespace tutti::algorithm {
@@ -26,11 +27,22 @@ schedule::Schedule packed_trees(const std::vector<Parents>& lanes, int units = 1
 inline constexpr int kUnitsPerHop = 128;
 int units_for(const std::vector<Parents>& lanes);
 
-/// All-gather: in each lane a tree for every rank, by rank, its root; the root's block goes down it. Needs one slot.
-schedule::Schedule packed_out_trees(const std::vector<std::vector<Parents>>& lanes);
+/// A tree for every rank, by rank, its root.
+using RootedTrees = std::vector<Parents>;
 
-/// Reduce-scatter: the same trees backwards; the root's block is summed up it. Needs one slot.
-schedule::Schedule packed_in_trees(const std::vector<std::vector<Parents>>& lanes);
+/// All-gather: in each lane each root's block goes down its tree, in `units` units in a round that follow each other through all
+/// trees (tree_turns.h). Ends with so many slots for each channel, or more.
+inline constexpr int kTreeSlots = 8;
+schedule::Schedule packed_out_trees(const std::vector<RootedTrees>& lanes, int units = 1, int slots = kTreeSlots);
+
+/// Reduce-scatter: the same trees backwards; the root's block is summed up it.
+schedule::Schedule packed_in_trees(const std::vector<RootedTrees>& lanes, int units = 1, int slots = kTreeSlots);
+
+/// As above, but units wait one turn for each hop only. Fewer where trees are so many that a round would have more than
+/// kTurnsMost turns of all ranks.
+inline constexpr int kRootedUnitsPerHop = 32;
+inline constexpr std::size_t kTurnsMost = 500'000;
+int units_for(const std::vector<RootedTrees>& lanes);
 
 /// Hops from each rank to the root.
 std::vector<int> depths_of(const Parents& parents);

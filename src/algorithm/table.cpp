@@ -69,6 +69,22 @@ bool over_hosts(const Request& request) {
   return last > 0 && last + 1 < request.ranks;
 }
 
+/// The schedule that was made for the machine, or nullptr.
+const schedule::Schedule* planned_for(const Request& request) {
+  if (request.planned == nullptr) return nullptr;
+  const auto is_for_it = [&](const schedule::Schedule& made) {
+    return made.request.collective == request.collective && made.request.ranks == request.ranks;
+  };
+  const auto made = std::ranges::find_if(*request.planned, is_for_it);
+  return made == request.planned->end() ? nullptr : &*made;
+}
+template <Collective kServed>
+bool is_planned(const Request& request) {
+  return serves<kServed>(request) && planned_for(request) != nullptr;
+}
+Shape planned_shape(const Request& request) { return planned_for(request)->shape; }
+schedule::RankProgram planned(const Request& request, int rank) { return planned_for(request)->ranks[index(rank)]; }
+
 // What goes across, by name: template arguments need names of their own.
 constexpr char kRing[] = "ring", kTree[] = "tree", kTwoshot[] = "twoshot", kOneshot[] = "oneshot",
                kDoubling[] = "halving_doubling", kBinomial[] = "binomial", kPairwise[] = "pairwise";
@@ -163,6 +179,16 @@ constexpr Algorithm kTable[] = {
   {.name = "hosts_pairwise", .summary = "blocks go to the rank of the receiver's place on the own host, and from there across",
    .supports = over_hosts<kAllToAll>, .shape = hosts_shape<kPairwise>, .build = hosts<kPairwise>, .over_hosts = true},
 
+  {.name = "packed_trees", .summary = "trees that together use what the machine's links have: sums go up them, results down",
+   .supports = is_planned<kAllReduce>, .shape = planned_shape, .build = planned,
+   .direct = true, .direct_in_place = true, .wide_wire = true, .planned = true},
+  {.name = "packed_trees", .summary = "trees from every rank that together use what the machine's links have",
+   .supports = is_planned<kAllGather>, .shape = planned_shape, .build = planned,
+   .direct = true, .direct_in_place = true, .planned = true},
+  {.name = "packed_trees", .summary = "trees to every rank that together use what the machine's links have, sums on the way",
+   .supports = is_planned<kReduceScatter>, .shape = planned_shape, .build = planned,
+   .wide_wire = true, .planned = true},
+
   {.name = "pairwise", .summary = "exchange rounds: to the rank k ahead, from the rank k behind",
    .supports = serves<kAllToAll>, .shape = whole, .build = pairwise, .direct = true},
 
@@ -181,8 +207,7 @@ constexpr Algorithm kTable[] = {
 };
 
 constexpr PlannedAlgorithm kPlanned[] = {
-  {.name = "packed_trees", .summary = "trees that together use all that the links have, one for each lane, or each lane and rank"},
-  {.name = "packed_pairs", .summary = "the same where links differ in their two directions: sums up one tree, results down another"},
+  {.name = "packed_pairs", .summary = "packed trees where links differ in their two directions: sums up one tree, results down another"},
   {.name = "hierarchical", .summary = "sums inside each host, a pattern of this table across hosts on each rail, results inside"},
 };
 // clang-format on
@@ -201,6 +226,7 @@ const Algorithm* find(std::string_view name, const Request& request) {
 schedule::Schedule make_schedule(const Algorithm& algorithm, const Request& request) {
   schedule::Schedule made{std::string(algorithm.name), request, algorithm.shape(request), {}};
   made.request.groups = nullptr;
+  made.request.planned = nullptr;
   made.ranks.reserve(static_cast<std::size_t>(request.ranks));
   for (int rank = 0; rank < request.ranks; ++rank) made.ranks.push_back(algorithm.build(request, rank));
   return made;

@@ -104,8 +104,9 @@ LaneProgram broadcast(int ranks, int rank, int root) {
 
 RankProgram twoshot(const Request& request, int rank) {
   if (request.ranks == 1) return alone(request);
-  const auto [collective, ranks, root, caller, groups] = request;
-  switch (collective) {
+  const int ranks = request.ranks;
+  const int root = request.root;
+  switch (request.collective) {
     case Collective::kAllReduce: return one_lane(all_reduce(ranks, rank));
     case Collective::kReduce: return one_lane(reduce(ranks, rank, root));
     case Collective::kBroadcast:

@@ -11,6 +11,7 @@
 #include "comm/report.h"
 #include "comm/tuning_file.h"
 #include "executor/backoff.h"
+#include "planner/planned_schedules.h"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -226,6 +227,10 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
     rules.between_groups_gbps = kNetworkGbps;
     rules.network_us = kNetworkUs;
   }
+  if (const std::string trees = machine_->trees(); !trees.empty()) {
+    TUTTI_TRY_ASSIGN(rules.planned, planner::prove_trees(trees, ranks_, static_cast<int>(kCollectiveLanes),
+                                                         static_cast<int>(rules.slots.slots)));
+  }
   members_->plans.set_rules(rules);
   log_info("communicator {} rank {} of {} ready: {}", options_.name.empty() ? "(unnamed)" : options_.name, rank_,
            ranks_,
@@ -260,7 +265,9 @@ void Communicator::take_seat(const Port& port) {
 
 Status Communicator::look_at_machine() {
   TUTTI_TRY(machine_->look());
-  if (rank_ == 0) members_->control.settings().between_groups_gbps = machine_->between_groups_gbps();
+  if (rank_ != 0) return {};
+  members_->control.settings().between_groups_gbps = machine_->between_groups_gbps();
+  machine_->plan_trees(static_cast<int>(kCollectiveLanes));
   return {};
 }
 

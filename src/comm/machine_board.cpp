@@ -13,6 +13,8 @@ struct MachineBoard::Header {
   std::uint64_t used;                 ///< bytes of the text
   std::uint64_t merged_offset;
   std::uint64_t merged_bytes;
+  std::uint64_t trees_offset;
+  std::uint64_t trees_bytes;
   double memory_gbps;
 };
 
@@ -199,6 +201,18 @@ void MachineBoard::give_up() const {
 }
 
 Result<std::string> MachineBoard::merged() const { return text_at(header().merged_offset, header().merged_bytes); }
+
+Status MachineBoard::put_trees(std::string_view text) const {
+  const std::size_t at = take_room(text.size());
+  if (at == kNoRoom)
+    return error(Code::kSystem, fmt::format("there is no room for {} bytes of planned trees", text.size()));
+  std::memcpy(this->text() + at, text.data(), text.size());
+  header().trees_offset = at;
+  header().trees_bytes = text.size();
+  return {};
+}
+
+Result<std::string> MachineBoard::trees() const { return text_at(header().trees_offset, header().trees_bytes); }
 
 double MachineBoard::memory_gbps() const { return std::atomic_ref(header().memory_gbps).load(); }
 

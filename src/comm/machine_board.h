@@ -76,6 +76,11 @@ class MachineBoard {
   /// Only after Merging::kDone.
   Result<std::string> merged() const;
 
+  /// Before all ranks meet again, by rank 0 of one host: the trees of the machine's plan (algorithm/planned_trees.h). kSystem: no room.
+  Status put_trees(std::string_view text) const;
+  /// Afterwards; empty: there are none.
+  Result<std::string> trees() const;
+
   /// What the memory gives, by whoever measured it first: 0 if nobody has.
   double memory_gbps() const;
   void keep_memory_gbps(double gbps) const;

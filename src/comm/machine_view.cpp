@@ -75,8 +75,11 @@ void for_each_line(std::string_view text, const Print& print) {
   }
 }
 
+bool names_trees() { return config().algorithm.find("packed_trees") != std::string::npos; }
+
 bool wants_machine() {
-  return log_enabled(LogSubject::kGraph) || !config().topology_file.empty() || !config().topology_dump_file.empty();
+  return log_enabled(LogSubject::kGraph) || names_trees() || !config().topology_file.empty() ||
+         !config().topology_dump_file.empty();
 }
 
 /// Why a rank that was to look has told nothing; empty if it was not to.
@@ -148,7 +151,8 @@ Status MachineView::look() {
     alike = alike && manners.outlook == args_.board.manners(0).outlook;
   }
   if (args_.one_host) groups_ = planner::groups_of(seats_);
-  const bool needed = wanted_ || !alike || groups_.level != planner::SeatLevel::kNone || !args_.one_host;
+  const bool needed =
+      wanted_ || !alike || wants_trees() || groups_.level != planner::SeatLevel::kNone || !args_.one_host;
   if (!needed || !looks(args_.rank)) return {};
   const bool leads_host = leader_of(args_.rank) == args_.rank;
   const auto service = machine_service();
@@ -340,6 +344,33 @@ double MachineView::between_groups_gbps() const {
   if (!own.ok() || own.value().empty()) return 0;
   const auto links = service.value()->host_links(own.value(), numas());
   return links.ok() ? links.value().link_gbps : 0;
+}
+
+bool MachineView::wants_trees() const {
+  if (!args_.one_host || seats_.size() < 2) return false;
+  std::set<int> nodes;
+  for (const planner::Seat& seat : seats_) nodes.insert(seat.numa);
+  const bool apart = nodes.size() == seats_.size() && !nodes.contains(planner::kUnknownSeat);
+  return apart || args_.board.manners(0).has_file || (leads() && names_trees());
+}
+
+void MachineView::plan_trees(int lanes_most) {
+  const bool with_gpus = args_.gpu && !args_.gpu(args_.rank).empty();  // their calls are kernels'
+  if (!wants_trees() || with_gpus) return;
+  const auto service = machine_service();
+  const auto own = args_.board.look(args_.rank);
+  if (!service.ok() || !own.ok() || own.value().empty()) return;
+  std::vector<int> numas;
+  for (const planner::Seat& seat : seats_) numas.push_back(seat.numa);
+  const auto planned = service.value()->trees(own.value(), numas, lanes_most);
+  const Status kept = planned.ok() ? args_.board.put_trees(planned.value()) : Status(planned.error());
+  if (!kept.ok()) log_info(LogSubject::kGraph, "no trees are planned for the machine: {}", kept.error().message);
+}
+
+std::string MachineView::trees() const {
+  if (!args_.one_host || seats_.size() < 2) return {};
+  const auto told = args_.board.trees();
+  return told.ok() ? told.value() : std::string();
 }
 
 void MachineView::dump() {

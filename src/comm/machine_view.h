@@ -48,6 +48,10 @@ class MachineView {
   Status look();
   /// Before the second meeting, at rank 0: what its own look says of the links between the groups; 0: nothing.
   double between_groups_gbps() const;
+  /// At rank 0 as well: plans trees for its own look, where somebody wants them (wants_trees), for all ranks.
+  void plan_trees(int lanes_most);
+  /// After the second meeting: their text (algorithm/planned_trees.h), the same on every rank; empty: there are none.
+  std::string trees() const;
   /// After the second meeting: what NCCL_DEBUG=INFO prints of seats and machine, and the file of NCCL_TOPO_DUMP_FILE.
   void report();
 
@@ -82,6 +86,8 @@ class MachineView {
   /// The lowest rank of its host.
   int leader_of(int rank) const;
   bool looks(int rank) const;
+  /// Ranks sit on a NUMA node each, or rank 0 has a machine's file, or its NCCL_ALGO asks for trees.
+  bool wants_trees() const;
   Status keep(const std::string& seen);
   std::vector<planner::RankLook> told_looks() const;
   std::vector<planner::Seat> seats_of(const std::vector<int>& ranks) const;

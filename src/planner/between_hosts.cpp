@@ -5,6 +5,7 @@
 #include "planner/seats.h"
 #include "topology/bandwidths.h"
 #include "topology/bounds.h"
+#include "topology/capacities.h"
 
 #include <fmt/format.h>
 
@@ -20,6 +21,7 @@ namespace {
 
 using topology::Arc;
 using topology::Bandwidth;
+using topology::Capacities;
 using topology::Graph;
 using topology::kNone;
 using topology::Node;
@@ -71,39 +73,13 @@ class Seats {
   std::map<std::string, int> numbers_;
 };
 
-using Capacities = std::map<std::pair<int, int>, Bandwidth>;
-
-/// Removes, again and again, what has one neighbour and is no rank's seat: nothing passes through it.
-void drop_dead_ends(Capacities& capacities, const std::set<int>& kept) {
-  std::map<int, std::set<int>> neighbours;
-  for (const auto& [ends, capacity] : capacities) {
-    neighbours[ends.first].insert(ends.second);
-    neighbours[ends.second].insert(ends.first);
-  }
-  std::vector<int> queue;
-  for (const auto& [node, around] : neighbours) queue.push_back(node);
-  while (!queue.empty()) {
-    const int node = queue.back();
-    queue.pop_back();
-    const auto found = neighbours.find(node);
-    if (found == neighbours.end() || found->second.size() > 1 || kept.contains(node)) continue;
-    for (const int next : found->second) {
-      neighbours[next].erase(node);
-      capacities.erase({node, next});
-      capacities.erase({next, node});
-      queue.push_back(next);
-    }
-    neighbours.erase(found);
-  }
-}
-
 Capacities capacities_of(const Graph& graph, const std::set<int>& seats) {
   const auto carries = [&](int index) { return graph.node(index).kind != NodeKind::kGpu || seats.contains(index); };
   Capacities capacities;
   for (const topology::Link& link : graph.links()) {
     if (carries(link.from) && carries(link.to)) capacities[{link.from, link.to}] += link.bandwidth;
   }
-  drop_dead_ends(capacities, seats);
+  topology::drop_dead_ends(capacities, seats);
   return capacities;
 }
 

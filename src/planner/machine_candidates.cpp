@@ -18,7 +18,7 @@ namespace {
 
 using algorithm::Parents;
 
-constexpr std::string_view kPackedTrees = "packed_trees";  // as in algorithm::planned_algorithms()
+constexpr std::string_view kPackedTrees = "packed_trees";  // as in the table of algorithms
 using topology::TreeLane;
 
 schedule::Request request_for(const topology::Network& network, const MachineQuestion& question) {
@@ -157,7 +157,7 @@ Proposal rooted_proposal(const std::vector<std::vector<const TreeLane*>>& lanes,
   const std::vector<int> host_of = host_of_ranks(question, static_cast<int>(ranks));
   Proposal proposal;
   MachineCandidate& candidate = proposal.candidate;
-  std::vector<std::vector<Parents>> shapes;
+  std::vector<algorithm::RootedTrees> shapes;
   for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
     shapes.emplace_back();
     for (const TreeLane* tree : lanes[lane]) {
@@ -174,6 +174,7 @@ Proposal rooted_proposal(const std::vector<std::vector<const TreeLane*>>& lanes,
   candidate.algorithm = kPackedTrees;
   candidate.lanes = static_cast<int>(shapes.size());
   candidate.schedule = down ? algorithm::packed_out_trees(shapes) : algorithm::packed_in_trees(shapes);
+  candidate.rooted = std::move(shapes);
   return proposal;
 }
 

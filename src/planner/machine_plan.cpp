@@ -22,11 +22,12 @@ bool is_flat(const topology::Network& network) { return network.compute.size() <
 
 constexpr double kNear = 0.999;
 
-/// Rows of the table that run one unit, or one exchange, after another: where their messages go through slots, each round
-/// waits for the one before. The simulator shows them at half of what links allow.
+/// What runs one unit, or one exchange, after another: where its messages go through slots, each round waits for the one
+/// before. The simulator shows it at half of what links allow.
 bool waits_between_rounds(const MachineCandidate& candidate, const MachineQuestion& question) {
   return candidate.algorithm == "tree" ||
-         (!question.direct && (candidate.algorithm == "twoshot" || candidate.algorithm == "oneshot"));
+         (!question.direct && (candidate.algorithm == "twoshot" || candidate.algorithm == "oneshot" ||
+                               candidate.algorithm == "hierarchical"));
 }
 
 /// The best first. What comes within kNear of it and does not wait between rounds is better, then what takes fewer hops, as the
@@ -36,7 +37,8 @@ void choose(std::vector<MachineCandidate>& candidates, const MachineQuestion& qu
   const double enough = candidates.front().gbps * kNear;
   const auto near_end = std::ranges::find_if(candidates, [&](const MachineCandidate& c) { return c.gbps < enough; });
   const auto key = [&](const MachineCandidate& c) {
-    return std::tuple(waits_between_rounds(c, question), c.hops, c.lanes, c.trees.size());
+    return std::tuple(waits_between_rounds(c, question), c.hops, c.lanes,
+                      c.trees.size() + c.pairs.size() + c.rooted.size());
   };
   const auto soonest =
       std::min_element(candidates.begin(), near_end, [&](const auto& a, const auto& b) { return key(a) < key(b); });
@@ -120,6 +122,13 @@ std::string MachineCandidate::label() const {
   if (hierarchy.groups.empty()) return std::string(algorithm);
   const bool some = !hierarchy.carriers.empty();
   return fmt::format("{} ({}{})", algorithm, hierarchy.across, some ? ", nearest ranks" : "");
+}
+
+int MachineCandidate::units_most() const {
+  if (!pairs.empty()) return algorithm::units_for(pairs);
+  if (!rooted.empty()) return algorithm::units_for(rooted);
+  if (!trees.empty()) return algorithm::units_for(trees);
+  return 0;
 }
 
 const MachineCandidate* MachinePlan::find(std::string_view algorithm) const {
@@ -240,6 +249,12 @@ schedule::Schedule full_schedule(const MachineCandidate& candidate, int units) {
   }
   if (!candidate.pairs.empty())
     return algorithm::packed_pairs(candidate.pairs, units > 0 ? units : algorithm::units_for(candidate.pairs));
+  if (!candidate.rooted.empty()) {
+    const int count = units > 0 ? units : algorithm::units_for(candidate.rooted);
+    return candidate.schedule.request.collective == Collective::kAllGather
+               ? algorithm::packed_out_trees(candidate.rooted, count)
+               : algorithm::packed_in_trees(candidate.rooted, count);
+  }
   if (candidate.trees.empty()) return candidate.schedule;
   return algorithm::packed_trees(candidate.trees, units > 0 ? units : algorithm::units_for(candidate.trees));
 }

@@ -52,11 +52,12 @@ struct MachineCandidate {
   int hops = 0;         ///< messages after one another until the first data is everywhere
   int hops_across = 0;  ///< of these between hosts
   int fullest = -1;     ///< the arc that takes longest
-  /// With one unit where it is packed trees for an all-reduce; without programs above kPlannedRanksMax.
+  /// With one unit where it is packed trees; without programs above kPlannedRanksMax.
   schedule::Schedule schedule;
-  std::vector<algorithm::Parents> trees;   ///< of these, by lane
-  std::vector<algorithm::TreePair> pairs;  ///< or pairs of trees
-  algorithm::Hierarchy hierarchy;          ///< of a hierarchical one
+  std::vector<algorithm::Parents> trees;       ///< of an all-reduce, by lane
+  std::vector<algorithm::TreePair> pairs;      ///< or pairs of trees
+  std::vector<algorithm::RootedTrees> rooted;  ///< or, of the other collectives
+  algorithm::Hierarchy hierarchy;              ///< of a hierarchical one
   /// Of any number of such lanes, by linear programme; 0: not looked for. `most_is_proved` of all lanes of the kind.
   double most_gbps = 0;
   bool most_is_proved = false;
@@ -65,6 +66,8 @@ struct MachineCandidate {
 
   /// For people: of a hierarchical one also what goes across.
   std::string label() const;
+  /// Of packed trees of any kind, the units in a round that large messages need; else 0.
+  int units_most() const;
 };
 
 struct MachinePlan {
@@ -102,7 +105,7 @@ void add_rings(MachinePlan& plan, const topology::Network& network);
 /// Two ranks of which the first cannot reach the second, or {-1, -1}.
 std::pair<int, int> ranks_apart(const topology::Network& network);
 
-/// The candidate's schedule as it runs: all-reduces through trees with `units` units in a round, 0 for as many as large
+/// The candidate's schedule as it runs: packed trees with `units` units in a round, 0 for as many as large
 /// messages need.
 schedule::Schedule full_schedule(const MachineCandidate& candidate, int units = 0);
 

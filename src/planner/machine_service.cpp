@@ -2,6 +2,7 @@
 #include "planner/machine_service.h"
 
 #include "planner/between_hosts.h"
+#include "planner/machine_trees.h"
 #include "topology/bounds.h"
 #include "topology/live.h"
 #include "topology/merge.h"
@@ -215,6 +216,11 @@ Result<BetweenHosts> between_hosts_of(const std::string& text, const std::vector
   return between_hosts(graph, looks, collective);
 }
 
+Result<std::string> trees_of(const std::string& text, const std::vector<int>& numas, int lanes_most) {
+  TUTTI_TRY_ASSIGN(const Graph graph, topology::parse_text(text));
+  return machine_trees(graph, numas, lanes_most);
+}
+
 constexpr MachineService kService{.version = kMachineServiceVersion,
                                   .discover = discover,
                                   .read_file = read_file,
@@ -222,7 +228,8 @@ constexpr MachineService kService{.version = kMachineServiceVersion,
                                   .nccl_xml = nccl_xml,
                                   .summary = summary,
                                   .host_links = host_links,
-                                  .between_hosts = between_hosts_of};
+                                  .between_hosts = between_hosts_of,
+                                  .trees = trees_of};
 
 }  // namespace
 }  // namespace tutti::planner

@@ -13,7 +13,7 @@
 namespace tutti::planner {
 
 /// Both sides must be built with the same one: what is passed are C++ types.
-inline constexpr const char* kMachineServiceVersion = "Tutti 0.1.0, machine service 2";
+inline constexpr const char* kMachineServiceVersion = "Tutti 0.1.0, machine service 3";
 
 /// What a rank says of itself and sees (topology/merge.h).
 struct RankLook {
@@ -74,6 +74,9 @@ struct MachineService {
   /// `graph`: what merge made of these ranks' looks. kInvalidArgument: it is no such graph.
   Result<BetweenHosts> (*between_hosts)(const std::string& graph, const std::vector<RankLook>& looks,
                                         Collective collective) = nullptr;
+  /// Text of algorithm/planned_trees.h: what a plan for the graph sends large messages through, in so many lanes. `numas`: by
+  /// rank, as in RankLook. kInvalidArgument: the graph's compute nodes are not the ranks (machine_trees.h).
+  Result<std::string> (*trees)(const std::string& graph, const std::vector<int>& numas, int lanes_most) = nullptr;
 };
 
 /// The plug-in's one exported function: a MachineService that lives as long as the plug-in.

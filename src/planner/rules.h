@@ -50,12 +50,15 @@ struct Rules {
   schedule::Groups groups;                  ///< ranks that sit near each other, or share a host; empty: all do
   double between_groups_gbps = 0;  ///< what the machine, or the network, has from one group to another; 0: not known
   double network_us = 0;           ///< of a message from host to host: groups are hosts; 0: they are not
+  /// By trees that the machine's links allow (planned_schedules.h); nullptr: none.
+  std::shared_ptr<const std::vector<schedule::Schedule>> planned;
   std::shared_ptr<const Tuning> tuning;  ///< measured crossovers; nullptr: none
 };
 
-/// The same request with the groups, if there are any: valid as long as the rules are.
+/// The same request with the groups and the planned schedules, if there are any: valid as long as the rules are.
 inline schedule::Request in_groups(schedule::Request request, const Rules& rules) {
   request.groups = rules.groups.empty() ? nullptr : &rules.groups;
+  request.planned = rules.planned.get();
   return request;
 }
 

@@ -110,13 +110,13 @@ std::uint64_t Arena::whole_bytes(std::uint64_t bytes) const {
 }
 
 int Arena::units_at(const MachineCandidate& candidate, const ProtocolFigures& protocol, std::uint64_t bytes) const {
-  if (candidate.trees.empty()) return 0;
+  const int most = candidate.units_most();
+  if (most == 0) return 0;
   const double crossing_us = static_cast<double>(bytes) / (candidate.gbps * 1e3);  // of all units of a lane
   const auto slowest = std::ranges::max_element(links_->table(), {}, &TableLink::link_class)->link_class;
   const double hop_us = protocol.branching_hop_us[static_cast<std::size_t>(slowest)];
   // Fewer: the first unit takes longer to come through. More: one shorter than a hop leaves links idle.
   const double units = crossing_us / hop_us;
-  const int most = algorithm::units_for(candidate.trees);
   int power = 1;
   while (power < most && 2 * power <= units * std::sqrt(2.0)) power *= 2;
   return std::min(power, most);
@@ -140,7 +140,7 @@ Result<schedule::SimulatedRun> Arena::run(const MachineCandidate& candidate, con
   machine.path = [lanes = candidate.lanes, path = std::move(machine.path)](int lane, int from, int to) {
     return path(lane % lanes, from, to);
   };
-  if (repeats == 1 && candidate.trees.empty()) return simulate(candidate.schedule, machine, call, limits);
+  if (repeats == 1 && candidate.units_most() == 0) return simulate(candidate.schedule, machine, call, limits);
   return simulate(schedule_at(candidate, protocol, bytes), machine, call, limits);
 }
 
@@ -159,7 +159,7 @@ int Arena::repeats_at(const MachineCandidate& candidate, std::uint64_t bytes) co
 
 schedule::Schedule Arena::schedule_at(const MachineCandidate& candidate, const ProtocolFigures& protocol,
                                       std::uint64_t bytes) const {
-  if (!candidate.trees.empty()) return full_schedule(candidate, units_at(candidate, protocol, bytes));
+  if (candidate.units_most() > 0) return full_schedule(candidate, units_at(candidate, protocol, bytes));
   return repeated(candidate.schedule, repeats_at(candidate, bytes));
 }
 
@@ -186,11 +186,9 @@ Result<SweptPoint> fastest_protocol(const Arena& arena, const MachineCandidate& 
                                     const SweepQuestion& question, const std::function<bool(double)>& progress,
                                     Protocols& protocols) {
   const auto figures = arena.protocols();
-  // Direct is never slower than slots, but where slots cut what would be one unit.
-  const bool cut = candidate.algorithm == "packed_trees" && arena.collective() != Collective::kAllReduce;
-  const bool direct = !cut && std::ranges::any_of(figures, [&](const ProtocolFigures& protocol) {
-    return protocol.direct && arena.allows(candidate, protocol);
-  });
+  // Direct is never slower than slots.
+  const bool direct = std::ranges::any_of(
+      figures, [&](const ProtocolFigures& protocol) { return protocol.direct && arena.allows(candidate, protocol); });
   SweptPoint best;
   std::size_t winner = 0;
   for (std::size_t i = 0; i < figures.size(); ++i) {

@@ -24,8 +24,8 @@ FairShares::FairShares(const LinkTable& links) : links_(links.size()) {
   }
 }
 
-int FairShares::add(const LinkPath& path) {
-  TUTTI_ASSERT(!path.empty());
+int FairShares::add(const LinkPath& path, double weight) {
+  TUTTI_ASSERT(!path.empty() && weight > 0);
   if (free_.empty()) {
     free_.push_back(static_cast<int>(transfers_.size()));
     transfers_.emplace_back();
@@ -34,6 +34,7 @@ int FairShares::add(const LinkPath& path) {
   free_.pop_back();
   Transfer& transfer = transfers_[at(number)];
   transfer.path = &path;
+  transfer.weight = weight;
   transfer.rate = 0;
   transfer.places.resize(path.size());
   for (std::uint32_t hop = 0; hop < path.size(); ++hop) {
@@ -91,7 +92,7 @@ void FairShares::gather(int first) {
     link.demand = 0;
     for (const User& user : link.users) {
       Transfer& transfer = transfers_[at(user.transfer)];
-      link.demand += (*transfer.path)[user.hop].part;
+      link.demand += (*transfer.path)[user.hop].part * transfer.weight;
       if (transfer.seen == turn_) continue;
       transfer.seen = turn_;
       transfer.settled = -1;
@@ -112,7 +113,7 @@ void FairShares::hold(int number, double rate) {
   for (const LinkPart& part : *transfer.path) {
     Link& link = links_[at(part.link)];
     link.left -= rate * part.part;
-    link.demand -= part.part;
+    link.demand -= part.part * transfer.weight;
   }
 }
 
@@ -139,7 +140,7 @@ void FairShares::fill() {
       if (std::max(0.0, link.left) > full * link.demand) continue;
       for (const User& user : link.users) {
         if (transfers_[at(user.transfer)].settled >= 0) continue;
-        hold(user.transfer, level);
+        hold(user.transfer, level * transfers_[at(user.transfer)].weight);
         --rising;
       }
     }

@@ -1,5 +1,5 @@
 // Max-min fair rates of transfers that share links: no transfer can get more without taking from one that has no more than
-// it. Kept as transfers come and go, by component: what shares no link with a change, directly or through others, keeps its
+// it, for their weights. Kept as transfers come and go, by component: what shares no link with a change, directly or through others, keeps its
 // rate and costs nothing.
 //
 // By progressive filling (D. Bertsekas, R. Gallager, "Data Networks", 1992, section 6.5.2): all rates of a component rise
@@ -21,7 +21,7 @@ class FairShares {
   explicit FairShares(const LinkTable& links);
 
   /// A transfer over the path, which names at least one link, none twice, and outlives it. Its rate is 0 until settle().
-  int add(const LinkPath& path);
+  int add(const LinkPath& path, double weight = 1);
   void remove(int transfer);
 
   /// Works out the rates anew where something has changed. The transfers whose rates are others now; valid until the next call.
@@ -36,6 +36,7 @@ class FairShares {
  private:
   struct Transfer {
     const LinkPath* path = nullptr;
+    double weight = 1;
     std::vector<std::uint32_t> places;  ///< by link of the path: its place in that link's list
     double rate = 0;
     double settled = 0;  ///< the rate that is being worked out; below 0: not known yet
@@ -49,7 +50,7 @@ class FairShares {
     double capacity = 0;
     std::vector<User> users;
     double left = 0;    ///< while rates rise
-    double demand = 0;  ///< parts of the transfers that still rise
+    double demand = 0;  ///< weighted parts of the transfers that still rise
     std::uint64_t seen = 0;
     bool dirty = false;
   };

@@ -13,6 +13,8 @@ namespace tutti::schedule {
 /// By rank: its group of ranks that are near each other, numbered from 0 without gaps.
 using Groups = std::vector<int>;
 
+struct Schedule;
+
 /// What a schedule is made for.
 struct Request {
   Collective collective = Collective::kAllReduce;
@@ -21,6 +23,8 @@ struct Request {
   int rank = 0;  ///< send and receive only: the rank that calls
   /// Not owned, and only there while programs are built; nullptr: nobody is nearer than others.
   const Groups* groups = nullptr;
+  /// Schedules made for the machine beforehand, for the rows that follow them. Not owned, as above; nullptr: there are none.
+  const std::vector<Schedule>* planned = nullptr;
 
   friend bool operator==(const Request&, const Request&) = default;
 };

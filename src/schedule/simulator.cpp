@@ -40,6 +40,7 @@ struct Channel {
   int sender = 0;  ///< processes
   int receiver = 0;
   MessagePath path;
+  double weight = 0;        ///< what it carries, of a lane's share
   std::uint64_t owed = 0;   ///< messages that take a slot, sent
   std::uint64_t acked = 0;  ///< of these, known to be read
   std::uint64_t arrived = 0;
@@ -184,6 +185,7 @@ class Run {
           endpoint_channels_[process.first_endpoint + e] = number;
           Channel& channel = channels_[static_cast<std::size_t>(number)];
           (sink ? channel.sender : channel.receiver) = static_cast<int>(p);
+          if (sink) channel.weight += static_cast<double>(endpoint.width) / tiling_.units;
           channel.pulled |= is_pull(endpoint);
         }
       }
@@ -339,7 +341,7 @@ class Run {
   }
 
   void add_transfer(int job, int channel, const LinkPath& path, double bytes) {
-    const int number = shares_.add(path);
+    const int number = shares_.add(path, channel == kOwnWork ? 1 : channels_[static_cast<std::size_t>(channel)].weight);
     if (static_cast<std::size_t>(number) >= transfers_.size()) transfers_.resize(static_cast<std::size_t>(number) + 1);
     transfers_[static_cast<std::size_t>(number)] = {job, channel, bytes, bytes, 0, now_, now_};
   }

@@ -3,8 +3,9 @@
 // What a lane does is what the lane interpreter does (protocol/lane.h): one step after another, each when its messages have
 // come and its channels have a free slot. It takes step_us to get a step going; then its data sets out. The messages are there
 // latency_us after their data has crossed the links, and a slot is the sender's again credit_us after the step that read it was
-// over. Lanes run side by side. Transfers that cross a link at the same time share it, max-min fair (fair_shares.h); those of a
-// channel follow each other.
+// over. Lanes run side by side. Transfers that cross a link at the same time share it, max-min fair (fair_shares.h), weighted by
+// what their channels carry in the whole call: a channel to which a lane has given more has more under way. Those of a channel
+// follow each other.
 //
 //   step:      | waits for messages and slots | step_us | transfers, as fast as links allow |
 //   receiver:                                                                               | latency_us | may start

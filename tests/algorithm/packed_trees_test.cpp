@@ -1,10 +1,12 @@
 #include "algorithm/packed_trees.h"
+#include "algorithm/tree_turns.h"
 #include "schedule/text.h"
 #include "schedule/verifier.h"
 
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 #include <random>
 #include <string>
@@ -16,8 +18,9 @@ namespace {
 
 constexpr int kSlots[] = {4, 8};
 
-void prove(const schedule::Schedule& made, bool wide_wire) {
+void prove(const schedule::Schedule& made, bool wide_wire, int slots_least = 4) {
   for (const int slots : kSlots) {
+    if (slots < slots_least) continue;
     for (const bool in_place : {false, true}) {
       for (const bool direct : {false, true}) {
         const Status status = verify(made, {slots, in_place, direct, false, wide_wire});
@@ -82,27 +85,33 @@ TEST_CASE("all-gather and reduce-scatter through random trees are right") {
       for (auto& lane : lanes) {
         for (int root = 0; root < ranks; ++root) lane.push_back(random_tree(ranks, root, random));
       }
-      prove(algorithm::packed_out_trees(lanes), false);
-      prove(algorithm::packed_in_trees(lanes), true);
+      for (const int slots : kSlots) {
+        const int units = 1 + static_cast<int>(random() % 9);
+        prove(algorithm::packed_out_trees(lanes, units, slots), false, slots);
+        prove(algorithm::packed_in_trees(lanes, units, slots), true, slots);
+      }
     }
   }
 }
 
-TEST_CASE("many ranks: as many slots as units ahead are enough, and one where units do not follow each other", "[samples]") {
+TEST_CASE("many ranks: as many slots as units ahead are enough, or as many as rooted trees were made for", "[samples]") {
   const unsigned seed = 9;
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
-  for (int ranks = 2; ranks <= 40; ++ranks) {
+  for (int ranks = 2; ranks <= 40; ranks += ranks < 10 ? 1 : 5) {
     std::vector<Parents> trees;
     for (int root = 0; root < ranks; ++root) trees.push_back(random_tree(ranks, root, random));
     for (const int ahead : {2, 3, 4, 8})
       CHECK(verify(algorithm::packed_trees(trees, 30, ahead), {.slots = ahead}).ok());
     CHECK(verify(algorithm::packed_trees(trees, 30), {.slots = algorithm::kAheadPerHop}).ok());
-    for (const schedule::Schedule& made :
-         {algorithm::packed_trees(trees), algorithm::packed_out_trees({trees}), algorithm::packed_in_trees({trees})}) {
-      const Status status = verify(made, {.slots = 1});
-      INFO(ranks << " ranks: " << (status.ok() ? "" : status.error().message));
-      CHECK(status.ok());
+    CHECK(verify(algorithm::packed_trees(trees), {.slots = 1}).ok());
+    for (const int slots : {1, 2, 4, 8}) {
+      for (const schedule::Schedule& made : {algorithm::packed_out_trees({trees}, ranks < 10 ? 7 : 1, slots),
+                                             algorithm::packed_in_trees({trees}, ranks < 10 ? 7 : 1, slots)}) {
+        const Status status = verify(made, {.slots = slots});
+        INFO(ranks << " ranks, " << slots << " slots: " << (status.ok() ? "" : status.error().message));
+        CHECK(status.ok());
+      }
     }
   }
 }
@@ -116,6 +125,32 @@ TEST_CASE("units follow each other: a rank is ahead by so many for each hop to t
     CHECK(units_up_from(made.ranks[rank].lanes[0], rank - 1) == algorithm::kAheadPerHop * static_cast<int>(rank) + 1);
   }
   CHECK(algorithm::units_for({line}) == 3 * algorithm::kUnitsPerHop);
+}
+
+TEST_CASE("units follow each other through all trees of an all-gather") {
+  // A line of four, in which every channel to the right carries the blocks of all ranks on its left.
+  algorithm::RootedTrees trees;
+  for (int root = 0; root < 4; ++root) {
+    Parents parents(4, algorithm::kNoParent);
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank != root) parents[static_cast<std::size_t>(rank)] = rank < root ? rank + 1 : rank - 1;
+    }
+    trees.push_back(parents);
+  }
+  constexpr int kUnits = 20;
+  const std::vector<std::vector<algorithm::Turn>> turns = algorithm::tree_turns(trees, kUnits, 8);
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    REQUIRE(turns[rank].size() == 4 * kUnits);
+    std::vector<int> next(4, 0);
+    for (const algorithm::Turn& turn : turns[rank]) {
+      CHECK(turn.unit == next[static_cast<std::size_t>(turn.root)]++);
+      // Once it is under way no tree is further behind than its hops and a turn.
+      for (int root = 0; root < 4; ++root) {
+        const int hops = std::abs(root - static_cast<int>(rank));
+        CHECK(next[static_cast<std::size_t>(root)] + hops + 1 >= turn.unit);
+      }
+    }
+  }
 }
 
 TEST_CASE("the text of a small one") {

@@ -148,6 +148,18 @@ TEST_CASE("one rank merges, and the others read what it made", "[board]") {
   CHECK(shared.board.merged().value() == "tutti-topology 1\n");
 }
 
+TEST_CASE("planned trees that one rank puts up are there for all, or nowhere", "[board]") {
+  Board shared(2);
+  REQUIRE(shared.board.trees().ok());
+  CHECK(shared.board.trees().value().empty());
+  const Status full = shared.board.put_trees(std::string(2 * MachineBoard::kTextBytes, 't'));
+  REQUIRE(!full.ok());
+  CHECK_THAT(full.error().message, Catch::Contains("no room"));
+  CHECK(shared.board.trees().value().empty());
+  REQUIRE(shared.board.put_trees("trees all_reduce ranks 2 lanes 1\n- 0\n").ok());
+  CHECK(shared.board.trees().value() == "trees all_reduce ranks 2 lanes 1\n- 0\n");
+}
+
 TEST_CASE("whatever is written there, reading stays on the board", "[board]") {
   constexpr int kRanks = 4;
   std::mt19937_64 random(5);
@@ -169,6 +181,8 @@ TEST_CASE("whatever is written there, reading stays on the board", "[board]") {
       CHECK((!look.ok() || look.value().size() <= MachineBoard::kTextBytes));
     }
     const auto merged = shared.board.merged();
+    const auto trees = shared.board.trees();
+    if (trees.ok()) CHECK(trees.value().size() <= MachineBoard::kTextBytes);
     CHECK((!merged.ok() || merged.value().size() <= MachineBoard::kTextBytes));
     static_cast<void>(shared.board.put_look(0, "another"));
   }

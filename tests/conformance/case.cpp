@@ -1,10 +1,15 @@
 #include "case.h"
 
+#include "algorithm/planned_trees.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <iterator>
+#include <map>
+#include <vector>
 
 namespace tutti::conformance {
 namespace {
@@ -46,6 +51,35 @@ std::string_view name_of(Size size) {
   return kNames[static_cast<std::size_t>(size)];
 }
 
+/// Ranks in a line, from the root on and round to the rank before it.
+algorithm::Parents line_from(int root, int ranks) {
+  algorithm::Parents parents(static_cast<std::size_t>(ranks), algorithm::kNoParent);
+  for (int i = 1; i < ranks; ++i) parents[static_cast<std::size_t>((root + i) % ranks)] = (root + i - 1) % ranks;
+  return parents;
+}
+algorithm::Parents star_from(int root, int ranks) {
+  algorithm::Parents parents(static_cast<std::size_t>(ranks), root);
+  parents[static_cast<std::size_t>(root)] = algorithm::kNoParent;
+  return parents;
+}
+
+/// As a machine's plan might have them: a lane of lines and one of stars, with as few slots as the interpreter's worlds have.
+const std::vector<schedule::Schedule>& planned_schedules(int ranks) {
+  constexpr int kSlots = 2;
+  static std::map<int, std::vector<schedule::Schedule>> known;
+  std::vector<schedule::Schedule>& made = known[ranks];
+  if (!made.empty()) return made;
+  algorithm::RootedTrees lines, stars;
+  for (int root = 0; root < ranks; ++root) {
+    lines.push_back(line_from(root, ranks));
+    stars.push_back(star_from(root, ranks));
+  }
+  made.push_back(algorithm::schedule_of({Collective::kAllReduce, {lines.back(), stars.front()}, {}}, kSlots));
+  for (const Collective collective : {Collective::kAllGather, Collective::kReduceScatter})
+    made.push_back(algorithm::schedule_of({collective, {}, {lines, stars}}, kSlots));
+  return made;
+}
+
 class Maker {
  public:
   Maker(bool quick, int ranks, std::vector<Case>& cases) : quick_(quick), ranks_(ranks), cases_(cases) {}
@@ -78,15 +112,18 @@ class Maker {
 
   void collective_cases(const schedule::Request& request) {
     std::vector<const algorithm::Algorithm*> some = {nullptr};
+    schedule::Request with_plan = request;
+    if (kRanksOfPlans[0] <= ranks_ && ranks_ <= kRanksOfPlans[1]) with_plan.planned = &planned_schedules(ranks_);
     for (const algorithm::Algorithm& a : algorithm::algorithms()) {
-      if (a.supports(request)) some.push_back(&a);
+      if (a.supports(with_plan)) some.push_back(&a);
     }
     for (const algorithm::Algorithm* a : some) {
+      const schedule::Request& asked = a != nullptr && a->planned ? with_plan : request;
       for (const Size size : kSizes) {
         if (quick_ && (size == Size::kOne || size == Size::kCacheLine)) continue;
-        for (const bool in_place : {false, true}) add({request, a, size, in_place});
+        for (const bool in_place : {false, true}) add({asked, a, size, in_place});
       }
-      if (ranks_ == 3 || ranks_ == 5) add({request, a, Size::kRounds, ranks_ == 5, Kind::kStale});
+      if (ranks_ == 3 || ranks_ == 5) add({asked, a, Size::kRounds, ranks_ == 5, Kind::kStale});
       if (is_rooted(request.collective) && (a == nullptr || a->name == "oneshot")) {
         for (const Size size : {Size::kOne, Size::kPrime}) add({request, a, size, false, Kind::kRow});
       }
@@ -140,6 +177,9 @@ class Maker {
       }
     }
   }
+
+  /// Among more ranks lines have very many units.
+  static constexpr int kRanksOfPlans[] = {2, 5};
 
   bool quick_;
   int ranks_;

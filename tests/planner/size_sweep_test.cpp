@@ -7,9 +7,17 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 using namespace tutti;
 using namespace tutti::planner;
@@ -26,11 +34,11 @@ struct Machine {
   Arena arena() const { return Arena::of_machine(view.network, link_table(graph, view), plan); }
 };
 
-Machine machine_of(topology::Graph graph) {
+Machine machine_of(topology::Graph graph, Collective collective = Collective::kAllReduce) {
   Machine machine;
   machine.graph = std::move(graph);
   machine.view = std::move(topology::view_of(machine.graph)).value();
-  const MachineQuestion question{Collective::kAllReduce, 0, {}, may_be_direct(link_table(machine.graph, machine.view))};
+  const MachineQuestion question{collective, 0, {}, may_be_direct(link_table(machine.graph, machine.view))};
   machine.plan = machine.view.ranks() > kPlannedRanksMax
                      ? rows_alone(machine.view.network, question)
                      : std::move(plan_machine(machine.view.network, question)).value();
@@ -75,31 +83,60 @@ double reached(const Machine& machine) {
   return static_cast<double>(bytes) / (run.value().us * bound);
 }
 
-/// Plans all machines in the folder and simulates them; each all-reduce must come near its bound. How many there were.
-int check_folder(const char* folder) {
-  int machines = 0;
-  double worst = 1;
-  std::string worst_name;
+/// Files of machines with several ranks that can be planned for; of those whose links are the same the first one.
+std::vector<std::filesystem::path> machines_in(const char* folder) {
   std::set<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) files.insert(entry.path());
+  std::vector<std::filesystem::path> machines;
+  std::set<std::vector<std::tuple<int, int, topology::Bandwidth>>> seen;
   for (const std::filesystem::path& path : files) {
-    Result<topology::Graph> graph = topology::read_file(path.string(), {});
+    const Result<topology::Graph> graph = topology::read_file(path.string(), {});
     if (!graph.ok()) continue;
     const Result<topology::View> view = topology::view_of(graph.value());
     if (!view.ok() || view.value().ranks() < 2 || ranks_apart(view.value().network).first >= 0) continue;
-    const Machine machine = machine_of(std::move(graph).value());
+    std::vector<std::tuple<int, int, topology::Bandwidth>> links;
+    for (const topology::Arc& arc : view.value().network.arcs) links.emplace_back(arc.from, arc.to, arc.capacity);
+    if (seen.insert(links).second) machines.push_back(path);
+  }
+  return machines;
+}
+
+/// What falls short of the 97%, and what it reaches: channels that carry the blocks of more ranks than they have slots.
+struct ShortOf {
+  std::string_view file;
+  Collective collective;
+  double part;
+};
+constexpr ShortOf kShort[] = {
+    {"hwloc-tuo-CPX.xml", Collective::kAllGather, 0.91},
+    {"hwloc-tuo-CPX.xml", Collective::kReduceScatter, 0.87},
+    {"rccl-16p1h.xml", Collective::kAllGather, 0.93},
+    {"rccl-16p1h.xml", Collective::kReduceScatter, 0.90},
+};
+
+/// Plans for each machine and simulates; the plan must come near its bound.
+void check(const std::vector<std::filesystem::path>& machines, Collective collective) {
+  double worst = 1;
+  std::string worst_name;
+  for (const std::filesystem::path& path : machines) {
+    const Machine machine = machine_of(std::move(topology::read_file(path.string(), {})).value(), collective);
+    // Trees of many lanes over several hosts take long to simulate.
+    constexpr int kFewRanks = 8;
+    if (collective != Collective::kAllReduce && !machine.plan.question.direct && machine.plan.ranks > kFewRanks)
+      continue;
     const double part = reached(machine);
-    INFO(path.filename() << ": " << machine.plan.chosen().algorithm << " of " << machine.plan.chosen().lanes
-                         << " lanes");
-    CHECK(part >= 0.97);
+    INFO(path.filename() << ": " << name_of(collective) << " by " << machine.plan.chosen().algorithm << " of "
+                         << machine.plan.chosen().lanes << " lanes");
+    const auto* known = std::ranges::find_if(kShort, [&](const ShortOf& one) {
+      return one.file == path.filename().string() && one.collective == collective;
+    });
+    CHECK(part >= (known == std::end(kShort) ? 0.97 : known->part));
     CHECK(part <= 1 + 1e-9);
-    ++machines;
     if (part < worst) worst_name = path.filename().string();
     worst = std::min(worst, part);
   }
-  std::printf("%d machines: simulated all-reduce plans reach %.4f of the bound or more (%s)\n", machines, worst,
-              worst_name.c_str());
-  return machines;
+  std::printf("%zu machines: simulated %s plans reach %.4f of the bound or more (%s)\n", machines.size(),
+              std::string(name_of(collective)).c_str(), worst, worst_name.c_str());
 }
 
 }  // namespace
@@ -170,12 +207,24 @@ TEST_CASE("messages of several hosts go through slots, and hosts' memory has its
   CHECK(simulated_us(host, "oneshot", kLines, 8) < 1);
 }
 
-TEST_CASE("large messages on the machines that ship with Tutti") { CHECK(check_folder(TUTTI_MODELS) >= 15); }
+TEST_CASE("large messages on the machines that ship with Tutti") {
+  const std::vector<std::filesystem::path> machines = machines_in(TUTTI_MODELS);
+  CHECK(machines.size() >= 15);
+  for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter})
+    check(machines, collective);
+}
 
 TEST_CASE("large messages on all machines beside the repository", "[files]") {
   if (!std::filesystem::is_directory(TUTTI_SHARED_TOPOLOGIES)) {
     std::printf("skipped: there is no folder %s\n", TUTTI_SHARED_TOPOLOGIES);
     return;
   }
-  CHECK(check_folder(TUTTI_SHARED_TOPOLOGIES) >= 100);
+  const std::vector<std::filesystem::path> machines = machines_in(TUTTI_SHARED_TOPOLOGIES);
+  CHECK(machines.size() >= 80);
+  check(machines, Collective::kAllReduce);
+  // A reduce-scatter is an all-gather backwards: for the sake of time each is looked at on every other machine.
+  std::vector<std::filesystem::path> halves[2];
+  for (std::size_t i = 0; i < machines.size(); ++i) halves[i % 2].push_back(machines[i]);
+  check(halves[0], Collective::kAllGather);
+  check(halves[1], Collective::kReduceScatter);
 }

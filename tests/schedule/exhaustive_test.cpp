@@ -95,10 +95,10 @@ void survives_text(const Schedule& schedule) {
   CHECK(read.value() == schedule);
 }
 
-/// Of these rows tests/algorithm/hierarchical_test.cpp looks at the schedules themselves.
-bool is_for_hosts(const algorithm::Algorithm& row) { return row.name.starts_with("hosts_"); }
-std::size_t rows_for_hosts() {
-  return static_cast<std::size_t>(std::ranges::count_if(algorithm::algorithms(), is_for_hosts));
+/// At the schedules of these rows tests/algorithm/hierarchical_test.cpp and planned_trees_test.cpp look themselves.
+bool is_special(const algorithm::Algorithm& row) { return row.name.starts_with("hosts_") || row.planned; }
+std::size_t special_rows() {
+  return static_cast<std::size_t>(std::ranges::count_if(algorithm::algorithms(), is_special));
 }
 
 /// Calls visit(row, request) for every row and every request that it serves, up to `ranks_most` ranks.
@@ -125,7 +125,7 @@ TEST_CASE("every algorithm is right for 1 to 32 ranks and every root, in every f
     for (const int slots : kRealSlots) prove(row, schedule, slots);
     prove(row, schedule, needs_two_slots(row, request) ? 2 : 1);
   });
-  CHECK(rows.size() + rows_for_hosts() == algorithm::algorithms().size());
+  CHECK(rows.size() + special_rows() == algorithm::algorithms().size());
   CHECK(proofs > kRanksMost * kRanksMost * kRanksMost);
 }
 
@@ -135,7 +135,7 @@ TEST_CASE("every algorithm for hosts is right on hosts of two, three and five ra
   proofs = 0;
   std::set<const algorithm::Algorithm*> rows;
   for (const algorithm::Algorithm& row : algorithm::algorithms()) {
-    if (!is_for_hosts(row)) continue;
+    if (!row.over_hosts) continue;
     for (const int width : {2, 3, 5}) {
       for (int ranks = width + 1; ranks <= kHostRanksMost; ++ranks) {
         Groups hosts;
@@ -152,7 +152,8 @@ TEST_CASE("every algorithm for hosts is right on hosts of two, three and five ra
       }
     }
   }
-  CHECK(rows.size() == rows_for_hosts());
+  const auto for_hosts = std::ranges::count(algorithm::algorithms(), true, &algorithm::Algorithm::over_hosts);
+  CHECK(static_cast<std::ptrdiff_t>(rows.size()) == for_hosts);
   CHECK(rows.size() >= 7);
   CHECK(proofs > 1000);
 }

@@ -70,6 +70,7 @@ class SimpleSimulator {
     Key channel;
     bool own_work = false;
     LinkPath path;
+    double weight = 1;
     double left = 0;
     double rate = 0;
     std::uint64_t order = 0;
@@ -88,6 +89,23 @@ class SimpleSimulator {
   MessagePath path(const Key& key) const {
     const auto [lane, from, to] = key;
     return machine_.path(static_cast<int>(lane), static_cast<int>(from), static_cast<int>(to));
+  }
+
+  /// What goes through the channel in a round, of a lane's share.
+  double weight_of(const Key& key) const {
+    const auto [lane, from, to] = key;
+    double units = 0;
+    for (const Endpoint& e : sinks_of(schedule_.ranks[from].lanes[lane])) {
+      if (e.place == Place::kPeer && e.peer == to) units += e.width;
+    }
+    return units / schedule_.shape.units;
+  }
+  static std::vector<Endpoint> sinks_of(const LaneProgram& program) {
+    std::vector<Endpoint> sinks;
+    for (const Step& step : program.steps) {
+      for (const Endpoint& e : program.sinks(step)) sinks.push_back(e);
+    }
+    return sinks;
   }
 
   bool start_something(double now) {
@@ -134,7 +152,7 @@ class SimpleSimulator {
     };
     const auto add = [&](const Key& key, bool own, const LinkPath& links, double amount) {
       if (amount <= 0 || links.empty()) return;
-      flows_.push_back({run, key, own, links, amount, 0, ++order_});
+      flows_.push_back({run, key, own, links, own ? 1 : weight_of(key), amount, 0, ++order_});
       ++run->open;
     };
     for (const Endpoint& e : program.sources(step)) {
@@ -181,7 +199,7 @@ class SimpleSimulator {
     running_.erase(run);
   }
 
-  /// All rates from nothing: they rise together until a link is full.
+  /// All rates from nothing: they rise together, each by its weight, until a link is full.
   void set_rates() {
     std::vector<double> left;
     for (const TableLink& link : machine_.links) left.push_back(link.gbps * 1e3);
@@ -196,14 +214,14 @@ class SimpleSimulator {
     while (!rising.empty()) {
       std::vector<double> demand(left.size(), 0);
       for (const Flow* flow : rising) {
-        for (const LinkPart& part : flow->path) demand[static_cast<std::size_t>(part.link)] += part.part;
+        for (const LinkPart& part : flow->path) demand[static_cast<std::size_t>(part.link)] += part.part * flow->weight;
       }
       double more = std::numeric_limits<double>::infinity();
       for (std::size_t i = 0; i < left.size(); ++i) {
         if (demand[i] > 0) more = std::min(more, left[i] / demand[i]);
       }
       for (std::size_t i = 0; i < left.size(); ++i) left[i] -= more * demand[i];
-      for (Flow* flow : rising) flow->rate += more;
+      for (Flow* flow : rising) flow->rate += more * flow->weight;
       std::erase_if(rising, [&](const Flow* flow) {
         return std::ranges::any_of(flow->path, [&](const LinkPart& part) {
           const auto link = static_cast<std::size_t>(part.link);

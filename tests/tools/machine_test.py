@@ -122,6 +122,31 @@ class MachineTest(FolderTest):
         log = self.good(perf(NCCL_DEBUG="WARN", TUTTI_TOPOLOGY_LIBRARY="none", NCCL_TOPO_FILE="/machine.xml"))
         self.assertIn("NCCL_TOPO_FILE is not read", log)
 
+    def test_communicators_run_the_packed_trees_that_tutti_topo_prints(self):
+        for model, ranks, collectives in (("power9-ac922.topo", 4, ("all_reduce", "all_gather", "reduce_scatter")),
+                                          ("mi250x.topo", 8, ("all_reduce",))):
+            path = os.path.join(MODELS, model)
+            for collective in collectives:
+                given = {"ranks": ranks, "NCCL_TOPO_FILE": path}
+                offered = perf(collective, "-b", "1M", "-e", "1M", "--explain", **given)
+                self.assertRegex(offered.stdout, r"\n[* ] packed_trees +slots", offered.stderr)
+                explained = perf(collective, "-b", "1M", "-e", "1M", "--explain", NCCL_ALGO="packed_trees", **given)
+                self.assertRegex(explained.stdout, r"\n\* packed_trees", explained.stderr)
+                runs = explained.stdout[explained.stdout.index("schedule packed_trees"):explained.stdout.index("# certificate")].strip()
+                units = re.search(r" units (\d+) ", runs)[1]
+                printed = subprocess.run([TOPO, path, "--collective", collective, "--lanes", "2", "--schedule", "--units", units],
+                                         capture_output=True, text=True, timeout=TIMEOUT_S, check=True).stdout.strip()
+                self.assertEqual(runs, printed, f"{collective} on {model}")
+                log = self.good(perf(collective, *CALLS[1:], NCCL_ALGO="packed_trees", **given))
+                self.assertEqual(log, "")
+
+    def test_a_machine_of_other_ranks_has_no_trees_for_these(self):
+        path = os.path.join(MODELS, "dgx-1v.topo")
+        log = self.good(perf(NCCL_DEBUG="INFO", NCCL_TOPO_FILE=path, ranks=3))
+        self.assertIn("no trees are planned for the machine: the machine has 8 gpus, but there are 3 ranks", log)
+        explained = perf("all_reduce", "-b", "1M", "-e", "1M", "--explain", ranks=3, NCCL_TOPO_FILE=path)
+        self.assertNotIn("packed_trees", explained.stdout)
+
     def test_explain_ends_with_a_certificate_that_plan_reads_over(self):
         result = perf("all_reduce", "-b", "1M", "-e", "1M", "--explain")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -219,6 +244,13 @@ class SocketsTest(FolderTest):
         self.assertRegex(output, r"us  links between NUMA nodes: numa0 \| numa1 allow")
         for seats in ((0, 0, 1, 1), (0, 1, 0, 1), (1, 0, 0)):
             output, _ = self.launch(*CALLS, seats=seats, NCCL_ALGO="grouped")
+            self.assertIn("# Out of bounds values : 0 OK", output)
+
+    def test_one_rank_in_each_node_is_offered_trees_over_the_nodes(self):
+        for seats in ((0, 1), (1, 0)):
+            output, _ = self.launch("all_reduce", "-b", "1M", "-e", "1M", "--explain", seats=seats)
+            self.assertRegex(output, r"\n[* ] packed_trees +slots")
+            output, _ = self.launch(*CALLS, seats=seats, NCCL_ALGO="packed_trees")
             self.assertIn("# Out of bounds values : 0 OK", output)
 
     def test_one_rank_in_each_socket_is_no_group(self):

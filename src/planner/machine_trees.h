@@ -1,0 +1,21 @@
+// What communicators run of a machine's plans: the trees of packed trees, for as many lanes as they have.
+#pragma once
+
+#include "base/result.h"
+#include "topology/graph.h"
+
+#include <string>
+#include <vector>
+
+namespace tutti::planner {
+
+/// Packing is quick for so many ranks.
+inline constexpr int kTreeRanksMax = 64;
+
+/// Text of algorithm/planned_trees.h, for each collective that packed trees are a candidate for. `numas`, by rank: the system's number of the NUMA
+/// node that it sits on, or -1. Where the machine has no GPUs and ranks sit on as many nodes, ranks are these; else the machine must have as
+/// many GPUs, or NUMA nodes with cores, as there are ranks, and ranks are these in order. kInvalidArgument: it has not, or is
+/// several hosts.
+Result<std::string> machine_trees(const topology::Graph& graph, const std::vector<int>& numas, int lanes_most);
+
+}  // namespace tutti::planner

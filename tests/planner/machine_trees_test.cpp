@@ -1,0 +1,108 @@
+// The trees that communicators get of a machine's plan.
+#include "planner/machine_trees.h"
+#include "algorithm/planned_trees.h"
+#include "planner/machine_plan.h"
+#include "planner/planned_schedules.h"
+#include "topology/source.h"
+#include "topology/view.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace tutti;
+using namespace tutti::planner;
+using algorithm::PlannedTrees;
+
+namespace {
+
+topology::Graph graph_of(const std::string& text) {
+  auto read = topology::read_text(text, {});
+  INFO((read.ok() ? "" : read.error().message));
+  REQUIRE(read.ok());
+  return std::move(read).value();
+}
+
+/// Three NUMA nodes in a line, the system's numbers 4, 2 and 7.
+topology::Graph line_of_nodes() {
+  return graph_of(
+      "tutti-topology 1\nnuma a cores=4 numa=4\nnuma b cores=4 numa=2\nnuma c cores=4 numa=7\n"
+      "link a <-> b cpu 20\nlink b <-> c cpu 20\n");
+}
+
+std::vector<PlannedTrees> trees_of(const topology::Graph& graph, const std::vector<int>& numas) {
+  const auto text = machine_trees(graph, numas, 2);
+  INFO((text.ok() ? "" : text.error().message));
+  REQUIRE(text.ok());
+  const auto proved = prove_trees(text.value(), static_cast<int>(numas.size()), 2, 4);
+  INFO((proved.ok() ? "" : proved.error().message));
+  REQUIRE(proved.ok());
+  auto read = algorithm::parse_trees(text.value(), static_cast<int>(numas.size()), 2);
+  REQUIRE(read.ok());
+  CHECK(proved.value()->size() == read.value().size());
+  return std::move(read).value();
+}
+
+/// Whether every edge is between ranks that `joined` says are next to each other.
+template <class Joined>
+void check_edges(const std::vector<PlannedTrees>& plans, const Joined& joined) {
+  const auto check = [&](const algorithm::Parents& parents) {
+    for (std::size_t rank = 0; rank < parents.size(); ++rank) {
+      if (parents[rank] != algorithm::kNoParent) CHECK(joined(static_cast<int>(rank), parents[rank]));
+    }
+  };
+  for (const PlannedTrees& plan : plans) {
+    std::ranges::for_each(plan.lanes, check);
+    for (const algorithm::RootedTrees& rooted : plan.rooted) std::ranges::for_each(rooted, check);
+  }
+}
+
+std::string refusal(const topology::Graph& graph, const std::vector<int>& numas) {
+  const auto text = machine_trees(graph, numas, 2);
+  return text.ok() ? "none" : text.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("planned trees are the machine's, for all three collectives", "[trees]") {
+  const topology::Graph graph = graph_of(
+      "tutti-topology 1\ngpu a\ngpu b\ngpu c\ngpu d\nlink a <-> b nvlink 50\nlink b <-> c nvlink 50\n"
+      "link c <-> d nvlink 50\n");
+  const std::vector<PlannedTrees> plans = trees_of(graph, {-1, -1, 0, 0});
+  REQUIRE(plans.size() == 3);
+  check_edges(plans, [](int a, int b) { return std::abs(a - b) == 1; });
+  const topology::View view = std::move(topology::view_of(graph)).value();
+  const MachinePlan plan = std::move(plan_machine(view.network, {.lanes_max = 2})).value();
+  CHECK(plans[0].lanes == plan.find("packed_trees")->trees);
+}
+
+TEST_CASE("ranks on NUMA nodes follow the nodes that they sit on", "[trees]") {
+  const topology::Graph graph = line_of_nodes();
+  // Rank 2 sits in the middle.
+  const std::vector<PlannedTrees> plans = trees_of(graph, {7, 4, 2});
+  REQUIRE(plans.size() == 3);
+  check_edges(plans, [](int a, int b) { return a == 2 || b == 2; });
+  // Seats that say nothing, or the same: in the order of the machine's nodes, the second in the middle.
+  for (const std::vector<int>& numas : {std::vector{-1, -1, -1}, std::vector{4, 4, 2}})
+    check_edges(trees_of(graph, numas), [](int a, int b) { return a == 1 || b == 1; });
+  // On two of the nodes.
+  CHECK(trees_of(graph, {2, 4}).front().lanes.front().size() == 2);
+}
+
+TEST_CASE("no trees where the machine's nodes are not the ranks", "[trees]") {
+  CHECK(refusal(line_of_nodes(), {-1, -1}) == "the machine has 3 numas, but there are 2 ranks");
+  CHECK(refusal(graph_of("tutti-topology 1\ngpu a\ngpu b\nlink a <-> b nvlink 50\n"), {0, 1, 2}) ==
+        "the machine has 2 gpus, but there are 3 ranks");
+  CHECK(refusal(line_of_nodes(), std::vector<int>(kTreeRanksMax + 1, 0)).starts_with("65 ranks: trees are planned"));
+}
+
+TEST_CASE("text that other ranks write is proved before it runs", "[trees]") {
+  CHECK(prove_trees("", 3, 2, 4).value()->empty());
+  CHECK_FALSE(prove_trees("trees all_reduce ranks 3 lanes 1\n1 2 0\n", 3, 2, 4).ok());
+  CHECK_FALSE(prove_trees("nonsense", 3, 2, 4).ok());
+}

@@ -49,20 +49,19 @@ nlohmann::ordered_json simulation(const Simulated& simulated) {
     for (const planner::SweptAlgorithm& algorithm : simulated.sweep.algorithms) {
       const planner::SweptPoint& point = algorithm.points[i];
       const double gbps = static_cast<double>(point.bytes) / (point.us * 1e3);
-      algorithms[std::string(simulated.candidate(algorithm.candidate).algorithm)] = {
-          {"us", point.us},
-          {"algbw_gbps", gbps},
-          {"busbw_gbps", gbps * factor},
-          {"protocol", point.protocol},
-          {"extrapolated", point.extrapolated}};
+      algorithms[simulated.candidate(algorithm.candidate).label()] = {{"us", point.us},
+                                                                      {"algbw_gbps", gbps},
+                                                                      {"busbw_gbps", gbps * factor},
+                                                                      {"protocol", point.protocol},
+                                                                      {"extrapolated", point.extrapolated}};
     }
     sizes.push_back({{"bytes", simulated.sweep.sizes[i]},
-                     {"fastest", simulated.candidate(simulated.sweep.fastest[i]).algorithm},
+                     {"fastest", simulated.candidate(simulated.sweep.fastest[i]).label()},
                      {"algorithms", std::move(algorithms)}});
   }
   nlohmann::ordered_json crossovers = nlohmann::ordered_json::array();
   for (const planner::Crossover& crossover : simulated.sweep.crossovers)
-    crossovers.push_back({{"bytes", crossover.bytes}, {"fastest", simulated.candidate(crossover.candidate).algorithm}});
+    crossovers.push_back({{"bytes", crossover.bytes}, {"fastest", simulated.candidate(crossover.candidate).label()}});
   return {{"held", simulated.held},
           {"sizes", std::move(sizes)},
           {"crossovers", std::move(crossovers)},

@@ -80,7 +80,7 @@ std::string crossovers_text(const Simulated& simulated) {
   const auto& crossovers = simulated.sweep.crossovers;
   std::string text;
   for (std::size_t i = 0; i < crossovers.size(); ++i) {
-    const std::string_view name = simulated.candidate(crossovers[i].candidate).algorithm;
+    const std::string name = simulated.candidate(crossovers[i].candidate).label();
     if (i == 0) {
       text += fmt::format("  {} is the fastest {}", name,
                           crossovers.size() == 1 ? "at all these sizes" : "of small messages");
@@ -114,12 +114,15 @@ Result<Simulated> simulate_host(Collective collective, const SimulateOptions& op
 
 std::string sizes_text(const Simulated& simulated) {
   const planner::SizeSweep& sweep = simulated.sweep;
+  const auto width_of = [&](const SweptAlgorithm& algorithm) {
+    return std::max<std::size_t>(26, simulated.candidate(algorithm.candidate).label().size());
+  };
   std::string text = fmt::format("{:>10}", "size");
   for (const SweptAlgorithm& algorithm : sweep.algorithms)
-    text += fmt::format("  {:^26}", simulated.candidate(algorithm.candidate).algorithm);
+    text += fmt::format("  {:^{}}", simulated.candidate(algorithm.candidate).label(), width_of(algorithm));
   text += fmt::format("  fastest\n{:>10}", "bytes");
-  for (std::size_t i = 0; i < sweep.algorithms.size(); ++i)
-    text += fmt::format("  {:>10}{:>8}{:>8}", "us", "algbw", "busbw");
+  for (const SweptAlgorithm& algorithm : sweep.algorithms)
+    text += fmt::format("  {:>{}}{:>8}{:>8}", "us", width_of(algorithm) - 16, "algbw", "busbw");
   text += "\n";
   const double factor = planner::bus_factor(simulated.arena.collective(), simulated.arena.ranks());
   bool extrapolated = false;
@@ -128,12 +131,12 @@ std::string sizes_text(const Simulated& simulated) {
     for (const SweptAlgorithm& algorithm : sweep.algorithms) {
       const SweptPoint& point = algorithm.points[i];
       const double gbps = static_cast<double>(point.bytes) / (point.us * 1e3);
-      text += fmt::format("  {:>9}{}{:>8}{:>8}", figure(point.us), point.extrapolated ? "~" : " ", figure(gbps),
-                          figure(gbps * factor));
+      text += fmt::format("  {:>{}}{}{:>8}{:>8}", figure(point.us), width_of(algorithm) - 17,
+                          point.extrapolated ? "~" : " ", figure(gbps), figure(gbps * factor));
       extrapolated |= point.extrapolated;
     }
     const std::size_t best = sweep.fastest[i];
-    text += fmt::format("  {}, {}\n", simulated.candidate(best).algorithm, sweep.algorithms[best].points[i].protocol);
+    text += fmt::format("  {}, {}\n", simulated.candidate(best).label(), sweep.algorithms[best].points[i].protocol);
   }
   text += "\n" + crossovers_text(simulated);
   if (extrapolated) text += "  ~ the first rounds were run, and the others taken to be like them.\n";

@@ -167,7 +167,7 @@ Result<TracedRun> trace_smallest(const Simulated& simulated) {
 std::string timeline_svg(const Simulated& simulated, const TracedRun& traced) {
   plot::Timeline timeline;
   timeline.title = fmt::format("{} of {} ranks by {}, simulated", name_of(simulated.arena.collective()),
-                               simulated.arena.ranks(), simulated.candidate(traced.candidate).algorithm);
+                               simulated.arena.ranks(), simulated.candidate(traced.candidate).label());
   timeline.subtitle = subtitle_of(traced);
   timeline.axis = "time after the start of the call's first step, us";
   timeline.end = end_of(traced);

@@ -313,6 +313,17 @@ class TopoTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("/nonexistent/x.json", result.stderr)
 
+    def test_simulate_hierarchical_plans_by_what_goes_across(self):
+        machine = ("--synthetic", "host:2 switch:1 gpu:2 nvlink:450 nic:2x50")
+        size = self.simulated(*machine, "-b", "1M", "-e", "1M")["simulation"]["sizes"][0]
+        hierarchical = [name for name in size["algorithms"] if name.startswith("hierarchical")]
+        self.assertIn("hierarchical (ring)", hierarchical)
+        self.assertGreater(len(hierarchical), 2)
+        self.assertIn(size["fastest"], size["algorithms"])
+        header, columns, times = run(*machine, "--simulate", "-b", "1M", "-e", "1M").stdout.split("\n\n")[2].splitlines()
+        self.assertIn("hierarchical (twoshot)", header)
+        self.assertEqual(columns.rindex("busbw") + 5, times.rindex("  ", 0, times.rindex(", ")))
+
     def test_simulate_a_thousand_ranks(self):
         document = self.simulated("--synthetic", "host:128 switch:1 gpu:8 nvlink:450 nic:8x50", "-e", "8")
         self.assertEqual((document["ranks"], document["bound_gbps"]), (1024, None))

@@ -9,7 +9,7 @@ namespace tutti::topology {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-constexpr double kGain = 1e-12;  // less is rounding, and could go on for ever
+constexpr double kGain = 1e-8;  // of the dearest price: less is rounding, and could go on for ever
 
 double price_of(const TourPrices& prices, const std::vector<std::size_t>& order) {
   double sum = prices.at(order.back(), order.front());
@@ -34,7 +34,7 @@ std::vector<std::size_t> nearest_neighbours(const TourPrices& prices, std::size_
 }
 
 /// Reverses the stretch first..last if that gains. Sums of prices forth and back make the stretch's own change cheap to know.
-bool reverse_a_stretch(const TourPrices& prices, std::vector<std::size_t>& order) {
+bool reverse_a_stretch(const TourPrices& prices, double least_gain, std::vector<std::size_t>& order) {
   const std::size_t count = order.size();
   std::vector<double> forth(count, 0);
   std::vector<double> back(count, 0);
@@ -48,7 +48,7 @@ bool reverse_a_stretch(const TourPrices& prices, std::vector<std::size_t>& order
       const std::size_t after = order[(last + 1) % count];
       const double old = prices.at(before, order[first]) + forth[last] - forth[first] + prices.at(order[last], after);
       const double now = prices.at(before, order[last]) + back[last] - back[first] + prices.at(order[first], after);
-      if (!(now < old - kGain)) continue;
+      if (!(now < old - least_gain)) continue;
       std::reverse(order.begin() + static_cast<std::ptrdiff_t>(first),
                    order.begin() + static_cast<std::ptrdiff_t>(last) + 1);
       return true;
@@ -58,7 +58,7 @@ bool reverse_a_stretch(const TourPrices& prices, std::vector<std::size_t>& order
 }
 
 /// Moves a stretch of up to three stops to another place if that gains.
-bool move_a_stretch(const TourPrices& prices, std::vector<std::size_t>& order) {
+bool move_a_stretch(const TourPrices& prices, double least_gain, std::vector<std::size_t>& order) {
   constexpr std::size_t kStretchMax = 3;
   const std::size_t count = order.size();
   for (std::size_t length = 1; length <= kStretchMax && length + 2 <= count; ++length) {
@@ -72,7 +72,7 @@ bool move_a_stretch(const TourPrices& prices, std::vector<std::size_t>& order) {
         const std::size_t left = order[at];
         const std::size_t right = order[(at + 1) % count];
         const double cost = prices.at(left, order[first]) + prices.at(order[last], right) - prices.at(left, right);
-        if (!(cost < gain - kGain)) continue;
+        if (!(cost < gain - least_gain)) continue;
         const auto begin = order.begin();
         const auto stretch = begin + static_cast<std::ptrdiff_t>(first);
         const auto end = stretch + static_cast<std::ptrdiff_t>(length);
@@ -88,14 +88,14 @@ bool move_a_stretch(const TourPrices& prices, std::vector<std::size_t>& order) {
   return false;
 }
 
-void improve(const TourPrices& prices, Tour& tour) {
-  while (reverse_a_stretch(prices, tour.order) || move_a_stretch(prices, tour.order)) {
+void improve(const TourPrices& prices, double least_gain, Tour& tour) {
+  while (reverse_a_stretch(prices, least_gain, tour.order) || move_a_stretch(prices, least_gain, tour.order)) {
   }
   tour.price = price_of(prices, tour.order);
 }
 
 /// Swaps two neighbouring stretches: what the two moves above cannot undo in one step.
-Tour kicked(const TourPrices& prices, Tour tour, std::mt19937_64& random) {
+Tour kicked(const TourPrices& prices, double least_gain, Tour tour, std::mt19937_64& random) {
   const std::size_t count = tour.order.size();
   std::vector<std::size_t> cuts;
   for (int i = 0; i < 3; ++i) cuts.push_back(1 + random() % (count - 1));
@@ -103,7 +103,7 @@ Tour kicked(const TourPrices& prices, Tour tour, std::mt19937_64& random) {
   const auto begin = tour.order.begin();
   std::rotate(begin + static_cast<std::ptrdiff_t>(cuts[0]), begin + static_cast<std::ptrdiff_t>(cuts[1]),
               begin + static_cast<std::ptrdiff_t>(cuts[2]));
-  improve(prices, tour);
+  improve(prices, least_gain, tour);
   return tour;
 }
 
@@ -152,12 +152,14 @@ Tour cheapest_tour(const TourPrices& prices) {
 
 Tour cheap_tour(const TourPrices& given, std::uint64_t seed) {
   TourPrices prices = given;  // what cannot be had is very dear instead: differences of infinities are no numbers
-  double dearest = 1;
+  double dearest = 0;
   for (std::size_t from = 0; from < prices.count(); ++from) {
     for (std::size_t to = 0; to < prices.count(); ++to) {
       if (given.at(from, to) < kInfinite) dearest = std::max(dearest, given.at(from, to));
     }
   }
+  if (dearest == 0) dearest = 1;
+  const double least_gain = kGain * dearest;
   for (std::size_t from = 0; from < prices.count(); ++from) {
     for (std::size_t to = 0; to < prices.count(); ++to)
       prices.at(from, to) = std::min(given.at(from, to), dearest * 1000);
@@ -169,11 +171,11 @@ Tour cheap_tour(const TourPrices& given, std::uint64_t seed) {
   const std::size_t starts = std::min(prices.count(), kStartsMax);
   for (std::size_t i = 0; i < starts; ++i) {
     Tour tour{nearest_neighbours(prices, i * prices.count() / starts), 0};
-    improve(prices, tour);
+    improve(prices, least_gain, tour);
     if (tour.price < best.price) best = std::move(tour);
   }
   for (int kick = 0; kick < kKicks && prices.count() > 4; ++kick) {
-    Tour tour = kicked(prices, best, random);
+    Tour tour = kicked(prices, least_gain, best, random);
     if (tour.price < best.price) best = std::move(tour);
   }
   best.price = price_of(given, best.order);

@@ -8,8 +8,10 @@
 #include <cmath>
 #include <map>
 #include <numbers>
+#include <numeric>
 #include <optional>
 #include <set>
+#include <tuple>
 
 namespace tutti::drawing {
 namespace {
@@ -114,6 +116,11 @@ std::optional<std::vector<int>> ring_of(const Edges& edges, int ranks) {
 
 LaneShape shape_of(const MachineCandidate& plan, int lane, int ranks) {
   if (!plan.trees.empty()) return {LaneShape::Form::kTree, plan.trees[at(lane)], ""};
+  if (!plan.pairs.empty()) {
+    const algorithm::TreePair& pair = plan.pairs[at(lane)];
+    if (pair.up == pair.down) return {LaneShape::Form::kTree, pair.up, ""};
+    return {LaneShape::Form::kTreePair, pair.up, "", 0, {}, pair.down};
+  }
   const Edges edges = messages(plan.schedule, at(lane), -1);
   if (auto ring = ring_of(edges, ranks)) return {LaneShape::Form::kRing, std::move(*ring), ""};
   if (const auto root = finisher(plan.schedule, at(lane))) {
@@ -142,25 +149,30 @@ std::string lanes_text(const std::vector<int>& lanes) {
   return lanes.size() > kShown ? text + " \xe2\x80\xa6" : text;
 }
 
+bool is_of_trees(const LaneShape& shape) {
+  return shape.form == LaneShape::Form::kTree || shape.form == LaneShape::Form::kTreePair;
+}
+
 /// Lanes of one shape once; those with roots of their own first.
 std::vector<LaneShape> distinct_shapes(const MachineCandidate& plan, int ranks) {
   std::vector<LaneShape> shapes;
-  std::map<std::pair<LaneShape::Form, std::vector<int>>, std::vector<int>> lanes;
+  const auto key = [](const LaneShape& shape) { return std::tuple(shape.form, shape.ranks, shape.down); };
+  std::map<std::tuple<LaneShape::Form, std::vector<int>, std::vector<int>>, std::vector<int>> lanes;
   for (int lane = 0; lane < plan.lanes; ++lane) {
     LaneShape shape = shape_of(plan, lane, ranks);
-    auto& same = lanes[{shape.form, shape.ranks}];
+    auto& same = lanes[key(shape)];
     if (same.empty()) shapes.push_back(std::move(shape));
     same.push_back(lane);
   }
   for (LaneShape& shape : shapes) {
-    const std::vector<int>& same = lanes[{shape.form, shape.ranks}];
+    const std::vector<int>& same = lanes[key(shape)];
     shape.name = lanes_text(same);
     shape.first = same.front();
   }
   std::set<std::ptrdiff_t> roots;
   std::stable_partition(shapes.begin(), shapes.end(), [&](const LaneShape& shape) {
     const auto root = std::ranges::find(shape.ranks, -1) - shape.ranks.begin();
-    return shape.form != LaneShape::Form::kTree || roots.insert(root).second;
+    return !is_of_trees(shape) || roots.insert(root).second;
   });
   return shapes;
 }
@@ -173,7 +185,12 @@ std::string caption_of(const planner::MachinePlan& plan, const LaneSample& sampl
   if (shapes > sample.shapes.size()) text += fmt::format("; {} of {} shapes are shown", sample.shapes.size(), shapes);
   if (sample.shapes.empty()) return text + ".";
   const bool all_reduce = plan.question.collective == Collective::kAllReduce;
-  switch (sample.shapes.front().form) {
+  constexpr auto kForm = &LaneShape::form;
+  const bool some_pairs = std::ranges::count(sample.shapes, LaneShape::Form::kTreePair, kForm) > 0;
+  switch (some_pairs ? LaneShape::Form::kTreePair : sample.shapes.front().form) {
+    case LaneShape::Form::kTreePair:
+      text += ". Sums go up the tree, of two the left one, and the result comes down the right one";
+      break;
     case LaneShape::Form::kTree:
       text += all_reduce ? ". Sums go up the tree, the result comes down it"
               : plan.question.collective == Collective::kAllGather
@@ -260,6 +277,29 @@ void draw_spots(const std::vector<Spot>& spots, const std::vector<int>& ranks, d
   }
 }
 
+std::vector<Spot> moved(std::vector<Spot> spots, const plot::Box& box) {
+  for (Spot& spot : spots) spot = {spot.x + box.left, spot.y + box.top};
+  return spots;
+}
+
+std::vector<int> numbers_to(int count) {
+  std::vector<int> numbers(at(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+void draw_tree(const std::vector<int>& parents, const plot::Box& box, const char* colour, Canvas& canvas) {
+  const TreeSpots tree(parents, box.width, box.height);
+  const std::vector<Spot> spots = moved(tree.spots(), box);
+  for (std::size_t rank = 0; rank < spots.size(); ++rank) {
+    if (parents[rank] < 0) continue;
+    const Spot& above = spots[at(parents[rank])];
+    canvas.line(above.x, above.y, spots[rank].x, spots[rank].y, {colour, tree.radius < 3 ? 0.8 : 1.8});
+  }
+  const auto root = std::ranges::find(parents, -1) - parents.begin();
+  draw_spots(spots, numbers_to(static_cast<int>(parents.size())), tree.radius, colour, static_cast<int>(root), canvas);
+}
+
 /// Of a plan that goes by hosts.
 std::set<std::pair<int, int>> chords_of(const MachineCandidate& plan) {
   std::set<std::pair<int, int>> chords;
@@ -300,29 +340,22 @@ void draw_lane(const LaneShape& shape, int ranks, int place, const plot::Box& bo
   canvas.rectangle(box, kGround, {kEdge}, 6);
   canvas.text(box.left + 8, box.top + 15, plot::fitted(shape.name, kNameText, box.width - 16, true),
               {kNameText, colour, Anchor::kStart, true});
-  const double width = box.width;
-  const double height = box.height - kTop;
-  const auto shift = [&](std::vector<Spot> spots) {
-    for (Spot& spot : spots) spot = {spot.x + box.left, spot.y + box.top + kTop};
-    return spots;
-  };
-  std::vector<int> numbers(at(ranks));
-  for (int rank = 0; rank < ranks; ++rank) numbers[at(rank)] = rank;
+  const plot::Box picture{box.left, box.top + kTop, box.width, box.height - kTop};
   if (shape.form == LaneShape::Form::kTree) {
-    const TreeSpots tree(shape.ranks, width, height);
-    const std::vector<Spot> spots = shift(tree.spots());
-    for (std::size_t rank = 0; rank < spots.size(); ++rank) {
-      if (shape.ranks[rank] < 0) continue;
-      const Spot& above = spots[at(shape.ranks[rank])];
-      canvas.line(above.x, above.y, spots[rank].x, spots[rank].y, {colour, tree.radius < 3 ? 0.8 : 1.8});
-    }
-    const auto root = std::ranges::find(shape.ranks, -1) - shape.ranks.begin();
-    draw_spots(spots, numbers, tree.radius, colour, static_cast<int>(root), canvas);
+    draw_tree(shape.ranks, picture, colour, canvas);
     return;
   }
-  const double room = std::numbers::pi * (std::min(width, height) - 3 * kRadius) / std::max(ranks, 1) / 2;
+  if (shape.form == LaneShape::Form::kTreePair) {
+    const double half = picture.width / 2;
+    draw_tree(shape.ranks, {picture.left, picture.top, half, picture.height}, colour, canvas);
+    draw_tree(shape.down, {picture.left + half, picture.top, half, picture.height}, colour, canvas);
+    return;
+  }
+  const double room =
+      std::numbers::pi * (std::min(picture.width, picture.height) - 3 * kRadius) / std::max(ranks, 1) / 2;
   const double radius = std::min(kRadius, room);
-  const std::vector<Spot> spots = shift(circle_spots(ranks, width, height, std::max(radius, 2.0)));
+  const std::vector<Spot> spots =
+      moved(circle_spots(ranks, picture.width, picture.height, std::max(radius, 2.0)), picture);
   for (std::size_t i = 0; i < spots.size(); ++i) {
     for (std::size_t j = i + 1; j < spots.size(); ++j) {
       const bool is_next = j == i + 1 || (i == 0 && j + 1 == spots.size());
@@ -334,7 +367,7 @@ void draw_lane(const LaneShape& shape, int ranks, int place, const plot::Box& bo
                     {colour, shape.form == LaneShape::Form::kRing ? 2.0 : 1.0});
     }
   }
-  draw_spots(spots, shape.form == LaneShape::Form::kRing ? shape.ranks : numbers, radius, colour, -1, canvas);
+  draw_spots(spots, shape.form == LaneShape::Form::kRing ? shape.ranks : numbers_to(ranks), radius, colour, -1, canvas);
 }
 
 }  // namespace tutti::drawing

@@ -13,13 +13,15 @@ namespace tutti::drawing {
 
 /// What a lane's messages look like.
 struct LaneShape {
-  enum class Form : std::uint8_t { kTree, kRing, kAllPairs };
+  enum class Form : std::uint8_t { kTree, kTreePair, kRing, kAllPairs };
   Form form = Form::kAllPairs;
-  std::vector<int> ranks;  ///< kTree: by rank, its parent or -1; kRing: the ranks in order; kAllPairs: nothing
-  std::string name;        ///< "lanes 0, 8, 16"
-  int first = 0;           ///< of these
+  std::vector<int>
+      ranks;  ///< kTree: by rank, its parent or -1; kTreePair: the tree that sums go up; kRing: the ranks in order; kAllPairs: nothing
+  std::string name;  ///< "lanes 0, 8, 16"
+  int first = 0;     ///< of these
   /// kAllPairs: who exchanges with whom, the lower rank first; empty: all do.
   std::set<std::pair<int, int>> chords = {};
+  std::vector<int> down = {};  ///< kTreePair: the tree that results come down, of the same root
 };
 
 struct LaneSample {

@@ -369,7 +369,7 @@ std::vector<const Wire*> stub_wires(const Scene& scene, const DrawnHost& host, i
 }
 
 std::string bar_wire_text(const Wire& wire) {
-  return fmt::format("{} {}", words_for(wire.kind), wire_text(wire, true));
+  return fmt::format("{} {}", words_for(wire.kind), wire_text(wire, true, kLeftAndRight));
 }
 
 std::string stub_text(const std::vector<const Wire*>& wires) {

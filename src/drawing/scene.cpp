@@ -316,13 +316,17 @@ std::string rate_text(topology::Bandwidth bandwidth) {
   return text;
 }
 
-std::string wire_text(const Wire& wire, bool with_unit) {
+std::string wire_text(const Wire& wire, bool with_unit, const Arrows& arrows) {
   const std::string unit = with_unit ? " GB/s" : "";
+  if (wire.there == 0 || wire.back == 0)
+    return fmt::format("{} {}{}, one way", wire.there > 0 ? arrows.there : arrows.back,
+                       rate_text(std::max(wire.there, wire.back)), unit);
+  if (wire.differs)
+    return fmt::format("{}{} {}, {} {}{}", wire.cables > 1 ? fmt::format("{} links: ", wire.cables) : "", arrows.there,
+                       rate_text(wire.there), arrows.back, rate_text(wire.back), unit);
   if (wire.cables > 1 && wire.least != wire.most)
     return fmt::format("{} x {}\xe2\x80\x93{}{}", wire.cables, rate_text(wire.least), rate_text(wire.most), unit);
   if (wire.cables > 1) return fmt::format("{} x {}{}", wire.cables, rate_text(wire.most), unit);
-  if (wire.there == 0 || wire.back == 0) return fmt::format("{}{}, one way", rate_text(wire.most), unit);
-  if (wire.there != wire.back) return fmt::format("{} / {}{}", rate_text(wire.there), rate_text(wire.back), unit);
   using topology::LinkKind;
   if (wire.kind == LinkKind::kPci && wire.count > 1)
     return fmt::format("x{}, {}{}", wire.count, rate_text(wire.most), unit);

@@ -39,6 +39,7 @@ struct Wire {
   topology::Bandwidth most = 0;
   topology::Bandwidth there = 0;  ///< of all
   topology::Bandwidth back = 0;
+  bool differs = false;  ///< some cable in its two directions
   bool counted = false;
   bool crossing = false;
 };
@@ -68,13 +69,20 @@ bool is_to_bar(const Scene& scene, const Wire& wire);
 bool is_processor_arc(const Scene& scene, const Wire& wire);  ///< between NUMA nodes
 bool is_arc(const Scene& scene, const Wire& wire);            ///< between whatever else
 
+/// From a wire's end `a` to `b`, and back.
+struct Arrows {
+  std::string_view there, back;
+};
+inline constexpr Arrows kUpAndDown{"\xe2\x86\x93", "\xe2\x86\x91"};     ///< where a is above b, or b in a
+inline constexpr Arrows kLeftAndRight{"\xe2\x86\x92", "\xe2\x86\x90"};  ///< where b is a bar on the right
+
 /// "NVLink"
 std::string_view words_for(topology::LinkKind kind);
 /// "NVLinks"
 std::string plural_for(topology::LinkKind kind);
 /// "12.5"; two decimals below 10, none above 1000.
 std::string rate_text(topology::Bandwidth bandwidth);
-/// "2x25" or "18x25 GB/s", "8 x 50 GB/s" for several cables; differing directions as "50 / 25".
-std::string wire_text(const Wire& wire, bool with_unit);
+/// "2x25" or "18x25 GB/s", "8 x 50 GB/s" for several cables; differing directions with an arrow each, of all cables.
+std::string wire_text(const Wire& wire, bool with_unit, const Arrows& arrows = kUpAndDown);
 
 }  // namespace tutti::drawing

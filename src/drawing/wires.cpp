@@ -103,6 +103,7 @@ class WireMaker {
     wire.most = std::max(wire.most, cable.widest());
     wire.there += forwards ? cable.there : cable.back;
     wire.back += forwards ? cable.back : cable.there;
+    wire.differs = wire.differs || cable.there != cable.back;
     wire.counted = wire.counted || cable.counted;
     wire.crossing = wire.crossing || cable.crossing;
   }
@@ -206,7 +207,7 @@ class WireMaker {
     Item bar{.role = Role::kBar, .kind = NodeKind::kSwitch, .children = {}, .on_left = on_left};
     const std::string least = sum.least == sum.most ? "" : rate_text(sum.least) + "\xe2\x80\x93";
     bar.lines = {plural_for(sum.kind), fmt::format("{} pairs", sum.cables),
-                 fmt::format("{}{} GB/s", least, rate_text(sum.most))};
+                 fmt::format("{}{} GB/s{}", least, rate_text(sum.most), sum.differs ? ", the wider way" : "")};
     const int item = add_bar(std::move(bar), host);
     std::map<int, std::vector<Wire>> of_item;
     for (const Wire& wire : group) {
@@ -247,6 +248,7 @@ Wire merged(const std::vector<Wire>& wires) {
     sum.cables += wire.cables;
     sum.there += wire.there;
     sum.back += wire.back;
+    sum.differs = sum.differs || wire.differs;
     sum.counted = sum.counted || wire.counted;
     sum.crossing = sum.crossing || wire.crossing;
   }

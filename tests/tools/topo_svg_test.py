@@ -134,6 +134,23 @@ class SvgTest(unittest.TestCase):
             for name in block:
                 self.assertIn(name, picture.words)
 
+    def test_pairs_of_trees(self):
+        links = [(0, 1), (1, 2), (2, 0), (0, 3), (3, 4), (4, 0)]  # no ring goes through all
+        text = "tutti-topology 1\n" + "".join(f"gpu g{i}\n" for i in range(5))
+        text += "".join(f"link g{a} -> g{b} nvlink 50\nlink g{b} -> g{a} nvlink 1\n" for a, b in links)
+        words = " ".join(self.check("-", text=text).words)
+        self.assertIn("Plan: packed_pairs", words)
+        self.assertIn("of two the left one", words)
+
+    def test_directions_that_differ(self):
+        text = "tutti-topology 1\ngpu a\ngpu b\ngpu c\nswitch s\nswitch t\n"
+        text += "".join(f"link {gpu} -> {bar} nvlink {100 if gpu == 'a' else 80}\nlink {bar} -> {gpu} nvlink 60\n" for gpu in "abc" for bar in "st")
+        words = self.check("-", text=text).words
+        self.assertIn("NVLink 2 links: \u2192 200, \u2190 120 GB/s", words)
+        self.assertIn("NVLink 2 links: \u2192 160, \u2190 120 GB/s", words)
+        one = self.check("-", text="tutti-topology 1\ngpu a\ngpu b\nlink a -> b nvlink 40\nlink b -> a nvlink 30\n").words
+        self.assertTrue(any("\u2193 40, \u2191 30" in word for word in one), one)
+
     def test_models(self):
         for path in sorted(glob.glob(os.path.join(MODELS, "*.topo"))):
             with self.subTest(machine=os.path.basename(path)):

@@ -57,7 +57,8 @@ std::vector<double> keep_best(const std::vector<double>& capacities, std::vector
 template <class Lane>
 std::vector<Lane> weighted(const Network& network, const std::vector<LaneColumn<Lane>>& columns,
                            const std::vector<double>& amounts) {
-  const double most = *std::ranges::max_element(amounts);
+  const double most = amounts.empty() ? 0 : *std::ranges::max_element(amounts);
+  if (most <= 0) return {};
   const double value = std::accumulate(amounts.begin(), amounts.end(), 0.0);
   constexpr int kWeightMax = 4096;
   constexpr double kGoodEnough = 0.9999;
@@ -85,14 +86,17 @@ std::vector<Lane> weighted(const Network& network, const std::vector<LaneColumn<
   return best;
 }
 
+/// Some tenths of a second. By count and not by time, so that all who plan for a machine plan alike.
+inline constexpr std::uint64_t kProgrammeWorkMost = 200'000'000;
+
 /// `cheapest(prices)` finds lanes for prices by arc, the cheapest first; none if there is none at all. `capacities` of arcs,
-/// above 0.
+/// above 0. `work_most`: of the programme; then what there is by then is shared out.
 template <class Lane, class Cheapest>
 LanePacking<Lane> pack_lanes(const Network& network, const std::vector<double>& capacities, int rounds_max,
-                             int lanes_max, const Cheapest& cheapest) {
+                             int lanes_max, std::uint64_t work_most, const Cheapest& cheapest) {
   constexpr double kNoGain = 1 - 1e-7;
   LanePacking<Lane> packing;
-  PackingProgramme programme(capacities);
+  PackingProgramme programme(capacities, work_most);
   std::vector<LaneColumn<Lane>> columns;
   std::vector<double> prices;
   for (const double capacity : capacities) prices.push_back(1 / capacity);

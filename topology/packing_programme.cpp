@@ -11,13 +11,14 @@ constexpr double kTolerance = 1e-10;
 
 }  // namespace
 
-PackingProgramme::PackingProgramme(const std::vector<double>& capacities)
+PackingProgramme::PackingProgramme(const std::vector<double>& capacities, std::uint64_t work_most)
     : rows_(capacities.size()),
       basis_(rows_),
       inverse_(rows_),
       place_(rows_),
       solution_(capacities),
-      pivots_left_(5000 + 100 * rows_) {
+      pivots_left_(5000 + 100 * rows_),
+      work_left_(work_most) {
   for (const double capacity : capacities) scale_ = std::max(scale_, capacity);
   if (scale_ == 0) scale_ = 1;
   for (std::size_t row = 0; row < rows_; ++row) {
@@ -28,6 +29,7 @@ PackingProgramme::PackingProgramme(const std::vector<double>& capacities)
 }
 
 std::size_t PackingProgramme::add_column(Column column) {
+  entries_ += column.size();
   columns_.push_back(std::move(column));
   return columns_.size() - 1;
 }
@@ -110,6 +112,10 @@ bool PackingProgramme::solve() {
   const std::size_t variables = rows_ + columns_.size();
   std::size_t standing = 0;  // pivots that brought nothing: after some, Bland's rule, which cannot go in circles
   for (; pivots_left_ > 0; --pivots_left_) {
+    const std::uint64_t work = entries_ + rows_ * static_cast<std::uint64_t>(std::ranges::count_if(
+                                                      basis_, [&](std::size_t variable) { return variable >= rows_; }));
+    if (work > work_left_) return false;
+    work_left_ -= work;
     const std::vector<double> prices = this->prices();
     std::size_t entering = variables;
     double best = kTolerance * 10;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -12,14 +13,15 @@ namespace tutti::topology {
 /// Maximises the sum of the amounts x >= 0 subject to sum of entries times x <= capacity, row by row.
 class PackingProgramme {
  public:
+  static constexpr std::uint64_t kAnyWork = ~std::uint64_t{0};
   using Column = std::vector<std::pair<int, double>>;  ///< row and entry above 0; a row at most once
 
-  /// Capacities of 0 or more.
-  explicit PackingProgramme(const std::vector<double>& capacities);
+  /// Capacities of 0 or more. `work_most`: entries of columns and of the basis to look at, in all.
+  explicit PackingProgramme(const std::vector<double>& capacities, std::uint64_t work_most = kAnyWork);
 
   std::size_t add_column(Column column);
   /// Goes on from the last solution to the best for all columns there are. False if it gave up, after more pivots in all
-  /// than such programmes need; the solution is then allowed, but not proved best.
+  /// than such programmes need, or more work; the solution is then allowed, but not proved best.
   bool solve();
 
   double value() const;
@@ -43,6 +45,8 @@ class PackingProgramme {
   std::vector<double> solution_;    ///< of the basis' variables
   double scale_ = 0;                ///< the largest capacity
   std::size_t pivots_left_;
+  std::uint64_t work_left_;
+  std::uint64_t entries_ = 0;  ///< of all columns
 };
 
 }  // namespace tutti::topology

@@ -75,9 +75,9 @@ BundlePacking pack_bundles(const Network& network, int lanes_max) {
   constexpr std::size_t kSmall = 16;
   const int rounds_max = network.compute.size() <= kSmall ? 1000 : 100;
   BundleSearch search(network);
-  LanePacking<BundleLane> packed =
-      pack_lanes<BundleLane>(network, usable_capacities(network, bound.rate.to_double()), rounds_max, lanes_max,
-                             [&](const std::vector<double>& prices) { return search.cheapest(prices); });
+  LanePacking<BundleLane> packed = pack_lanes<BundleLane>(
+      network, usable_capacities(network, bound.rate.to_double()), rounds_max, lanes_max, kProgrammeWorkMost,
+      [&](const std::vector<double>& prices) { return search.cheapest(prices); });
   const auto roots = static_cast<std::int64_t>(network.compute.size());
   packing.best = packed.best * static_cast<double>(roots);
   packing.exact = packed.exact;

@@ -90,9 +90,9 @@ PairPacking pack_pairs(const Network& network, int lanes_max) {
   constexpr std::size_t kSmall = 16;
   const int rounds_max = network.compute.size() <= kSmall ? 1000 : 100;
   PairSearch search(network);
-  LanePacking<PairLane> packed =
-      pack_lanes<PairLane>(network, usable_capacities(network, bound.rate.to_double()), rounds_max, lanes_max,
-                           [&](const std::vector<double>& prices) { return search.cheapest(prices); });
+  LanePacking<PairLane> packed = pack_lanes<PairLane>(
+      network, usable_capacities(network, bound.rate.to_double()), rounds_max, lanes_max, kProgrammeWorkMost,
+      [&](const std::vector<double>& prices) { return search.cheapest(prices); });
   packing.best = packed.best;
   packing.exact = packed.exact;
   packing.lanes = std::move(packed.lanes);

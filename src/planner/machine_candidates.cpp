@@ -117,6 +117,7 @@ std::vector<Proposal> trees_for_all_reduce(const topology::Network& network, con
     for (const topology::TreeEdge& edge : lanes[lane]->edges)
       add_both_ways(proposal, static_cast<int>(lane), edge.path);
   }
+  candidate.gbps = shared.rate / topology::kGigabyte;
   candidate.schedule = algorithm::packed_trees(candidate.trees);
   return {std::move(proposal)};
 }
@@ -198,7 +199,8 @@ std::vector<Proposal> rooted_trees(const topology::Network& network, const Machi
     if (lanes.rate > shared.rate) shared = std::move(lanes);
   }
   if (!shared.lanes.empty()) proposals.push_back(rooted_proposal(shared.lanes, question));
-  if (packing.rate.to_double() >= kEnough * bound_rate) return proposals;
+  const double enough = network.compute.size() <= kFewRanks ? kEnough : kNear;
+  if (packing.rate.to_double() >= enough * bound_rate) return proposals;
   // Switches that more can enter than leave, or less: what both directions have is not all there is.
   const int limit = lane_limits(question).front();
   const topology::BundlePacking bundles = topology::pack_bundles(way, limit);
@@ -247,7 +249,10 @@ std::vector<Proposal> propose(const topology::Network& network, const MachineQue
   const bool all_reduce = question.collective == Collective::kAllReduce;
   std::vector<Proposal> proposals =
       all_reduce ? trees_for_all_reduce(network, question, bound_rate) : rooted_trees(network, question, bound_rate);
-  if (all_reduce && !network.full_duplex()) {
+  // Pairs of trees take long to find: among many ranks not for the last few per cent.
+  const bool near = network.compute.size() > kFewRanks && !proposals.empty() &&
+                    proposals.front().candidate.gbps * topology::kGigabyte >= kNear * bound_rate;
+  if (all_reduce && !network.full_duplex() && !near) {
     for (Proposal& pairs : pairs_for_all_reduce(network, question)) proposals.push_back(std::move(pairs));
   }
   const int ranks = static_cast<int>(network.compute.size());

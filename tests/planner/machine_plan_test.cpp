@@ -207,6 +207,20 @@ TEST_CASE("rates become whole lanes") {
   CHECK(thirds == std::vector<int>{1, 1, 1});
 }
 
+TEST_CASE("among many ranks pairs of trees are looked for only where trees are far from the bound") {
+  for (const int ranks : {4, 20}) {
+    std::vector<topology::Arc> arcs;
+    for (int rank = 0; rank < ranks; ++rank) {
+      arcs.push_back({rank, ranks, 100});
+      arcs.push_back({ranks, rank, 99});
+    }
+    const Result<MachinePlan> plan = plan_machine(make_network(ranks, 1, arcs, false), {});
+    REQUIRE(plan.ok());
+    CHECK(plan.value().find("packed_trees")->ratio > 0.97);
+    CHECK((plan.value().find("packed_pairs") != nullptr) == (ranks == 4));
+  }
+}
+
 TEST_CASE("one-way links are planned for: pairs of trees for all-reduce, bundles for the others") {
   // A one-way ring joins the ranks in no direction both ways; the bound is 2, pairs of trees reach 4/3.
   const Network ring = topology::make_network(4, 0, {{0, 1, 4}, {1, 2, 2}, {2, 3, 4}, {3, 0, 2}}, false);

@@ -89,6 +89,18 @@ double rings_gbps(const Network& network) {
   return packing.rate / kGigabyte;
 }
 
+TEST_CASE("a programme ends when its work is done, with a solution that is allowed") {
+  const std::vector<double> capacities{1, 1, 1};
+  for (const std::uint64_t work : {0, 8, 1000}) {
+    PackingProgramme programme(capacities, work);
+    programme.add_column({{0, 1}, {1, 1}});
+    programme.add_column({{1, 1}, {2, 1}});
+    programme.add_column({{0, 1}, {2, 1}});
+    CHECK(programme.solve() == (work == 1000));
+    CHECK(programme.value() == Approx(work == 0 ? 0 : work == 8 ? 1 : 1.5));
+  }
+}
+
 TEST_CASE("a search for cheap tours ends where most ways are missing, and rounding is as much as prices differ by") {
   std::mt19937_64 random(7);
   constexpr std::size_t kStops = 64;

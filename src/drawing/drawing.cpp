@@ -62,9 +62,13 @@ std::string bound_sentence(const Subject& subject) {
   }
   using Form = topology::PartitionBound::Form;
   const topology::PartitionBound& partition = certificate.partition;
+  const std::string memory =
+      certificate.by_memory()
+          ? fmt::format(" But memory allows {} GB/s only, half of the slowest.", rate(certificate.gbps))
+          : "";
   if (partition.form == Form::kCut) {
-    return fmt::format("What the first block has must leave it through links of {} GB/s (red): no {} is faster.",
-                       rate(capacity(subject, partition.sets.front(), true)), name);
+    return fmt::format("What the first block has must leave it through links of {} GB/s (red): no {} is faster.{}",
+                       rate(capacity(subject, partition.sets.front(), true)), name, memory);
   }
   double sum = 0;
   for (const auto& set : partition.sets) sum += capacity(subject, set, partition.form == Form::kOut);
@@ -72,10 +76,10 @@ std::string bound_sentence(const Subject& subject) {
   const bool single = std::ranges::all_of(partition.blocks, [](const auto& block) { return block.size() == 1; });
   return fmt::format(
       "{}: {} GB/s {} the blocks in all (red), and every byte must do so 2 x ({} \xe2\x88\x92 1) = {} times. No {} "
-      "is faster than {} / {} = {} GB/s.",
+      "is faster than {} / {} = {} GB/s.{}",
       single ? fmt::format("Each of the {} ranks is a block", k) : fmt::format("The ranks are in {} blocks", k),
       rate(sum), partition.form == Form::kOut ? "leave" : "enter", k, 2 * (k - 1), name, rate(sum), 2 * (k - 1),
-      rate(certificate.gbps));
+      rate(certificate.over_links_gbps()), memory);
 }
 
 /// The picture, from its parts.

@@ -240,6 +240,17 @@ void add_rings(MachinePlan& plan, const topology::Network& network) {
                      [](const auto& a, const auto& b) { return a.gbps > b.gbps; });
 }
 
+void limit_by_memory(MachinePlan& plan, double gbps) {
+  Certificate& certificate = plan.certificate;
+  if (certificate.unlimited || certificate.gbps <= gbps) return;
+  certificate.links_gbps = std::exchange(certificate.gbps, gbps);
+  plan.ring_gbps = std::min(plan.ring_gbps, gbps);
+  for (MachineCandidate& candidate : plan.candidates) {
+    candidate.gbps = std::min(candidate.gbps, gbps);
+    candidate.ratio = candidate.gbps / gbps;
+  }
+}
+
 schedule::Schedule full_schedule(const MachineCandidate& candidate, int units) {
   if (!candidate.hierarchy.groups.empty()) {
     algorithm::Hierarchy hierarchy = candidate.hierarchy;

@@ -34,10 +34,14 @@ struct MachineQuestion {
 /// What no schedule can exceed.
 struct Certificate {
   double gbps = 0;                     ///< algorithm bandwidth; no meaning if unlimited
+  double links_gbps = 0;               ///< where memory allows less than links, what these allow; else 0
   bool unlimited = false;              ///< one rank: nothing has to move
   bool by_hosts = false;               ///< of so many ranks only hosts and single ranks were looked at (many_ranks.h)
   topology::PartitionBound partition;  ///< all_reduce: what binds
   topology::CutBound cut;              ///< the others
+
+  bool by_memory() const { return links_gbps > 0; }
+  double over_links_gbps() const { return by_memory() ? links_gbps : gbps; }
 };
 
 /// Of an all-reduce, all-gather or reduce-scatter on a network with a rank at least. Above kPlannedRanksMax ranks the question has hosts.
@@ -101,6 +105,9 @@ Result<MachinePlan> plan_machine(const topology::Network& network, const Machine
 
 /// Rings beside the plan, for comparison: plan_machine has looked for them only where nothing else comes near the bound.
 void add_rings(MachinePlan& plan, const topology::Network& network);
+
+/// Of ranks whose memory allows no more: bound and candidates are no faster. Nothing changes if links allow less.
+void limit_by_memory(MachinePlan& plan, double gbps);
 
 /// Two ranks of which the first cannot reach the second, or {-1, -1}.
 std::pair<int, int> ranks_apart(const topology::Network& network);

@@ -97,6 +97,8 @@ Result<Planned> plan(const TopoOptions& options, topology::Graph graph) {
   TUTTI_TRY_ASSIGN(planned.plan, planner::plan_machine(planned.view.network, question));
   planned.planning_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   planner::add_rings(planned.plan, planned.view.network);
+  if (const double memory = tools::other_limits(planned).memory_gbps; memory > 0)
+    planner::limit_by_memory(planned.plan, memory);
   return planned;
 }
 

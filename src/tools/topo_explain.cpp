@@ -100,7 +100,7 @@ std::string partition_arithmetic(const Planned& planned) {
   }
   if (blocks > kLinesMax) text += fmt::format("    and {} blocks more\n", blocks - kLinesMax);
   text += fmt::format("  {} / (2 ({} - 1)) = {} GB/s. {}\n", gbps_text(sum), blocks,
-                      gbps_text(planned.plan.certificate.gbps),
+                      gbps_text(planned.plan.certificate.over_links_gbps()),
                       planned.plan.certificate.by_hosts ? "Of so many ranks, only the partitions into hosts and into "
                                                           "single ranks were looked at."
                                                         : "No other partition allows less.");

@@ -18,7 +18,7 @@ nlohmann::json names(const Planned& planned, const std::vector<int>& nodes) {
 /// The nodes of the cut, or the blocks of the partition; nothing binds a rank that is alone.
 nlohmann::json binding(const Planned& planned) {
   const planner::Certificate& certificate = planned.plan.certificate;
-  if (certificate.unlimited || certificate.gbps == 0) return nlohmann::json::array();
+  if (certificate.unlimited || certificate.by_memory() || certificate.gbps == 0) return nlohmann::json::array();
   if (planned.plan.question.collective != Collective::kAllReduce) return names(planned, certificate.cut.nodes);
   nlohmann::json blocks = nlohmann::json::array();
   for (const auto& block : certificate.partition.blocks) blocks.push_back(names(planned, block));

@@ -52,6 +52,7 @@ std::string block_text(const Planned& planned, const std::vector<std::vector<int
 
 std::string binding_text(const Planned& planned) {
   const planner::Certificate& certificate = planned.plan.certificate;
+  if (certificate.by_memory()) return "bound by half of the slowest memory";
   if (planned.plan.question.collective == Collective::kAllReduce)
     return "bound by the partition into " + block_text(planned, certificate.partition.blocks);
   const bool leaves = planned.plan.question.collective == Collective::kAllGather;

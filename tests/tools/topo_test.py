@@ -158,7 +158,13 @@ class TopoTest(unittest.TestCase):
                     "link numa0 <-> numa1 cpu 300\n")
         document = self.answer("-", text=memories)
         self.assertAlmostEqual(document["other_bounds"]["host_memory_gbps"], 40)
-        self.assertIn("allows 40 GB/s", run("-", "--explain", text=memories).stdout)
+        self.assertEqual((document["bound_gbps"], document["plan"]["gbps"], document["plan"]["ratio"]), (40, 40, 1))
+        explained = run("-", "--explain", text=memories).stdout
+        self.assertIn("allows 40 GB/s", explained)
+        self.assertIn("bound by half of the slowest memory", explained)
+        self.assertIn("= 300 GB/s. No other partition", explained)
+        slow_link = self.answer("-", text=memories.replace("cpu 300", "cpu 30"))
+        self.assertEqual(slow_link["bound_gbps"], 30)
 
     def test_lanes_and_schedule(self):
         document = self.answer(os.path.join(MODELS, "dgx-1v.topo"), "--lanes", "3")

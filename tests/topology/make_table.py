@@ -32,6 +32,8 @@ COLUMNS = """
 def binding(answer):
     """The partition, by the sizes of its blocks."""
     sizes = sorted((len(block) for block in answer["binding"]), reverse=True)
+    if not sizes:
+        return "memory"
     if sizes[0] == 1:
         return "each rank by itself"
     parts = []

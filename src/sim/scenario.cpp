@@ -10,7 +10,7 @@
 namespace tutti::sim {
 namespace {
 
-constexpr int kAttemptsMax = 400;
+constexpr int kAttemptsMax = 2000;
 
 template <class T, std::size_t kSize>
 T any_of(Random& random, const std::array<T, kSize>& some) {

@@ -31,19 +31,28 @@ def sample(arguments, mutants):
     return mutants[commits(arguments.root) % arguments.sample::arguments.sample]
 
 
-def read_header(root, header):
-    with open(os.path.join(root, header), encoding="utf-8") as file:
-        return file.read()
-
-
 def apply(root, header, changes):
     """Returns (the header with `changes`, which are (text, replacement), and what is wrong with them or None)."""
-    source = read_header(root, header)
+    with open(os.path.join(root, header), encoding="utf-8") as file:
+        source = file.read()
     for text, replacement in changes:
         if source.count(text) != 1:
             return None, f'"{text.strip()}" is {source.count(text)} times in {header}, not once: adapt the mutant'
         source = source.replace(text, replacement)
     return source, None
+
+
+def write(root, header, changes, folder):
+    """Writes the mutant's header into `folder`, which comes before the true ones: files include each other by path from src/ or the root.
+    Returns what is wrong with the mutant, or None."""
+    source, problem = apply(root, header, changes)
+    if problem:
+        return problem
+    path = os.path.join(folder, header.removeprefix("src/"))
+    os.makedirs(os.path.dirname(path))
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(source)
+    return None
 
 
 def run(arguments, mutants, changes_of, try_mutant):

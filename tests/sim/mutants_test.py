@@ -145,18 +145,6 @@ def changes_of(mutant):
     return "src/protocol/" + header, [(text, replacement)]
 
 
-def mutate(arguments, mutant, folder):
-    """Writes the mutant's header into `folder`, in front of the true ones: headers include each other by path from src/. Returns what is
-    wrong with the mutant, or None."""
-    source, problem = mutants.apply(arguments.root, *changes_of(mutant))
-    if problem:
-        return problem
-    os.makedirs(os.path.join(folder, "protocol"))
-    with open(os.path.join(folder, "protocol", mutant[1]), "w", encoding="utf-8") as file:
-        file.write(source)
-    return None
-
-
 def build(arguments, folder):
     program = os.path.join(folder, "mutant")
     compiler = shlex.split(arguments.compile)
@@ -182,7 +170,7 @@ def try_mutant(arguments, mutant):
     equivalent = "--expect-equivalent" in words
     words = [word for word in words if word != "--expect-equivalent"]
     with tempfile.TemporaryDirectory() as folder:
-        problem = mutate(arguments, mutant, folder)
+        problem = mutants.write(arguments.root, *changes_of(mutant), folder)
         if problem:
             return False, f"{name}: {problem}"
         program, problem = build(arguments, folder)

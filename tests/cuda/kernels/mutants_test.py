@@ -97,17 +97,6 @@ def changes_of(mutant):
     return "cuda/" + header, changes
 
 
-def mutate(arguments, mutant, folder):
-    """Writes the mutant's header into `folder`, in front of the true ones. Returns what is wrong with the mutant, or None."""
-    source, problem = mutants.apply(arguments.root, *changes_of(mutant))
-    if problem:
-        return problem
-    os.makedirs(os.path.join(folder, "cuda"))
-    with open(os.path.join(folder, "cuda", mutant[1]), "w", encoding="utf-8") as file:
-        file.write(source)
-    return None
-
-
 def build(arguments, folder):
     program = os.path.join(folder, "mutant")
     here = os.path.join(arguments.root, "tests/cuda/kernels")
@@ -122,7 +111,7 @@ def try_mutant(arguments, mutant):
     """Returns (is as it should be, text)."""
     name = mutant[0]
     with tempfile.TemporaryDirectory() as folder:
-        problem = mutate(arguments, mutant, folder)
+        problem = mutants.write(arguments.root, *changes_of(mutant), folder)
         if problem:
             return False, f"{name}: {problem}"
         program, problem = build(arguments, folder)

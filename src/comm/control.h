@@ -114,6 +114,8 @@ struct ShrinkPlace {
   std::uint64_t gave_up = 0;           ///< number of the last one that came to nothing
   std::uint64_t objected = 0;          ///< and of the last in which others left out other ranks
   UniqueId id;                         ///< of the new communicator, where the rank will be its first
+  /// Whom gave_up is due to, written before it: 1 + 2 * rank, and 1 more if that rank has left; 0: nobody.
+  std::uint64_t gone = 0;
 };
 
 class Control {

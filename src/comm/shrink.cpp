@@ -79,6 +79,7 @@ class Shrink {
 
   void begin() {
     number_ = number_of(own().word) + 1;
+    executor::store_release(&own().gone, std::uint64_t{0});
     numbers_.resize(staying_.size());
     for (std::size_t i = 0; i < list_.size(); ++i) {
       executor::store_release(control_.shrink_list(parent_.rank()) + i, list_[i]);
@@ -194,14 +195,22 @@ class Shrink {
       const bool left = parent_.has_left(rank);
       const std::uint64_t word = word_of(rank);
       const ShrinkPlace& place = control_.shrink_place(rank);
-      if (numbers_[i] != 0 && executor::load_acquire(&place.gave_up) == numbers_[i])
+      if (numbers_[i] != 0 && executor::load_acquire(&place.gave_up) == numbers_[i]) {
+        // Its reason may be one that this rank has not noticed yet.
+        const std::uint64_t gone = executor::load_acquire(&place.gone);
+        if (gone != 0) return is_gone(static_cast<int>((gone - 1) / 2), (gone - 1) % 2 != 0);
         return error(Code::kRemote, fmt::format("rank {} gave up; its own error says why", rank));
+      }
       if (numbers_[i] != 0 && (number_of(word) != numbers_[i] || stage_of(word) == ShrinkStage::kOver)) continue;
-      if (ended || left)
-        return error(Code::kRemote, fmt::format("rank {} {}, and is not among the ranks to leave out ({})", rank,
-                                                left ? "has left the communicator" : "has ended", text_of(list_)));
+      if (ended || left) return is_gone(rank, left);
     }
     return std::nullopt;
+  }
+
+  Error is_gone(int rank, bool left) const {
+    executor::store_release(&own().gone, 1 + 2 * static_cast<std::uint64_t>(rank) + (left ? 1 : 0));
+    return error(Code::kRemote, fmt::format("rank {} {}, and is not among the ranks to leave out ({})", rank,
+                                            left ? "has left the communicator" : "has ended", text_of(list_)));
   }
 
   Communicator& parent_;

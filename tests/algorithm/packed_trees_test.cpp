@@ -94,11 +94,12 @@ TEST_CASE("all-gather and reduce-scatter through random trees are right") {
   }
 }
 
-TEST_CASE("many ranks: as many slots as units ahead are enough, or as many as rooted trees were made for", "[samples]") {
+TEST_CASE("many ranks: as many slots as units ahead are enough, or as many as rooted trees were made for",
+          "[samples]") {
   const unsigned seed = 9;
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
-  for (int ranks = 2; ranks <= 40; ranks += ranks < 10 ? 1 : 5) {
+  for (int ranks = 2; ranks <= 40; ++ranks) {
     std::vector<Parents> trees;
     for (int root = 0; root < ranks; ++root) trees.push_back(random_tree(ranks, root, random));
     for (const int ahead : {2, 3, 4, 8})

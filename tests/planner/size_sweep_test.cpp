@@ -38,7 +38,9 @@ Machine machine_of(topology::Graph graph, Collective collective = Collective::kA
   Machine machine;
   machine.graph = std::move(graph);
   machine.view = std::move(topology::view_of(machine.graph)).value();
-  const MachineQuestion question{collective, 0, {}, may_be_direct(link_table(machine.graph, machine.view))};
+  // As tutti-topo asks: with the hosts, so that plans by host are among the candidates.
+  const MachineQuestion question{collective, 0, topology::ranks_by_host(machine.graph, machine.view),
+                                 may_be_direct(link_table(machine.graph, machine.view))};
   machine.plan = machine.view.ranks() > kPlannedRanksMax
                      ? rows_alone(machine.view.network, question)
                      : std::move(plan_machine(machine.view.network, question)).value();

@@ -31,16 +31,19 @@ std::vector<std::size_t> cycle_in(const std::vector<std::size_t>& parents, std::
 std::vector<std::size_t> cheapest_arborescence(const PriceTable& table, std::size_t root) {
   const std::size_t count = table.count;
   std::vector<std::size_t> parents(count, root);
-  for (std::size_t node = 0; node < count; ++node) {
-    if (node == root) continue;
-    double least = std::numeric_limits<double>::infinity();
-    for (std::size_t from = 0; from < count; ++from) {
-      if (from == node || table.at(from, node) >= least) continue;
-      least = table.at(from, node);
+  std::vector<double> least(count, std::numeric_limits<double>::infinity());
+  for (std::size_t from = 0; from < count; ++from) {  // row by row, as they lie in memory
+    const double* const row = table.prices.data() + from * count;
+    for (std::size_t node = 0; node < count; ++node) {
+      if (from == node || row[node] >= least[node]) continue;
+      least[node] = row[node];
       parents[node] = from;
     }
-    if (!std::isfinite(least)) return {};
   }
+  for (std::size_t node = 0; node < count; ++node) {
+    if (node != root && !std::isfinite(least[node])) return {};
+  }
+  parents[root] = root;
   const std::vector<std::size_t> cycle = cycle_in(parents, root);
   if (cycle.empty()) return parents;
 

@@ -74,7 +74,7 @@ class NcclReader {
   int host_of(const pugi::xml_node& cpu);
   int assumed_root();
   void join_cpus();
-  Status check_gpus() const;
+  Status check_gpus();
   std::string prefix(int host) const { return host == 0 ? "" : fmt::format("h{}.", host); }
 
   const XmlDocument& xml_;
@@ -128,8 +128,13 @@ void NcclReader::look_for_gpus() {
   }
 }
 
-Status NcclReader::check_gpus() const {
+/// A machine without GPUs has NUMA nodes that compute, if nothing in it may be a GPU.
+Status NcclReader::check_gpus() {
   if (!builder_.so_far().nodes_of(NodeKind::kGpu).empty() || host_memory_) return {};
+  if (unclassed_ == 0 && !builder_.so_far().nodes_of(NodeKind::kNuma).empty()) {
+    builder_.warn("no PCI device is a GPU either: the ranks are the NUMA nodes, one for each <cpu>");
+    return {};
+  }
   std::string why = "no <gpu>, and no PCI device of class 0x03 (display) or 0x12 (accelerator)";
   if (unclassed_ > 0) why += fmt::format("; {} PCI devices say no class, so nothing tells which are GPUs", unclassed_);
   return error(Code::kInvalidArgument,

@@ -23,6 +23,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tutti::topology {
 
@@ -33,5 +34,9 @@ Result<Graph> read_nccl_xml(std::string_view text);
 /// The graph in the same form, for NCCL_TOPO_DUMP_FILE: NCCL and read_nccl_xml read it. What the form has no place for is
 /// lost: packages, caches, several networks, latencies of all but NICs, CPU links (readers compute them anew).
 std::string to_nccl_xml(const Graph& graph);
+
+/// What read_nccl_xml finds less of in `written`, which to_nccl_xml has made of the graph: a sentence for each kind of node and link,
+/// for people. Links of GPUs that share a PCI address are an example.
+std::vector<std::string> lost_in_nccl_xml(const Graph& graph, std::string_view written);
 
 }  // namespace tutti::topology

@@ -2,7 +2,6 @@
 
 #include "topology/arborescence.h"
 #include "topology/bounds.h"
-#include "topology/lane_programme.h"
 #include "topology/shortest_routes.h"
 
 #include <algorithm>
@@ -65,31 +64,29 @@ class BundleSearch {
 
 }  // namespace
 
-BundlePacking pack_bundles(const Network& network, int lanes_max) {
-  BundlePacking packing;
+BundlePacking pack_bundles(const Network& network) {
   const CutBound bound = all_gather_bound(network);
-  if (bound.unlimited || bound.rate == Rational(0) || lanes_max < 1) {
-    packing.exact = true;
-    return packing;
+  if (bound.unlimited || bound.rate == Rational(0)) {
+    BundlePacking nothing;
+    nothing.exact = true;
+    return nothing;
   }
   constexpr std::size_t kSmall = 16;
   const int rounds_max = network.compute.size() <= kSmall ? 1000 : 100;
   BundleSearch search(network);
-  LanePacking<BundleLane> packed = pack_lanes<BundleLane>(
-      network, usable_capacities(network, bound.rate.to_double()), rounds_max, lanes_max, kProgrammeWorkMost,
-      [&](const std::vector<double>& prices) { return search.cheapest(prices); });
-  const auto roots = static_cast<std::int64_t>(network.compute.size());
-  packing.best = packed.best * static_cast<double>(roots);
-  packing.exact = packed.exact;
-  packing.lanes = std::move(packed.lanes);
-  for (BundleLane& lane : packing.lanes) {
-    packing.rate = packing.rate + lane.rate * Rational(roots);
+  return pack_lanes<BundleLane>(usable_capacities(network, bound.rate.to_double()), rounds_max, kProgrammeWorkMost,
+                                [&](const std::vector<double>& prices) { return search.cheapest(prices); });
+}
+
+std::vector<BundleLane> lanes_of(const Network& network, const BundlePacking& packing, int lanes_max) {
+  std::vector<BundleLane> lanes = few_lanes(network, packing, lanes_max);
+  for (BundleLane& lane : lanes) {
     for (TreeLane& tree : lane.trees) {
       tree.rate = lane.rate;
       tree.weight = lane.weight;
     }
   }
-  return packing;
+  return lanes;
 }
 
 Loads loads(const Network& network, const std::vector<BundleLane>& lanes) {

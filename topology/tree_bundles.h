@@ -3,6 +3,7 @@
 // network, they are the reduce-scatter.
 #pragma once
 
+#include "topology/lane_programme.h"
 #include "topology/trees.h"
 
 #include <vector>
@@ -15,16 +16,14 @@ struct BundleLane {
   std::vector<TreeLane> trees;  ///< by compute node, its root
 };
 
-struct BundlePacking {
-  Rational rate;       ///< of all trees together, exact
-  double best = 0;     ///< what the programme reaches with as many lanes as it likes, kB/s
-  bool exact = false;  ///< `best` is proved by the links' prices, to a millionth
-  std::vector<BundleLane> lanes;
-};
+/// `best` is the rate of one bundle: of each tree.
+using BundlePacking = LanePacking<BundleLane>;
 
-/// At most `lanes_max` bundles; the optimum over forests. For small machines, as tree_pairs.h. No lanes where some compute node
-/// cannot reach another.
-BundlePacking pack_bundles(const Network& network, int lanes_max);
+/// The optimum over forests. For small machines, as tree_pairs.h. No lanes where some compute node cannot reach another.
+BundlePacking pack_bundles(const Network& network);
+
+/// At most `lanes_max` of them, with whole weights and exact rates.
+std::vector<BundleLane> lanes_of(const Network& network, const BundlePacking& packing, int lanes_max);
 
 /// What the bundles put on every arc.
 Loads loads(const Network& network, const std::vector<BundleLane>& lanes);

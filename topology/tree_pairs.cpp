@@ -2,7 +2,6 @@
 
 #include "topology/arborescence.h"
 #include "topology/bounds.h"
-#include "topology/lane_programme.h"
 #include "topology/shortest_routes.h"
 
 #include <algorithm>
@@ -80,24 +79,22 @@ std::vector<Candidate> PairSearch::cheapest(const std::vector<double>& prices) {
 
 }  // namespace
 
-PairPacking pack_pairs(const Network& network, int lanes_max) {
-  PairPacking packing;
+PairPacking pack_pairs(const Network& network) {
   const PartitionBound bound = all_reduce_bound(network);
-  if (bound.unlimited || bound.rate == Rational(0) || lanes_max < 1) {
-    packing.exact = true;
-    return packing;
+  if (bound.unlimited || bound.rate == Rational(0)) {
+    PairPacking nothing;
+    nothing.exact = true;
+    return nothing;
   }
   constexpr std::size_t kSmall = 16;
   const int rounds_max = network.compute.size() <= kSmall ? 1000 : 100;
   PairSearch search(network);
-  LanePacking<PairLane> packed = pack_lanes<PairLane>(
-      network, usable_capacities(network, bound.rate.to_double()), rounds_max, lanes_max, kProgrammeWorkMost,
-      [&](const std::vector<double>& prices) { return search.cheapest(prices); });
-  packing.best = packed.best;
-  packing.exact = packed.exact;
-  packing.lanes = std::move(packed.lanes);
-  for (const PairLane& lane : packing.lanes) packing.rate = packing.rate + lane.rate;
-  return packing;
+  return pack_lanes<PairLane>(usable_capacities(network, bound.rate.to_double()), rounds_max, kProgrammeWorkMost,
+                              [&](const std::vector<double>& prices) { return search.cheapest(prices); });
+}
+
+std::vector<PairLane> lanes_of(const Network& network, const PairPacking& packing, int lanes_max) {
+  return few_lanes(network, packing, lanes_max);
 }
 
 Loads loads(const Network& network, const std::vector<PairLane>& lanes) {

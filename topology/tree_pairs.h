@@ -2,6 +2,7 @@
 // out-tree of the same root, along which the sum is copied. The best packing of such pairs by linear programme.
 #pragma once
 
+#include "topology/lane_programme.h"
 #include "topology/trees.h"
 
 #include <vector>
@@ -16,17 +17,15 @@ struct PairLane {
   std::vector<TreeEdge> up;    ///< parents first; paths from child to parent
 };
 
-struct PairPacking {
-  Rational rate;       ///< what the lanes reach, exact
-  double best = 0;     ///< what the programme reaches with as many lanes as it likes, kB/s
-  bool exact = false;  ///< `best` is proved by the links' prices, to a millionth
-  std::vector<PairLane> lanes;
-};
+using PairPacking = LanePacking<PairLane>;
 
-/// At most `lanes_max` pairs. The optimum over pairs of trees, not proved best among all schemes: the bound (bounds.h) may
-/// be out of their reach. Column generation, with cheapest arborescences from every root; for small machines (some 16
-/// compute nodes), beyond that it ends early and says so. No lanes where some compute node cannot reach another.
-PairPacking pack_pairs(const Network& network, int lanes_max);
+/// The optimum over pairs of trees, not proved best among all schemes: the bound (bounds.h) may be out of their reach. Column
+/// generation, with cheapest arborescences from every root; for small machines (some 16 compute nodes), beyond that it ends
+/// early and says so. No lanes where some compute node cannot reach another.
+PairPacking pack_pairs(const Network& network);
+
+/// At most `lanes_max` of them, with whole weights and exact rates.
+std::vector<PairLane> lanes_of(const Network& network, const PairPacking& packing, int lanes_max);
 
 /// What the pairs put on every arc.
 Loads loads(const Network& network, const std::vector<PairLane>& lanes);

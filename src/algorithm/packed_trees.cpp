@@ -140,8 +140,13 @@ schedule::Schedule rooted(Collective collective, const std::vector<RootedTrees>&
   TUTTI_ASSERT(!lanes.empty() && units > 0 && slots > 0);
   schedule::Schedule made = empty_schedule(collective, lanes.front().size(), lanes.size());
   made.shape.units = index(units);
-  for (const RootedTrees& lane : lanes) {
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    const RootedTrees& lane = lanes[i];
     TUTTI_ASSERT(lane.size() == made.ranks.size());
+    if (i > 0 && lane == lanes[i - 1]) {  // the lanes of a tree with a large share lie side by side
+      for (schedule::RankProgram& program : made.ranks) program.lanes.push_back(program.lanes.back());
+      continue;
+    }
     Seats trees;
     for (const Parents& parents : lane) trees.push_back(seats_of(parents));
     const std::vector<std::vector<Turn>> turns = tree_turns(lane, units, slots);

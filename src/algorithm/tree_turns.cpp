@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <deque>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -87,6 +86,7 @@ class Flow {
         ranks_(stands.size()),
         units_(units),
         slots_(at(slots)),
+        held_(ranks_ * ranks_ * slots_),
         channels_(ranks_ * ranks_),
         own_(ranks_, 0),
         senders_(ranks_) {
@@ -119,12 +119,22 @@ class Flow {
   }
 
  private:
-  std::deque<Turn>& channel(std::size_t from, std::size_t to) { return channels_[from * ranks_ + to]; }
+  /// Counts of what was sent and what was taken; the difference is in held_.
+  struct Channel {
+    std::size_t sent = 0;
+    std::size_t taken = 0;
+  };
+  Channel& channel(std::size_t from, std::size_t to) { return channels_[from * ranks_ + to]; }
+  Turn& slot(std::size_t from, std::size_t to, std::size_t number) {
+    return held_[(from * ranks_ + to) * slots_ + number % slots_];
+  }
   const Stand& stand(std::size_t rank, const Turn& turn) const { return stands_[at(turn.root)][rank]; }
 
   bool can_pass(std::size_t rank, const Turn& turn) {
-    return std::ranges::all_of(stand(rank, turn).children,
-                               [&](int child) { return channel(rank, at(child)).size() < slots_; });
+    return std::ranges::all_of(stand(rank, turn).children, [&](int child) {
+      const Channel& onward = channel(rank, at(child));
+      return onward.sent - onward.taken < slots_;
+    });
   }
 
   std::optional<Turn> next(std::size_t rank) {
@@ -138,8 +148,8 @@ class Flow {
     };
     if (own_[rank] < units_) consider({own_[rank], static_cast<int>(rank)});
     for (const int sender : senders_[rank]) {
-      const std::deque<Turn>& came = channel(at(sender), rank);
-      if (!came.empty()) consider(came.front());
+      const Channel& came = channel(at(sender), rank);
+      if (came.sent != came.taken) consider(slot(at(sender), rank, came.taken));
     }
     return best;
   }
@@ -149,9 +159,9 @@ class Flow {
     if (here.parent == kNoParent) {
       ++own_[rank];
     } else {
-      channel(at(here.parent), rank).pop_front();
+      ++channel(at(here.parent), rank).taken;
     }
-    for (const int child : here.children) channel(rank, at(child)).push_back(turn);
+    for (const int child : here.children) slot(rank, at(child), channel(rank, at(child)).sent++) = turn;
   }
 
   const Stands& stands_;
@@ -159,9 +169,10 @@ class Flow {
   std::size_t ranks_;
   int units_;
   std::size_t slots_;
-  std::vector<std::deque<Turn>> channels_;  ///< by sender and receiver
-  std::vector<int> own_;                    ///< by rank: units that it has begun
-  std::vector<std::vector<int>> senders_;   ///< by rank
+  std::vector<Turn> held_;                 ///< by sender, receiver and slot
+  std::vector<Channel> channels_;          ///< by sender and receiver
+  std::vector<int> own_;                   ///< by rank: units that it has begun
+  std::vector<std::vector<int>> senders_;  ///< by rank
 };
 
 /// One unit of one tree after another: one slot is enough.

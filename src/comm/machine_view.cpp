@@ -379,8 +379,11 @@ void MachineView::dump() {
   const auto written = [&]() -> Status {
     TUTTI_TRY_ASSIGN(const std::string text, graph());
     TUTTI_TRY_ASSIGN(const planner::MachineService* const service, machine_service());
-    TUTTI_TRY_ASSIGN(const std::string xml, service->nccl_xml(text));
-    return write_file(path, xml);
+    TUTTI_TRY_ASSIGN(const planner::NcclXml xml, service->nccl_xml(text));
+    TUTTI_TRY(write_file(path, xml.text));
+    for (const std::string& lost : xml.lost)
+      log_warn("NCCL_TOPO_DUMP_FILE={}: NCCL's form does not hold all of this machine: {}", path, lost);
+    return {};
   }();
   if (written.ok()) {
     log_info(LogSubject::kGraph, "NCCL_TOPO_DUMP_FILE={}: the machine is written", path);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -12,79 +13,178 @@ namespace tutti::planner {
 
 namespace {
 
+using topology::BundleLane;
+using topology::PairLane;
 using topology::Ring;
 using topology::TreeLane;
 
 constexpr double kWorthALane = 0.999;
 
-/// Counts what lanes put on links.
-class LinkCount {
+/// What a byte through one of the trees (or pairs, bundles, rings) costs each arc that it crosses, in units of time.
+using Column = std::vector<std::pair<std::size_t, double>>;
+
+/// Makes columns of paths.
+class Columns {
  public:
-  explicit LinkCount(const topology::Network& network) : network_(network) {
+  explicit Columns(const topology::Network& network) : network_(network), loads_(network.arcs.size(), 0) {
     for (std::size_t arc = 0; arc < network.arcs.size(); ++arc)
       arcs_[{network.arcs[arc].from, network.arcs[arc].to}] = arc;
-    clear();
   }
-  void clear() { loads_.assign(network_.arcs.size(), 0); }
   void add(const std::vector<int>& path) {
-    for (std::size_t i = 0; i + 1 < path.size(); ++i) ++loads_[arcs_.at({path[i], path[i + 1]})];
+    for (std::size_t i = 0; i + 1 < path.size(); ++i) {
+      const std::size_t arc = arcs_.at({path[i], path[i + 1]});
+      if (loads_[arc]++ == 0) touched_.push_back(arc);
+    }
   }
-  /// The time of the fullest link, if each path has a byte.
-  double longest() const {
-    double most = 0;
-    for (std::size_t arc = 0; arc < loads_.size(); ++arc)
-      most = std::max(most, loads_[arc] / static_cast<double>(network_.arcs[arc].capacity));
-    return most;
+  void add_down(const std::vector<topology::TreeEdge>& edges) {
+    for (const topology::TreeEdge& edge : edges) add(edge.path);
   }
+  void add_up(const std::vector<topology::TreeEdge>& edges) {
+    for (const topology::TreeEdge& edge : edges) add({edge.path.rbegin(), edge.path.rend()});
+  }
+  /// Of what was added since the last one.
+  Column take() {
+    Column column;
+    for (const std::size_t arc : touched_)
+      column.emplace_back(arc, std::exchange(loads_[arc], 0) / static_cast<double>(network_.arcs[arc].capacity));
+    touched_.clear();
+    return column;
+  }
+  std::size_t arcs() const { return loads_.size(); }
 
  private:
   const topology::Network& network_;
   std::map<std::pair<int, int>, std::size_t> arcs_;
-  std::vector<double> loads_;
+  std::vector<int> loads_;
+  std::vector<std::size_t> touched_;
 };
 
-/// What the links allow of lanes with a byte each, in lanes per unit of time.
-template <class Lanes, class Add>
-double lanes_in_time(LinkCount& links, const Lanes& lanes, const Add& add) {
-  links.clear();
-  for (const auto& lane : lanes) add(lane, links);
-  return static_cast<double>(lanes.size()) / links.longest();
-}
+/// How often each of the items is dealt, and what the links then allow: lanes per unit of time.
+struct Deal {
+  std::vector<int> parts;
+  double rate = 0;
+};
 
-/// Tries each number of lanes; lanes_of(count) makes them, add(lane, links) counts what one puts on links.
-template <class LanesOf, class Add>
-auto best_number(LinkCount& links, int lanes_max, const LanesOf& lanes_of, const Add& add) {
-  auto best = lanes_of(1);
-  double most = lanes_in_time(links, best, add);
-  for (int count = 2; count <= lanes_max; ++count) {
-    auto lanes = lanes_of(count);
-    const double rate = lanes_in_time(links, lanes, add);
-    if (rate * kWorthALane < most) continue;
-    most = rate;
-    best = std::move(lanes);
+/// Items that lanes are dealt among.
+class Dealer {
+ public:
+  Dealer(std::size_t arcs, std::vector<Column> columns, std::vector<double> rates)
+      : columns_(std::move(columns)), rates_(std::move(rates)), times_(arcs, 0) {}
+
+  Deal of(std::vector<int> parts);
+  /// The best of 1 to lanes_max lanes: as the rates say to the nearest lane, or one after another where it costs the fullest link
+  /// least.
+  Deal best(int lanes_max);
+
+ private:
+  Deal by_rates(int lanes_max);
+  Deal one_by_one(int lanes_max);
+
+  const std::vector<Column> columns_;
+  const std::vector<double> rates_;
+  std::vector<double> times_;  ///< by arc
+};
+
+Deal Dealer::of(std::vector<int> parts) {
+  std::ranges::fill(times_, 0);
+  int lanes = 0;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    if (parts[i] == 0) continue;
+    lanes += parts[i];
+    for (const auto& [arc, time] : columns_[i]) times_[arc] += parts[i] * time;
   }
-  return std::pair(std::move(best), most);
+  return {std::move(parts), lanes / *std::ranges::max_element(times_)};
 }
 
-void add_down(const TreeLane& tree, LinkCount& links) {
-  for (const topology::TreeEdge& edge : tree.edges) links.add(edge.path);
+/// Of more lanes only what brings more than next to nothing.
+void keep_better(Deal& best, Deal more) {
+  if (more.rate * kWorthALane >= best.rate) best = std::move(more);
 }
 
-void add_both_ways(const TreeLane* tree, LinkCount& links) {
-  for (const topology::TreeEdge& edge : tree->edges) {
-    links.add(edge.path);
-    links.add({edge.path.rbegin(), edge.path.rend()});
+Deal Dealer::by_rates(int lanes_max) {
+  Deal best;
+  for (int count = 1; count <= lanes_max; ++count) keep_better(best, of(parts_of(rates_, count)));
+  return best;
+}
+
+Deal Dealer::one_by_one(int lanes_max) {
+  const double sum = std::accumulate(rates_.begin(), rates_.end(), 0.0);
+  Deal best;
+  std::vector<int> parts(columns_.size(), 0);
+  std::ranges::fill(times_, 0);
+  double longest = 0;
+  for (int count = 1; count <= lanes_max; ++count) {
+    std::size_t chosen = 0;
+    double least = std::numeric_limits<double>::infinity();
+    double most_due = 0;
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      double with = longest;
+      for (const auto& [arc, time] : columns_[i]) with = std::max(with, times_[arc] + time);
+      const double due = rates_[i] / sum * count - parts[i];
+      constexpr double kEqual = 1e-9;
+      if (with > least * (1 + kEqual) || (with > least * (1 - kEqual) && due <= most_due)) continue;
+      chosen = i;
+      least = with;
+      most_due = due;
+    }
+    ++parts[chosen];
+    for (const auto& [arc, time] : columns_[chosen]) times_[arc] += time;
+    longest = least;
+    if (count / longest * kWorthALane >= best.rate) best = {parts, count / longest};
   }
+  return best;
 }
 
-/// By lane one of the items, `count` lanes, as rates say.
+Deal Dealer::best(int lanes_max) {
+  Deal best = by_rates(lanes_max);
+  Deal other = one_by_one(lanes_max);
+  if (other.rate * kWorthALane > best.rate) best = std::move(other);
+  return best;
+}
+
+/// By lane one of the items.
 template <class Item>
-std::vector<const Item*> dealt(const std::vector<Item>& items, const std::vector<double>& rates, int count) {
+std::vector<const Item*> dealt(const std::vector<Item>& items, const std::vector<int>& parts) {
   std::vector<const Item*> lanes;
-  const std::vector<int> parts = parts_of(rates, count);
   for (std::size_t i = 0; i < items.size(); ++i)
     lanes.insert(lanes.end(), static_cast<std::size_t>(parts[i]), &items[i]);
   return lanes;
+}
+
+double to_double(double rate) { return rate; }
+double to_double(const topology::Rational& rate) { return rate.to_double(); }
+
+/// Lanes that weights, if there are any, ask for; 0: more than can be.
+template <class Item>
+int lanes_by_weight(const std::vector<Item>& items, int lanes_max) {
+  if constexpr (requires(const Item& item) { item.weight; }) {
+    int divisor = 0;
+    for (const Item& item : items) divisor = std::gcd(divisor, item.weight);
+    if (divisor == 0) return 0;
+    std::int64_t weights = 0;
+    for (const Item& item : items) weights += item.weight / divisor;
+    return weights <= lanes_max ? static_cast<int>(weights) : 0;
+  }
+  return 0;
+}
+
+/// add(item, columns) adds its paths. As many lanes as the weights say, if they are not too many, or the best number.
+template <class Item, class Add>
+SharedLanes<Item> share_out_each(const topology::Network& network, const std::vector<Item>& items, int lanes_max,
+                                 const Add& add) {
+  if (items.empty()) return {};
+  Columns links(network);
+  std::vector<Column> columns;
+  std::vector<double> rates;
+  for (const Item& item : items) {
+    add(item, links);
+    columns.push_back(links.take());
+    rates.push_back(to_double(item.rate));
+  }
+  const int by_weight = lanes_by_weight(items, lanes_max);
+  Dealer dealer(links.arcs(), std::move(columns), rates);
+  const Deal deal = by_weight > 0 ? dealer.of(parts_of(rates, by_weight)) : dealer.best(lanes_max);
+  return {dealt(items, deal.parts), deal.rate};
 }
 
 }  // namespace
@@ -110,100 +210,69 @@ std::vector<int> parts_of(const std::vector<double>& rates, int lanes) {
 
 RootedLanes share_out(const topology::Network& network, const std::vector<TreeLane>& trees, int lanes_max) {
   if (trees.empty()) return {};
-  std::vector<std::vector<const TreeLane*>> by_root(network.compute.size());
-  for (const TreeLane& tree : trees) by_root[static_cast<std::size_t>(tree.root)].push_back(&tree);
-  const auto lanes_of = [&](int count) {
-    std::vector<std::vector<const TreeLane*>> lanes(static_cast<std::size_t>(count));
-    for (const auto& of_root : by_root) {
-      std::vector<double> rates;
-      for (const TreeLane* tree : of_root) rates.push_back(tree->rate.to_double());
-      const std::vector<int> parts = parts_of(rates, count);
-      std::size_t lane = 0;
-      for (std::size_t i = 0; i < of_root.size(); ++i) {
-        for (int copy = 0; copy < parts[i]; ++copy) lanes[lane++].push_back(of_root[i]);
-      }
+  Columns links(network);
+  std::vector<Column> columns;
+  std::vector<std::vector<std::size_t>> by_root(network.compute.size());
+  std::vector<std::vector<double>> rates(network.compute.size());
+  for (const TreeLane& tree : trees) {
+    links.add_down(tree.edges);
+    by_root[static_cast<std::size_t>(tree.root)].push_back(columns.size());
+    rates[static_cast<std::size_t>(tree.root)].push_back(tree.rate.to_double());
+    columns.push_back(links.take());
+  }
+  Dealer dealer(links.arcs(), std::move(columns), {});
+  Deal best;
+  int best_count = 0;
+  for (int count = 1; count <= lanes_max; ++count) {
+    std::vector<int> parts(trees.size(), 0);
+    for (std::size_t root = 0; root < by_root.size(); ++root) {
+      const std::vector<int> of_root = parts_of(rates[root], count);
+      for (std::size_t i = 0; i < of_root.size(); ++i) parts[by_root[root][i]] = of_root[i];
     }
-    return lanes;
-  };
-  LinkCount links(network);
-  auto [lanes, rate] = best_number(links, lanes_max, lanes_of, [](const auto& lane, LinkCount& counted) {
-    for (const TreeLane* tree : lane) add_down(*tree, counted);
-  });
-  return {std::move(lanes), rate * static_cast<double>(by_root.size())};
+    Deal deal = dealer.of(std::move(parts));
+    if (deal.rate * kWorthALane < best.rate) continue;
+    best = std::move(deal);
+    best_count = count;
+  }
+  RootedLanes shared;
+  shared.rate = best.rate;
+  shared.lanes.resize(static_cast<std::size_t>(best_count));
+  for (const std::vector<std::size_t>& of_root : by_root) {
+    std::size_t lane = 0;
+    for (const std::size_t i : of_root) {
+      for (int copy = 0; copy < best.parts[i]; ++copy) shared.lanes[lane++].push_back(&trees[i]);
+    }
+  }
+  return shared;
 }
 
 SpanningLanes share_out_spanning(const topology::Network& network, const std::vector<TreeLane>& trees, int lanes_max) {
-  if (trees.empty()) return {};
-  std::vector<double> rates;
-  int divisor = 0;
-  for (const TreeLane& tree : trees) {
-    rates.push_back(tree.rate.to_double());
-    divisor = std::gcd(divisor, tree.weight);
-  }
-  std::int64_t weights = 0;
-  for (const TreeLane& tree : trees) weights += divisor > 0 ? tree.weight / divisor : lanes_max + 1;
-  LinkCount links(network);
-  if (weights <= lanes_max) {
-    std::vector<const TreeLane*> lanes = dealt(trees, rates, static_cast<int>(weights));
-    const double rate = lanes_in_time(links, lanes, add_both_ways);
-    return {std::move(lanes), rate};
-  }
-  const auto lanes_of = [&](int count) { return dealt(trees, rates, count); };
-  auto [lanes, rate] = best_number(links, lanes_max, lanes_of, add_both_ways);
-  return {std::move(lanes), rate};
-}
-
-namespace {
-
-/// As many lanes as the weights say, if they are not too many, or the best number.
-template <class Lane, class Add>
-std::vector<const Lane*> share_out_weighted(const topology::Network& network, const std::vector<Lane>& items,
-                                            int lanes_max, const Add& add) {
-  if (items.empty()) return {};
-  std::vector<double> rates;
-  int divisor = 0;
-  for (const Lane& item : items) {
-    rates.push_back(item.rate.to_double());
-    divisor = std::gcd(divisor, item.weight);
-  }
-  std::int64_t weights = 0;
-  for (const Lane& item : items) weights += item.weight / divisor;
-  if (weights <= lanes_max) return dealt(items, rates, static_cast<int>(weights));
-  LinkCount links(network);
-  return best_number(
-             links, lanes_max, [&](int count) { return dealt(items, rates, count); }, add)
-      .first;
-}
-
-}  // namespace
-
-std::vector<const topology::PairLane*> share_out(const topology::Network& network,
-                                                 const std::vector<topology::PairLane>& pairs, int lanes_max) {
-  return share_out_weighted(network, pairs, lanes_max, [](const topology::PairLane* pair, LinkCount& counted) {
-    for (const auto& edges : {pair->up, pair->down}) {
-      for (const topology::TreeEdge& edge : edges) counted.add(edge.path);
-    }
+  return share_out_each(network, trees, lanes_max, [](const TreeLane& tree, Columns& links) {
+    links.add_down(tree.edges);
+    links.add_up(tree.edges);
   });
 }
 
-std::vector<const topology::BundleLane*> share_out(const topology::Network& network,
-                                                   const std::vector<topology::BundleLane>& bundles, int lanes_max) {
-  return share_out_weighted(network, bundles, lanes_max, [](const topology::BundleLane* bundle, LinkCount& counted) {
-    for (const TreeLane& tree : bundle->trees) add_down(tree, counted);
+SharedLanes<PairLane> share_out(const topology::Network& network, const std::vector<PairLane>& pairs, int lanes_max) {
+  return share_out_each(network, pairs, lanes_max, [](const PairLane& pair, Columns& links) {
+    links.add_down(pair.up);  // paths of both lead as messages go
+    links.add_down(pair.down);
   });
 }
 
-std::vector<const Ring*> share_out(const topology::Network& network, const std::vector<Ring>& rings, int lanes_max) {
-  if (rings.empty()) return {};
-  std::vector<double> rates;
-  for (const Ring& ring : rings) rates.push_back(ring.rate);
-  const auto lanes_of = [&](int count) { return dealt(rings, rates, count); };
-  LinkCount links(network);
-  return best_number(links, lanes_max, lanes_of,
-                     [](const Ring* ring, LinkCount& counted) {
-                       for (const std::vector<int>& path : ring->paths) counted.add(path);
-                     })
-      .first;
+SharedLanes<BundleLane> share_out(const topology::Network& network, const std::vector<BundleLane>& bundles,
+                                  int lanes_max) {
+  auto shared = share_out_each(network, bundles, lanes_max, [](const BundleLane& bundle, Columns& links) {
+    for (const TreeLane& tree : bundle.trees) links.add_down(tree.edges);
+  });
+  shared.rate *= static_cast<double>(network.compute.size());  // a tree from each
+  return shared;
+}
+
+SharedLanes<Ring> share_out(const topology::Network& network, const std::vector<Ring>& rings, int lanes_max) {
+  return share_out_each(network, rings, lanes_max, [](const Ring& ring, Columns& links) {
+    for (const std::vector<int>& path : ring.paths) links.add(path);
+  });
 }
 
 }  // namespace tutti::planner

@@ -24,24 +24,25 @@ struct RootedLanes {
 /// returned.
 RootedLanes share_out(const topology::Network& network, const std::vector<topology::TreeLane>& trees, int lanes_max);
 
-struct SpanningLanes {
-  std::vector<const topology::TreeLane*> lanes;
-  double rate = 0;
+/// Lanes of equal shares, each of them one of the trees, pairs or bundles that were packed.
+template <class Packed>
+struct SharedLanes {
+  std::vector<const Packed*> lanes;
+  double rate = 0;  ///< kB/s, of all trees together
 };
+using SpanningLanes = SharedLanes<topology::TreeLane>;
 
-/// Spanning trees for all-reduce. As many lanes as the trees' weights say, where that is no more than lanes_max; else as
-/// above.
+/// Spanning trees for all-reduce, each path both ways. As many lanes as the trees' weights say, where that is no more than
+/// lanes_max; else as above.
 SpanningLanes share_out_spanning(const topology::Network& network, const std::vector<topology::TreeLane>& trees,
                                  int lanes_max);
 
-/// The same for pairs of trees, and for bundles of a tree from each rank.
-std::vector<const topology::PairLane*> share_out(const topology::Network& network,
-                                                 const std::vector<topology::PairLane>& pairs, int lanes_max);
-std::vector<const topology::BundleLane*> share_out(const topology::Network& network,
-                                                   const std::vector<topology::BundleLane>& bundles, int lanes_max);
-
-/// The same for rings, which have no weights: by lane, one of them.
-std::vector<const topology::Ring*> share_out(const topology::Network& network, const std::vector<topology::Ring>& rings,
-                                             int lanes_max);
+/// The same for pairs of trees, for bundles of a tree from each rank, and for rings, which have no weights.
+SharedLanes<topology::PairLane> share_out(const topology::Network& network,
+                                          const std::vector<topology::PairLane>& pairs, int lanes_max);
+SharedLanes<topology::BundleLane> share_out(const topology::Network& network,
+                                            const std::vector<topology::BundleLane>& bundles, int lanes_max);
+SharedLanes<topology::Ring> share_out(const topology::Network& network, const std::vector<topology::Ring>& rings,
+                                      int lanes_max);
 
 }  // namespace tutti::planner

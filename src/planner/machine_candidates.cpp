@@ -122,11 +122,28 @@ std::vector<Proposal> trees_for_all_reduce(const topology::Network& network, con
   return {std::move(proposal)};
 }
 
+/// Pairs or bundles in lanes of equal shares: in more of them as long as these come closer to `best`, what there is.
+template <class Packing, class Lane>
+SharedLanes<Lane> shared_near(const topology::Network& network, const MachineQuestion& question, const Packing& packing,
+                              double best, std::vector<Lane>& kept) {
+  SharedLanes<Lane> shared;
+  for (const int limit : lane_limits(question)) {
+    std::vector<Lane> packed = lanes_of(network, packing, limit);
+    SharedLanes<Lane> lanes = share_out(network, packed, limit);
+    if (lanes.rate > shared.rate) {
+      shared = std::move(lanes);
+      kept = std::move(packed);  // what the lanes point to stays where it is
+    }
+    if (shared.rate >= kNear * best) break;
+  }
+  return shared;
+}
+
 /// Sums up one tree and down another: for links that differ in their two directions.
 std::vector<Proposal> pairs_for_all_reduce(const topology::Network& network, const MachineQuestion& question) {
-  const int limit = lane_limits(question).front();
-  const topology::PairPacking packing = topology::pack_pairs(network, limit);
-  const std::vector<const topology::PairLane*> lanes = share_out(network, packing.lanes, limit);
+  const topology::PairPacking packing = topology::pack_pairs(network);
+  std::vector<topology::PairLane> packed;
+  const auto lanes = shared_near(network, question, packing, packing.best, packed).lanes;
   if (lanes.empty()) return {};
   const std::size_t ranks = network.compute.size();
   const std::vector<int> host_of = host_of_ranks(question, static_cast<int>(ranks));
@@ -179,13 +196,21 @@ Proposal rooted_proposal(const std::vector<std::vector<const TreeLane*>>& lanes,
   return proposal;
 }
 
+std::vector<std::vector<const TreeLane*>> trees_of(const std::vector<const topology::BundleLane*>& bundles) {
+  std::vector<std::vector<const TreeLane*>> lanes;
+  for (const topology::BundleLane* bundle : bundles) {
+    lanes.emplace_back();
+    for (const TreeLane& tree : bundle->trees) lanes.back().push_back(&tree);
+  }
+  return lanes;
+}
+
 /// For all-gather down the trees, for reduce-scatter up those of the reversed network.
 std::vector<Proposal> rooted_trees(const topology::Network& network, const MachineQuestion& question,
                                    double bound_rate) {
   const bool down = question.collective == Collective::kAllGather;
   const topology::Network way = down ? network : topology::reversed(network);
   const topology::TreePacking packing = topology::pack_all_gather(way);
-  std::vector<Proposal> proposals;
   const std::vector<int> limits = lane_limits(question);
   RootedLanes shared = share_out(way, packing.lanes, limits.front());
   topology::TreePacking of_units;  // lanes point into it
@@ -198,22 +223,21 @@ std::vector<Proposal> rooted_trees(const topology::Network& network, const Machi
     RootedLanes lanes = share_out(way, packing.lanes, limits[i]);
     if (lanes.rate > shared.rate) shared = std::move(lanes);
   }
-  if (!shared.lanes.empty()) proposals.push_back(rooted_proposal(shared.lanes, question));
   const double enough = network.compute.size() <= kFewRanks ? kEnough : kNear;
-  if (packing.rate.to_double() >= enough * bound_rate) return proposals;
-  // Switches that more can enter than leave, or less: what both directions have is not all there is.
-  const int limit = lane_limits(question).front();
-  const topology::BundlePacking bundles = topology::pack_bundles(way, limit);
-  std::vector<std::vector<const TreeLane*>> lanes;
-  for (const topology::BundleLane* bundle : share_out(way, bundles.lanes, limit)) {
-    lanes.emplace_back();
-    for (const TreeLane& tree : bundle->trees) lanes.back().push_back(&tree);
+  topology::BundlePacking bundles;
+  std::vector<topology::BundleLane> packed;  // lanes point into it
+  const double trees_from_each = static_cast<double>(network.compute.size());
+  if (packing.rate.to_double() < enough * bound_rate) {
+    // Switches that more can enter than leave, or less: what both directions have is not all there is.
+    bundles = topology::pack_bundles(way);
+    const auto more = shared_near(way, question, bundles, bundles.best * trees_from_each, packed);
+    if (more.rate > shared.rate) shared = {trees_of(more.lanes), more.rate};
   }
-  if (lanes.empty()) return proposals;
-  proposals.push_back(rooted_proposal(lanes, question));
-  proposals.back().candidate.most_gbps = bundles.best / topology::kGigabyte;
-  proposals.back().candidate.most_is_proved = bundles.exact;
-  return proposals;
+  if (shared.lanes.empty()) return {};
+  Proposal proposal = rooted_proposal(shared.lanes, question);
+  proposal.candidate.most_gbps = bundles.best * trees_from_each / topology::kGigabyte;
+  proposal.candidate.most_is_proved = bundles.exact;
+  return {std::move(proposal)};
 }
 
 /// A row of the table as it is, on the shortest ways.
@@ -269,7 +293,7 @@ std::vector<Proposal> propose(const topology::Network& network, const MachineQue
 Proposal propose_rings(const topology::Network& network, const MachineQuestion& question,
                        const topology::RingPacking& packing) {
   const schedule::Request request = request_for(network, question);
-  const auto lanes = share_out(network, packing.rings, lane_limits(question).front());
+  const auto lanes = share_out(network, packing.rings, lane_limits(question).front()).lanes;
   Proposal proposal;
   std::vector<std::vector<int>> orders;
   const std::vector<int> host_of = host_of_ranks(question, request.ranks);

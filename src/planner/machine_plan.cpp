@@ -246,7 +246,10 @@ void limit_by_memory(MachinePlan& plan, double gbps) {
   certificate.links_gbps = std::exchange(certificate.gbps, gbps);
   plan.ring_gbps = std::min(plan.ring_gbps, gbps);
   for (MachineCandidate& candidate : plan.candidates) {
-    candidate.gbps = std::min(candidate.gbps, gbps);
+    if (candidate.gbps > gbps) {
+      candidate.gbps = gbps;
+      candidate.fullest = -1;
+    }
     candidate.ratio = candidate.gbps / gbps;
   }
 }

@@ -55,7 +55,7 @@ struct MachineCandidate {
   double ratio = 1;     ///< to the certificate
   int hops = 0;         ///< messages after one another until the first data is everywhere
   int hops_across = 0;  ///< of these between hosts
-  int fullest = -1;     ///< the arc that takes longest
+  int fullest = -1;     ///< the arc that takes longest; -1: memory takes longer
   /// With one unit where it is packed trees; without programs above kPlannedRanksMax.
   schedule::Schedule schedule;
   std::vector<algorithm::Parents> trees;       ///< of an all-reduce, by lane

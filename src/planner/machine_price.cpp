@@ -7,7 +7,8 @@ namespace tutti::planner {
 
 std::vector<WireCosts> wire_costs(Wire wire) {
   switch (wire) {
-    case Wire::kNvLink: return {{6.6, 0.6, 2.7, 2}, {8.4, 3.4, 14, 1}};
+    // Where it joins the ranks of several hosts, as in a pod, no message goes by the network.
+    case Wire::kNvLink: return {{6.6, 0.6, 0.6, 2}, {8.4, 3.4, 3.4, 1}};
     case Wire::kPci: return {{6.6, 1.0, 2.7, 2}, {8.4, 5.7, 14, 1}};
     case Wire::kMemory: return {{0.2, 0.15, 2.7, 2}, {0.2, 0.35, 14, 1}};
   }

@@ -98,9 +98,11 @@ Result<std::string> merge(const std::vector<RankLook>& given) {
   return text;
 }
 
-Result<std::string> nccl_xml(const std::string& text) {
+Result<NcclXml> nccl_xml(const std::string& text) {
   TUTTI_TRY_ASSIGN(const Graph graph, topology::parse_text(text));
-  return topology::to_nccl_xml(graph);
+  NcclXml xml{topology::to_nccl_xml(graph), {}};
+  xml.lost = topology::lost_in_nccl_xml(graph, xml.text);
+  return xml;
 }
 
 std::string counted(std::size_t count, std::string_view one, std::string_view many) {

@@ -13,7 +13,7 @@
 namespace tutti::planner {
 
 /// Both sides must be built with the same one: what is passed are C++ types.
-inline constexpr const char* kMachineServiceVersion = "Tutti 0.1.0, machine service 3";
+inline constexpr const char* kMachineServiceVersion = "Tutti 0.1.0, machine service 4";
 
 /// What a rank says of itself and sees (topology/merge.h).
 struct RankLook {
@@ -55,6 +55,12 @@ struct BetweenHosts {
   std::vector<HostLimits> hosts;  ///< in order of their lowest ranks
 };
 
+/// A graph as NCCL's topology XML.
+struct NcclXml {
+  std::string text;
+  std::vector<std::string> lost;  ///< what the form has no place for, a sentence each (topology::lost_in_nccl_xml)
+};
+
 struct MachineService {
   const char* version = nullptr;
 
@@ -66,7 +72,7 @@ struct MachineService {
   /// others, is left out with a warning. kInvalidArgument: as topology::merge.
   Result<std::string> (*merge)(const std::vector<RankLook>& looks) = nullptr;
   /// For NCCL_TOPO_DUMP_FILE.
-  Result<std::string> (*nccl_xml)(const std::string& graph) = nullptr;
+  Result<NcclXml> (*nccl_xml)(const std::string& graph) = nullptr;
   /// A few lines for people.
   Result<std::string> (*summary)(const std::string& graph) = nullptr;
   /// `numas`: the system's numbers of those of the first host that ranks sit on; empty: all with cores.

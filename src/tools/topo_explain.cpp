@@ -148,10 +148,10 @@ std::string lanes_text(int lanes) { return lanes == 1 ? "1 lane" : fmt::format("
 std::string why(const Planned& planned) {
   const MachinePlan& plan = planned.plan;
   const MachineCandidate& chosen = plan.chosen();
-  const topology::Arc& arc = planned.view.network.arcs[static_cast<std::size_t>(chosen.fullest)];
-  std::string text = fmt::format("  {} with {}, {} hops: {} GB/s, {:.1f}% of the bound; {} -> {} is full first.\n",
-                                 chosen.label(), lanes_text(chosen.lanes), chosen.hops, gbps_text(chosen.gbps),
-                                 100 * chosen.ratio, planned.name_of(arc.from), planned.name_of(arc.to));
+  const std::string first = planned.full_first(chosen);
+  std::string text =
+      fmt::format("  {} with {}, {} hops: {} GB/s, {:.1f}% of the bound; {} is full first.\n", chosen.label(),
+                  lanes_text(chosen.lanes), chosen.hops, gbps_text(chosen.gbps), 100 * chosen.ratio, first);
   for (const MachineCandidate& candidate : plan.candidates) {
     if (candidate.most_gbps > 0)
       text +=

@@ -99,7 +99,9 @@ void declare(CLI::App& app, Words& words, TopoOptions& options) {
   app.add_option("--synthetic", options.synthetic,
                  "a machine in one line: 'host:2 switch:1 gpu:8 nvlink:450 nic:8x50'");
   app.add_option("--collective", words.collective, "all_reduce (default), all_gather or reduce_scatter");
-  app.add_option("--gpus", words.gpus, "these GPUs only, counted from 0: 0,1,4-7 (NUMA nodes where there is no GPU)");
+  app.add_option(
+      "--gpus", words.gpus,
+      "these GPUs only, by their places in the order of ranks, from 0: 0,1,4-7 (NUMA nodes where there is no GPU)");
   app.add_option("--ranks", options.ranks, "the first N only")->check(CLI::Range(1, kNumberMax));
   app.add_flag("--all-links", options.all_links, "count every link, also where NVLink or xGMI joins all");
   app.add_option("--lanes", options.lanes_max,

@@ -154,10 +154,9 @@ std::string comparison(const Planned& planned) {
   std::string text = fmt::format("  {:<{}}{:>8}{:>7}{:>10}{:>11}  {}\n", "algorithm", width, "lanes", "hops", "GB/s",
                                  "of bound", "full first");
   for (const MachineCandidate& candidate : plan.candidates) {
-    const topology::Arc& arc = planned.view.network.arcs[static_cast<std::size_t>(candidate.fullest)];
-    text += fmt::format("  {:<{}}{:>8}{:>7}{:>10}{:>10.1f}%  {} -> {}{}\n", candidate.label(), width, candidate.lanes,
-                        candidate.hops, number(candidate.gbps), 100 * candidate.ratio, planned.name_of(arc.from),
-                        planned.name_of(arc.to), &candidate == &plan.chosen() ? "   the plan" : "");
+    text += fmt::format("  {:<{}}{:>8}{:>7}{:>10}{:>10.1f}%  {}{}\n", candidate.label(), width, candidate.lanes,
+                        candidate.hops, number(candidate.gbps), 100 * candidate.ratio, planned.full_first(candidate),
+                        &candidate == &plan.chosen() ? "   the plan" : "");
   }
   const MachineCandidate* ring = plan.find("ring");
   if (ring != nullptr && plan.ring_gbps > 1.01 * ring->gbps) {
@@ -168,6 +167,12 @@ std::string comparison(const Planned& planned) {
       fmt::format("  {:<{}}{:>8}{:>7}{:>10}{:>10.1f}%\n", "bound", width, "", "", number(plan.certificate.gbps), 100.0);
   for (const std::string& reason : plan.left_out) text += fmt::format("  left out: {}\n", reason);
   return text + "\n" + by_size(planned);
+}
+
+std::string Planned::full_first(const planner::MachineCandidate& candidate) const {
+  if (candidate.fullest < 0) return "memory";
+  const topology::Arc& arc = view.network.arcs[static_cast<std::size_t>(candidate.fullest)];
+  return fmt::format("{} -> {}", name_of(arc.from), name_of(arc.to));
 }
 
 planner::Wire wire_of(const topology::View& view) {

@@ -20,6 +20,8 @@ struct Planned {
 
   /// Of a node of the view's network.
   const std::string& name_of(int node) const { return graph.node(view.nodes[static_cast<std::size_t>(node)]).name; }
+  /// "gpu0 -> gpu1", or "memory": what limits the candidate.
+  std::string full_first(const planner::MachineCandidate& candidate) const;
 };
 
 /// A few lines: the machine, the bound and what binds it, the plan.

@@ -207,6 +207,50 @@ TEST_CASE("rates become whole lanes") {
   CHECK(thirds == std::vector<int>{1, 1, 1});
 }
 
+TEST_CASE("lanes are dealt so that the links they share are used best") {
+  // Ranks 0 and 1 have three ways between them: one of 100, two of 34 that the rates say too little of for two lanes.
+  const Network network =
+      topology::make_network(2, 3, {{0, 2, 50}, {2, 1, 50}, {0, 3, 50}, {3, 1, 50}, {0, 4, 40}, {4, 1, 40}});
+  std::vector<topology::Ring> rings;
+  for (const int by : {2, 3, 4}) rings.push_back({by == 4 ? 40.0 : 50.0, {0, 1}, {{0, by, 1}, {1, by, 0}}});
+  const SharedLanes<topology::Ring> few = share_out(network, rings, 2);
+  CHECK(few.lanes == std::vector<const topology::Ring*>{&rings[0], &rings[1]});
+  CHECK(few.rate == Approx(100.0 * topology::kGigabyte));
+  const SharedLanes<topology::Ring> all = share_out(network, rings, 14);
+  CHECK(all.lanes.size() == 14);
+  CHECK(all.rate == Approx(140.0 * topology::kGigabyte));
+
+  // A ring that takes all of the others' links: the rates round to one lane of it and one of another, which share a link.
+  rings = {
+      {45, {0, 1}, {{0, 2, 1}, {1, 3, 0}}}, {50, {0, 1}, {{0, 3, 1}, {1, 3, 0}}}, {30, {0, 1}, {{0, 2, 1}, {1, 2, 0}}}};
+  const SharedLanes<topology::Ring> apart = share_out(network, rings, 2);
+  CHECK(apart.lanes == std::vector<const topology::Ring*>{&rings[1], &rings[2]});
+  CHECK(apart.rate == Approx(100.0 * topology::kGigabyte));
+}
+
+TEST_CASE("few lanes of many pairs of trees come near to what any number reaches") {
+  std::mt19937_64 random(3);
+  double least = 1;
+  for (int trial = 0; trial < 40; ++trial) {
+    const int ranks = 4 + static_cast<int>(random() % 9);
+    std::vector<topology::Arc> arcs;
+    for (int from = 0; from < ranks; ++from) {
+      for (int to = 0; to < ranks; ++to) {
+        if (from != to && (to == (from + 1) % ranks || random() % 3 == 0))
+          arcs.push_back({from, to, static_cast<topology::Bandwidth>(3 + random() % 300)});
+      }
+    }
+    for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather}) {
+      const Result<MachinePlan> plan =
+          plan_machine(topology::make_network(ranks, 0, arcs, false), {.collective = collective});
+      REQUIRE(plan.ok());
+      const double most = plan.value().chosen().most_gbps;
+      if (most > 0) least = std::min(least, plan.value().chosen().gbps / most);
+    }
+  }
+  CHECK(least > 0.95);
+}
+
 TEST_CASE("among many ranks pairs of trees are looked for only where trees are far from the bound") {
   for (const int ranks : {4, 20}) {
     std::vector<topology::Arc> arcs;
@@ -214,7 +258,7 @@ TEST_CASE("among many ranks pairs of trees are looked for only where trees are f
       arcs.push_back({rank, ranks, 100});
       arcs.push_back({ranks, rank, 99});
     }
-    const Result<MachinePlan> plan = plan_machine(make_network(ranks, 1, arcs, false), {});
+    const Result<MachinePlan> plan = plan_machine(topology::make_network(ranks, 1, arcs, false), {});
     REQUIRE(plan.ok());
     CHECK(plan.value().find("packed_trees")->ratio > 0.97);
     CHECK((plan.value().find("packed_pairs") != nullptr) == (ranks == 4));

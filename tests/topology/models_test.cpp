@@ -112,6 +112,7 @@ TEST_CASE("shipped machines with GPUs survive NCCL's XML: GPUs, NICs, and their 
     if (machine.gpus == 0) continue;
     CAPTURE(machine.name);
     const Graph graph = loaded(machine.name);
+    for (const std::string& lost : lost_in_nccl_xml(graph, to_nccl_xml(graph))) FAIL_CHECK(lost);
     const auto again = read_nccl_xml(to_nccl_xml(graph));
     if (!again.ok()) FAIL(again.error().message);
     CHECK(count_of(again.value(), NodeKind::kGpu) == machine.gpus);

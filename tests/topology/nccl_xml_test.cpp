@@ -283,6 +283,44 @@ TEST_CASE("hostile files end soon, with a reason") {
   CHECK_THAT(refusal_of(cpus + "</system>"), Contains("more than 1024 <cpu> in one host"));
 }
 
+TEST_CASE("a file without anything that may be a GPU is of a machine whose NUMA nodes compute") {
+  const std::string text = R"(<system version="1">
+  <cpu numaid="0"><pci busid="0000:01:00.0" class="0x020000" link_speed="16.0 GT/s PCIe" link_width="16">
+    <nic><net name="mlx5_0" dev="0" speed="200000" port="1"/></nic></pci></cpu>
+  <cpu numaid="1"/>
+</system>)";
+  const Graph graph = loaded(text);
+  CHECK(graph.nodes_of(NodeKind::kGpu).empty());
+  CHECK(graph.nodes_of(NodeKind::kNuma).size() == 2);
+  CHECK(graph.nodes_of(NodeKind::kNic).size() == 1);
+  CHECK_THAT(warnings_of(text), Contains("the ranks are the NUMA nodes"));
+  // Where some device says no class it may be one.
+  CHECK_THAT(refusal_of(replaced(text, "<cpu numaid=\"1\"/>", "<cpu numaid=\"1\"><pci busid=\"0000:02:00.0\"/></cpu>")),
+             Contains("nothing tells which are GPUs"));
+}
+
+TEST_CASE("what NCCL's form has no place for is named") {
+  const Graph whole = loaded(kPair);
+  CHECK(lost_in_nccl_xml(whole, to_nccl_xml(whole)).empty());
+
+  GraphBuilder builder;
+  const int host = builder.add_host("a");
+  const int numa = builder.add_node(NodeKind::kNuma, host, kNone, "numa0", {.numa = 0});
+  std::vector<int> gpus;
+  for (int i = 0; i < 3; ++i) {  // partitions of one device
+    gpus.push_back(builder.add_node(NodeKind::kGpu, host, numa, "", {.bus_id = "0000:01:00.0", .gcn = "gfx942"}));
+    builder.connect(gpus.back(), numa, LinkKind::kPci, 48 * kGigabyte, 16);
+  }
+  builder.connect(gpus[0], gpus[1], LinkKind::kXgmi, 100 * kGigabyte);
+  builder.connect(gpus[1], gpus[2], LinkKind::kXgmi, 100 * kGigabyte);
+  const auto graph = std::move(builder).finish();
+  REQUIRE(graph.ok());
+  const std::vector<std::string> lost = lost_in_nccl_xml(graph.value(), to_nccl_xml(graph.value()));
+  REQUIRE_FALSE(lost.empty());
+  CAPTURE(lost);
+  CHECK_THAT(lost.back(), Contains("4 with 400 GB/s in all links of kind xgmi become none"));
+}
+
 TEST_CASE("a large graph is written in time that grows with its size") {
   GraphBuilder builder;
   builder.add_host("a");

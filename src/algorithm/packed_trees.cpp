@@ -193,6 +193,13 @@ int units_for(const std::vector<RootedTrees>& lanes) {
   return std::clamp(static_cast<int>(kTurnsMost / trees), 1, kRootedUnitsPerHop * deepest);
 }
 
+int slots_for(const std::vector<RootedTrees>& lanes) {
+  int most = 1;
+  for (const RootedTrees& trees : lanes) most = std::max(most, messages_in_turn(trees));
+  // What comes early in a turn waits: for the next turn's sums some channels have no room otherwise.
+  return std::clamp(2 * most, kTreeSlots, kTreeSlotsMost);
+}
+
 schedule::Schedule packed_trees(const std::vector<Parents>& lanes, int units, int ahead_per_hop) {
   TUTTI_ASSERT(!lanes.empty() && units > 0 && ahead_per_hop > 0);
   schedule::Schedule made = empty_schedule(Collective::kAllReduce, lanes.front().size(), lanes.size());

@@ -38,6 +38,10 @@ schedule::Schedule packed_out_trees(const std::vector<RootedTrees>& lanes, int u
 /// Reduce-scatter: the same trees backwards; the root's block is summed up it.
 schedule::Schedule packed_in_trees(const std::vector<RootedTrees>& lanes, int units = 1, int slots = kTreeSlots);
 
+/// Slots of a channel that the links need to be busy all the time: two turns' messages, from kTreeSlots to kTreeSlotsMost.
+inline constexpr int kTreeSlotsMost = 32;
+int slots_for(const std::vector<RootedTrees>& lanes);
+
 /// As above, but units wait one turn for each hop only. Fewer where trees are so many that a round would have more than
 /// kTurnsMost turns of all ranks.
 inline constexpr int kRootedUnitsPerHop = 32;

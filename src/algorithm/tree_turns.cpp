@@ -186,6 +186,8 @@ std::vector<std::vector<Turn>> one_by_one(std::size_t ranks, int units) {
 
 }  // namespace
 
+int messages_in_turn(const std::vector<Parents>& trees) { return grouped(stands_in(trees), 1).most; }
+
 std::vector<std::vector<Turn>> tree_turns(const std::vector<Parents>& trees, int units, int slots) {
   const Stands stands = stands_in(trees);
   const int ranks = static_cast<int>(trees.size());

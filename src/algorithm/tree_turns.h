@@ -17,4 +17,7 @@ struct Turn {
 /// backwards, a reduce-scatter, with the reversed order.
 std::vector<std::vector<Turn>> tree_turns(const std::vector<Parents>& trees, int units, int slots);
 
+/// The most messages that a channel has in a turn, if no root waits for its turn.
+int messages_in_turn(const std::vector<Parents>& trees);
+
 }  // namespace tutti::algorithm

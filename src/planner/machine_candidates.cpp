@@ -191,7 +191,9 @@ Proposal rooted_proposal(const std::vector<std::vector<const TreeLane*>>& lanes,
   }
   candidate.algorithm = kPackedTrees;
   candidate.lanes = static_cast<int>(shapes.size());
-  candidate.schedule = down ? algorithm::packed_out_trees(shapes) : algorithm::packed_in_trees(shapes);
+  candidate.slots = algorithm::slots_for(shapes);
+  candidate.schedule = down ? algorithm::packed_out_trees(shapes, 1, candidate.slots)
+                            : algorithm::packed_in_trees(shapes, 1, candidate.slots);
   candidate.rooted = std::move(shapes);
   return proposal;
 }

@@ -141,6 +141,7 @@ schedule::SimulatedCall MachineLinks::call(const MachineCandidate& candidate,
                                            const schedule::ProtocolFigures& protocol) {
   schedule::SimulatedCall call;
   call.slots = protocol.slots;
+  call.slots.slots = std::max(call.slots.slots, static_cast<std::uint32_t>(candidate.slots));
   call.direct = protocol.direct;
   call.base_us = schedule::is_branching(candidate.schedule) ? protocol.branching_base_us : protocol.chain_base_us;
   call.step_us = protocol.step_us;

@@ -266,8 +266,8 @@ schedule::Schedule full_schedule(const MachineCandidate& candidate, int units) {
   if (!candidate.rooted.empty()) {
     const int count = units > 0 ? units : algorithm::units_for(candidate.rooted);
     return candidate.schedule.request.collective == Collective::kAllGather
-               ? algorithm::packed_out_trees(candidate.rooted, count)
-               : algorithm::packed_in_trees(candidate.rooted, count);
+               ? algorithm::packed_out_trees(candidate.rooted, count, candidate.slots)
+               : algorithm::packed_in_trees(candidate.rooted, count, candidate.slots);
   }
   if (candidate.trees.empty()) return candidate.schedule;
   return algorithm::packed_trees(candidate.trees, units > 0 ? units : algorithm::units_for(candidate.trees));

@@ -61,6 +61,7 @@ struct MachineCandidate {
   std::vector<algorithm::Parents> trees;       ///< of an all-reduce, by lane
   std::vector<algorithm::TreePair> pairs;      ///< or pairs of trees
   std::vector<algorithm::RootedTrees> rooted;  ///< or, of the other collectives
+  int slots = algorithm::kTreeSlots;           ///< of a channel, that these need
   algorithm::Hierarchy hierarchy;              ///< of a hierarchical one
   /// Of any number of such lanes, by linear programme; 0: not looked for. `most_is_proved` of all lanes of the kind.
   double most_gbps = 0;

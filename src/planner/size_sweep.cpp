@@ -115,8 +115,10 @@ int Arena::units_at(const MachineCandidate& candidate, const ProtocolFigures& pr
   const double crossing_us = static_cast<double>(bytes) / (candidate.gbps * 1e3);  // of all units of a lane
   const auto slowest = std::ranges::max_element(links_->table(), {}, &TableLink::link_class)->link_class;
   const double hop_us = protocol.branching_hop_us[static_cast<std::size_t>(slowest)];
-  // Fewer: the first unit takes longer to come through. More: one shorter than a hop leaves links idle.
-  const double units = crossing_us / hop_us;
+  // Fewer: the first unit takes longer to come through. More: one shorter than a hop leaves links idle; where turns follow each other
+  // (algorithm/tree_turns.h) what is sent in one must be there in the next, its transfer included.
+  constexpr double kHopsInTurn = 4;
+  const double units = crossing_us / (candidate.rooted.empty() ? hop_us : kHopsInTurn * hop_us);
   int power = 1;
   while (power < most && 2 * power <= units * std::sqrt(2.0)) power *= 2;
   return std::min(power, most);

@@ -271,22 +271,27 @@ std::vector<int> host_of_ranks(const MachineQuestion& question, int ranks) {
   return host_of;
 }
 
-std::vector<Proposal> propose(const topology::Network& network, const MachineQuestion& question, double bound_rate) {
-  const bool all_reduce = question.collective == Collective::kAllReduce;
-  std::vector<Proposal> proposals =
-      all_reduce ? trees_for_all_reduce(network, question, bound_rate) : rooted_trees(network, question, bound_rate);
+std::vector<Proposal> propose_trees(const topology::Network& network, const MachineQuestion& question,
+                                    double bound_rate) {
+  if (question.collective != Collective::kAllReduce) return rooted_trees(network, question, bound_rate);
+  std::vector<Proposal> proposals = trees_for_all_reduce(network, question, bound_rate);
   // Pairs of trees take long to find: among many ranks not for the last few per cent.
   const bool near = network.compute.size() > kFewRanks && !proposals.empty() &&
                     proposals.front().candidate.gbps * topology::kGigabyte >= kNear * bound_rate;
-  if (all_reduce && !network.full_duplex() && !near) {
+  if (!network.full_duplex() && !near) {
     for (Proposal& pairs : pairs_for_all_reduce(network, question)) proposals.push_back(std::move(pairs));
   }
+  return proposals;
+}
+
+std::vector<Proposal> propose_rows(const topology::Network& network, const MachineQuestion& question) {
   const int ranks = static_cast<int>(network.compute.size());
   // All pairs cross; a tree over ranks in order of hosts crosses about as often as one over hosts.
   const int hosts = hosts_in(host_of_ranks(question, ranks));
   const int apart = hosts > 1 ? 1 : 0;
+  std::vector<Proposal> proposals;
   proposals.push_back(row("oneshot", network, question, 1, apart));
-  if (!all_reduce) return proposals;
+  if (question.collective != Collective::kAllReduce) return proposals;
   proposals.push_back(row("twoshot", network, question, 2, 2 * apart));
   proposals.push_back(row("tree", network, question, 2 * doublings(ranks), 2 * doublings(hosts)));
   return proposals;

@@ -17,9 +17,13 @@ struct Proposal {
 /// Hosts told apart: by rank its host, all one where the question names none.
 std::vector<int> host_of_ranks(const MachineQuestion& question, int ranks);
 
-/// Packed trees, all pairs and, for all-reduce, the double binary tree. Two ranks or more.
+/// Packed trees of each kind. Two ranks or more.
 /// `bound_rate`: of the collective, in kB/s; when it is near, no more lanes are tried.
-std::vector<Proposal> propose(const topology::Network& network, const MachineQuestion& question, double bound_rate);
+std::vector<Proposal> propose_trees(const topology::Network& network, const MachineQuestion& question,
+                                    double bound_rate);
+
+/// All pairs and, for all-reduce, the double binary tree.
+std::vector<Proposal> propose_rows(const topology::Network& network, const MachineQuestion& question);
 
 /// The rings of the packing, which has some.
 Proposal propose_rings(const topology::Network& network, const MachineQuestion& question,

@@ -189,6 +189,28 @@ void evaluate(const topology::Network& network, std::vector<Proposal> proposals,
   }
 }
 
+/// All-pairs exchanges that reach the bound are better than any tree; among many ranks trees take seconds to find.
+bool needs_no_trees(const MachinePlan& plan) {
+  constexpr int kManyRanks = 64;
+  if (plan.ranks <= kManyRanks || !plan.question.direct) return false;
+  return std::ranges::any_of(plan.candidates, [](const MachineCandidate& c) { return c.ratio >= kNear; });
+}
+
+/// Trees, and the rows of the table of algorithms.
+void evaluate_flat(const topology::Network& network, MachinePlan& plan) {
+  const auto before = static_cast<std::ptrdiff_t>(plan.candidates.size());
+  evaluate(network, propose_rows(network, plan.question), plan);
+  const auto rows_end = static_cast<std::ptrdiff_t>(plan.candidates.size());
+  if (needs_no_trees(plan)) {
+    plan.left_out.emplace_back("packed_trees: not looked for among so many ranks, as all pairs reach the bound");
+    return;
+  }
+  evaluate(network, propose_trees(network, plan.question, plan.certificate.gbps * topology::kGigabyte), plan);
+  // Of equals trees come first.
+  const auto begin = plan.candidates.begin();
+  std::rotate(begin + before, begin + rows_end, plan.candidates.end());
+}
+
 /// Rings take the most hops, and to find them the most time: they are only worth it where something is left to gain, among
 /// many ranks not a few per cent.
 bool near_the_bound(const MachinePlan& plan) {
@@ -211,7 +233,7 @@ Result<MachinePlan> plan_machine(const topology::Network& network, const Machine
   }
   evaluate(network, propose_hierarchical(network, question), plan);
   if (is_flat(network)) {
-    evaluate(network, propose(network, question, plan.certificate.gbps * topology::kGigabyte), plan);
+    evaluate_flat(network, plan);
     if (!near_the_bound(plan)) add_rings(plan, network);
   }
   if (plan.candidates.empty())

@@ -29,8 +29,8 @@ std::size_t Trial::receive_bytes(const Call& call, bool in_place) const {
 }
 
 void Trial::place(Call& call, bool in_place) const {
-  const std::byte* send = send_.data();
-  std::byte* receive = receive_.data();
+  const std::byte* send = send_.address();
+  std::byte* receive = receive_.address();
   if (in_place) {
     send = receive + bytes(collective_.in_place_input(call.rank) * call.count);
     receive += bytes(collective_.in_place_output(call.rank) * call.count);
@@ -39,15 +39,21 @@ void Trial::place(Call& call, bool in_place) const {
   call.receive = receive;
 }
 
-void Trial::fill(const Call& call, bool in_place) const {
+std::byte* Trial::host_view(const void* address, bool in_place) const {
+  Buffer& buffer = in_place ? receive_ : send_;
+  return buffer.data() + (static_cast<const std::byte*>(address) - buffer.address());
+}
+
+Status Trial::fill(const Call& call, bool in_place) const {
   const std::size_t input_bytes = bytes(call.count * collective_.input_blocks(call.ranks));
   std::memset(receive_.data(), kPoison, receive_bytes(call, in_place));
   receive_.set_guards(receive_bytes(call, in_place));
   send_.set_guards(input_bytes);
-  auto* input = const_cast<std::byte*>(static_cast<const std::byte*>(call.send));
-  if (call.count == 0) return;
-  for (std::size_t block = 0; block < collective_.input_blocks(call.ranks); ++block)
+  std::byte* const input = host_view(call.send, in_place);
+  for (std::size_t block = 0; call.count > 0 && block < collective_.input_blocks(call.ranks); ++block)
     repeat(input + bytes(block * call.count), bytes(call.count), reference_.input(call.rank, block, call.count));
+  TUTTI_TRY(send_.upload(input_bytes));
+  return receive_.upload(receive_bytes(call, in_place));
 }
 
 void Trial::check_blocks(const Call& call, const std::byte* data, std::size_t blocks, bool output,
@@ -72,13 +78,14 @@ void Trial::check_blocks(const Call& call, const std::byte* data, std::size_t bl
   }
 }
 
-CheckResult Trial::check(const Call& call, bool in_place) const {
+Result<CheckResult> Trial::check(const Call& call, bool in_place) const {
+  const std::size_t input_blocks = collective_.input_blocks(call.ranks);
+  TUTTI_TRY(send_.download(bytes(call.count * input_blocks)));
+  TUTTI_TRY(receive_.download(receive_bytes(call, in_place)));
   CheckResult result;
   if (collective_.has_output(call.rank, call.root))
-    check_blocks(call, static_cast<const std::byte*>(call.receive), collective_.output_blocks(call.ranks), true,
-                 result);
-  const std::size_t input_blocks = collective_.input_blocks(call.ranks);
-  if (!in_place) check_blocks(call, static_cast<const std::byte*>(call.send), input_blocks, false, result);
+    check_blocks(call, host_view(call.receive, true), collective_.output_blocks(call.ranks), true, result);
+  if (!in_place) check_blocks(call, host_view(call.send, false), input_blocks, false, result);
   result.damaged_guard_bytes = static_cast<std::int64_t>(receive_.damaged_guards(receive_bytes(call, in_place)) +
                                                          send_.damaged_guards(bytes(call.count * input_blocks)));
   if (result.damaged_guard_bytes > 0 && result.first.empty())

@@ -26,12 +26,14 @@ class Trial {
   /// Points call.send and call.receive into the buffers; in place, both into `receive`.
   void place(Call& call, bool in_place) const;
   /// Writes the input, poison everywhere else, and the guards.
-  void fill(const Call& call, bool in_place) const;
-  CheckResult check(const Call& call, bool in_place) const;
+  Status fill(const Call& call, bool in_place) const;
+  Result<CheckResult> check(const Call& call, bool in_place) const;
 
  private:
   std::size_t bytes(std::size_t count) const { return count * static_cast<std::size_t>(type_.bytes); }
   std::size_t receive_bytes(const Call& call, bool in_place) const;
+  /// Where the program finds what a call finds there.
+  std::byte* host_view(const void* address, bool in_place) const;
   void check_blocks(const Call& call, const std::byte* data, std::size_t blocks, bool output,
                     CheckResult& result) const;
 

@@ -1,10 +1,13 @@
 // The collectives tutti-perf measures: one table row each, with its buffers, its call and its bandwidth's meaning.
 #pragma once
 
+#include "gpu.h"
+
 #include <nccl.h>
 #include <tutti/tutti.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -22,6 +25,8 @@ struct Call {
   int ranks = 1;
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
+  const Gpu* gpu = nullptr;       ///< whose memory and streams these are; nullptr: the host's
+  std::int32_t* words = nullptr;  ///< on a GPU: two, for the barrier
 };
 
 /// Which block of the output holds what, in words that the exact check computes from.

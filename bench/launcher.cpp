@@ -21,7 +21,7 @@ int fail(int exit_code, const std::string& text) {
 }
 
 int process_body(const tuttiLaunchInfo_t* info, const ncclUniqueId* id, void* context) {
-  return run_rank(*static_cast<const Options*>(context), Place{info->rank, info->size, *id, "processes"});
+  return run_rank(*static_cast<const Options*>(context), Place{info->rank, info->size, *id, "processes", info->rank});
 }
 
 int run_processes(const Options& options, int ranks) {
@@ -43,7 +43,7 @@ int run_threads(const Options& options, int ranks) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
-      codes[static_cast<std::size_t>(rank)] = run_rank(options, Place{rank, ranks, id, "threads"});
+      codes[static_cast<std::size_t>(rank)] = run_rank(options, Place{rank, ranks, id, "threads", rank});
     });
   for (std::thread& thread : threads) thread.join();
   return *std::max_element(codes.begin(), codes.end());
@@ -55,7 +55,7 @@ int run_launched(const Options& options, const tuttiLaunchInfo_t& info) {
     const Status begun = nccl(tuttiLaunchInitMpi(), "--net mpi");
     if (!begun.ok()) return fail(1, fmt::format("rank {}: {}", info.rank, begun.error().message));
   }
-  Place place{info.rank, info.size, {}, info.launcher};
+  Place place{info.rank, info.size, {}, info.launcher, std::max(info.local_rank, 0)};
   const Status status =
       nccl(tuttiLaunchUniqueId(&info, &place.id), fmt::format("meeting the other ranks of {}", info.launcher));
   if (!status.ok()) return fail(1, fmt::format("rank {}: {}", info.rank, status.error().message));
@@ -78,8 +78,15 @@ int launch(const Options& options) {
   // A job of one process may start ranks of its own.
   const bool launched = info.size > 1;
   const bool alone = std::strcmp(info.launcher, TUTTI_LAUNCHER_NONE) == 0;
-  const int cores = std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
-  const int ranks = launched ? info.size : options.ranks.value_or(alone ? cores : 1);
+  int most = std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
+  if (options.on_gpu && !launched && !options.ranks) {
+    const Result<int> gpus = Gpu::count_apart();
+    if (!gpus.ok()) return fail(1, gpus.error().message);
+    most = gpus.value() * options.ranks_per_gpu;
+  }
+  // What --ranks-per-gpu asks for is allowed.
+  if (options.ranks_per_gpu > 1) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+  const int ranks = launched ? info.size : options.ranks.value_or(alone ? most : 1);
   const auto usage = [&](const std::string& text) { return info.rank == 0 ? fail(2, text) : 2; };
   if (launched && options.ranks.value_or(ranks) != ranks)
     return usage(

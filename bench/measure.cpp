@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace tutti::bench {
@@ -25,7 +26,50 @@ ncclResult_t submit(const Collective& collective, const Call& call, int aggregat
   return code != ncclSuccess ? code : end;
 }
 
-ncclResult_t wait(cudaStream_t stream) { return stream ? tuttiStreamSynchronize(stream) : ncclSuccess; }
+/// Calls of one iteration, submitted one by one, or all at once as a graph.
+class Iteration {
+ public:
+  static Result<Iteration> make(const Collective& collective, const Call& call, const Options& options) {
+    Iteration made(collective, call, options.aggregate);
+    if (options.graph == 0) return made;
+    made.calls_ = options.graph;
+    TUTTI_TRY(call.gpu->begin_capture(call.stream));
+    Status captured;
+    for (int n = 0; n < options.graph && captured.ok(); ++n)
+      captured = nccl(submit(collective, call, options.aggregate), collective.name);
+    Result<void*> graph = call.gpu->end_capture(call.stream);
+    TUTTI_TRY(std::move(captured));
+    TUTTI_TRY_ASSIGN(made.graph_, std::move(graph));
+    return made;
+  }
+  Iteration(Iteration&& other) noexcept
+      : collective_(other.collective_),
+        call_(other.call_),
+        aggregate_(other.aggregate_),
+        calls_(other.calls_),
+        graph_(std::exchange(other.graph_, nullptr)) {}
+  Iteration& operator=(Iteration&&) = delete;
+  ~Iteration() {
+    if (graph_) call_.gpu->destroy_graph(graph_);
+  }
+
+  /// Collective calls in it.
+  int calls() const { return calls_ * aggregate_; }
+  Status begin() const {
+    if (graph_) return call_.gpu->launch(graph_, call_.stream);
+    return nccl(submit(collective_, call_, aggregate_), collective_.name);
+  }
+
+ private:
+  Iteration(const Collective& collective, const Call& call, int aggregate)
+      : collective_(collective), call_(call), aggregate_(aggregate) {}
+
+  const Collective& collective_;
+  const Call& call_;
+  int aggregate_ = 1;
+  int calls_ = 1;
+  void* graph_ = nullptr;
+};
 
 /// The smallest sample that at least `share` of all samples do not exceed.
 double percentile(const std::vector<double>& sorted, double share) {
@@ -35,31 +79,40 @@ double percentile(const std::vector<double>& sorted, double share) {
 
 }  // namespace
 
+Status wait(const Call& call) {
+  if (call.gpu) return call.gpu->wait(call.stream);
+  return call.stream ? nccl(tuttiStreamSynchronize(call.stream), "waiting for the stream") : Status();
+}
+
 Status barrier(const Call& call) {
-  const std::int32_t mine = 1;  // out of place: a plan may be right there only
-  std::int32_t all = 0;
-  TUTTI_TRY(nccl(ncclAllReduce(&mine, &all, 1, ncclInt32, ncclSum, call.comm, call.stream), "the barrier"));
-  return nccl(wait(call.stream), "the barrier");
+  std::int32_t own[2] = {1, 0};  // out of place: a plan may be right there only
+  std::int32_t* const words = call.words ? call.words : own;
+  TUTTI_TRY(nccl(ncclAllReduce(words, words + 1, 1, ncclInt32, ncclSum, call.comm, call.stream), "the barrier"));
+  return wait(call);
 }
 
 Status run_and_wait(const Collective& collective, const Call& call, int aggregate) {
   TUTTI_TRY(nccl(submit(collective, call, aggregate), collective.name));
-  return nccl(wait(call.stream), collective.name);
+  return wait(call);
 }
 
 Result<Times> measure(const Collective& collective, const Call& call, const Options& options, bool percentiles) {
-  for (int n = 0; n < options.warmup; ++n) TUTTI_TRY(run_and_wait(collective, call, options.aggregate));
+  TUTTI_TRY_ASSIGN(const Iteration iteration, Iteration::make(collective, call, options));
+  for (int n = 0; n < options.warmup; ++n) {
+    TUTTI_TRY(iteration.begin());
+    TUTTI_TRY(wait(call));
+  }
   TUTTI_TRY(barrier(call));
 
   Times times;
-  const double calls = static_cast<double>(options.iterations) * options.aggregate;
+  const double calls = static_cast<double>(options.iterations) * iteration.calls();
   const Clock::time_point start = Clock::now();
   for (int n = 0; n < options.iterations; ++n) {
-    TUTTI_TRY(nccl(submit(collective, call, options.aggregate), collective.name));
-    if (options.blocking) TUTTI_TRY(nccl(wait(call.stream), collective.name));
+    TUTTI_TRY(iteration.begin());
+    if (options.blocking) TUTTI_TRY(wait(call));
   }
   const double submitted_us = microseconds_since(start);
-  TUTTI_TRY(nccl(wait(call.stream), collective.name));
+  TUTTI_TRY(wait(call));
   times.time_us = (options.cpu_time ? submitted_us : microseconds_since(start)) / calls;
   if (!percentiles) return times;
 
@@ -67,8 +120,9 @@ Result<Times> measure(const Collective& collective, const Call& call, const Opti
   std::vector<double> samples(static_cast<std::size_t>(options.iterations));
   for (double& sample : samples) {
     const Clock::time_point before = Clock::now();
-    TUTTI_TRY(run_and_wait(collective, call, options.aggregate));
-    sample = microseconds_since(before) / options.aggregate;
+    TUTTI_TRY(iteration.begin());
+    TUTTI_TRY(wait(call));
+    sample = microseconds_since(before) / iteration.calls();
   }
   std::sort(samples.begin(), samples.end());
   times.p50_us = percentile(samples, 0.50);

@@ -14,6 +14,8 @@ struct Times {
   double p99_us = 0;
 };
 
+/// Until all that the call's stream was given is over.
+Status wait(const Call& call);
 /// A barrier over all ranks, by an all_reduce of one element.
 Status barrier(const Call& call);
 /// One call, or a group of options.aggregate of them. Returns when its result is there.

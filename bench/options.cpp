@@ -24,6 +24,8 @@ Examples
   tutti-perf all_reduce --ranks 4 -b 1M -e 1M --explain > plan.txt; tutti-perf --plan plan.txt
   tutti-perf --tune tuning.txt --ranks 2                then TUTTI_TUNING_FILE=tuning.txt for programs of 2 ranks
   tutti-perf --tune tuning.txt --ranks 4 all_reduce all_gather -e 4M --tune-minutes 1
+  tutti-perf all_reduce --device cuda -e 256M           a process for each GPU
+  tutti-perf all_reduce --device cuda --ranks-per-gpu 4 --threads --graph 20
   mpirun -np 4 tutti-perf all_reduce                    also srun, torchrun --no-python
   mpirun -np 4 -H box-1:2,box-2:2 tutti-perf all_reduce --net mpi
 
@@ -59,7 +61,7 @@ const std::string kNames =
 /// Names as typed, before they are looked up.
 struct Words {
   std::vector<std::string> collectives;
-  std::string type = "float", reduction = "sum", memory = "private";
+  std::string type = "float", reduction = "sum", memory = "private", device = "host";
   std::string min_bytes, max_bytes, step_bytes;
   std::string plan;
   std::optional<int> registered, root;
@@ -69,7 +71,7 @@ struct Words {
 
 void declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("collective", words.collectives, "one or several of: " + kNames + "; or all");
-  app.add_option("--ranks", options.ranks, "ranks to start (default: one per core, at least 2)")
+  app.add_option("--ranks", options.ranks, "ranks to start (default: one per core, at least 2; on GPUs one for each)")
       ->check(CLI::Range(1, 1024));
   app.add_flag("--threads", options.threads, "ranks are threads of one process (default: processes)");
   app.add_option("-b,--minbytes", words.min_bytes, "smallest size: 8, 4K, 256M, 1G (default 8)");
@@ -100,7 +102,18 @@ void declare(CLI::App& app, Words& words, Options& options) {
       ->check(CLI::Range(0, 1 << 20));
   app.add_option("-R,--local_register", words.registered, "1: register buffers (default: shared ones only)")
       ->check(CLI::Range(0, 1));
-  app.add_option("--memory", words.memory, "private (malloc) or shared (tuttiMemAlloc) buffers (default private)");
+  CLI::Option* device = app.add_option("--device", words.device,
+                                       "host, or cuda: buffers on GPUs, one for each rank of a host in turn (default "
+                                       "host)");
+  device->check(CLI::IsMember({"host", "cuda"}));
+  app.add_option("--ranks-per-gpu", options.ranks_per_gpu,
+                 "on GPUs: so many ranks next to each other share one (default 1)")
+      ->check(CLI::Range(1, 16));
+  app.add_option("--graph", options.graph,
+                 "on GPUs: capture so many calls into a graph, and time its launches (default 0)")
+      ->check(CLI::Range(0, 4096));
+  app.add_option("--memory", words.memory,
+                 "private (malloc; cuMemAlloc) or shared (tuttiMemAlloc; ncclMemAlloc) buffers (default private)");
   app.add_flag("--stream", options.stream, "calls go to a host stream (default: the caller's thread)");
   app.add_option("--net", options.network,
                  "between hosts: tcp, mpi (initialises MPI; under mpirun or srun), auto (default: what TUTTI_NET says)")
@@ -121,7 +134,7 @@ void declare(CLI::App& app, Words& words, Options& options) {
       ->needs(tune)
       ->check(CLI::Range(0.001, 10000.0));
   for (const char* other : {"-n", "-w", "-c", "-r", "-a", "-z", "-C", "-m", "-T", "-R", "--memory", "--stream",
-                            "--percentiles", "--json", "--plot", "--explain", "--plan"})
+                            "--percentiles", "--json", "--plot", "--explain", "--plan", "--device"})
     tune->excludes(app.get_option(other));
   app.add_flag("--version", words.version, "print the library's version and end");
   app.footer(kFooter);
@@ -212,6 +225,10 @@ std::string resolve(const Words& words, Options& options) {
     return problem;
   if (words.memory != "private" && words.memory != "shared")
     return fmt::format("--memory \"{}\": private or shared?", words.memory);
+  options.on_gpu = words.device == "cuda";
+  if (!options.on_gpu && options.ranks_per_gpu > 1) return "--ranks-per-gpu is for --device cuda";
+  if (!options.on_gpu && options.graph > 0) return "--graph is for --device cuda";
+  if (options.on_gpu && options.stream) return "--stream is of the host; on GPUs calls always go to a stream";
   options.memory = words.memory == "shared" ? Buffer::Kind::kShared : Buffer::Kind::kPrivate;
   options.registered = words.registered.value_or(words.memory == "shared" ? 1 : 0) == 1;
   options.average = static_cast<Average>(words.average);

@@ -36,6 +36,9 @@ struct Options {
   int aggregate = 1;
   int timeout_s = 0;  ///< 0: none of its own
 
+  bool on_gpu = false;
+  int ranks_per_gpu = 1;
+  int graph = 0;  ///< on GPUs: calls per graph that is launched; 0: none
   Buffer::Kind memory = Buffer::Kind::kPrivate;
   bool registered = false;
   bool stream = false;

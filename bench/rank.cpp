@@ -49,7 +49,7 @@ class Rank {
   Rank(const Options& options, const Place& place)
       : options_(options), place_(place), table_(options.percentiles, place.ranks, place.how) {}
   ~Rank() {
-    if (stream_) (void)tuttiStreamDestroy(stream_);
+    if (stream_) (void)destroy_stream();
     if (comm_) (void)ncclCommAbort(comm_);
   }
   Rank(const Rank&) = delete;
@@ -59,8 +59,10 @@ class Rank {
   Result<bool> run();
 
  private:
+  Status choose_device();
   Status join();
   Status set_plan();
+  Status destroy_stream();
   Status leave();
   Status sweep_all(Buffer& send, Buffer& receive);
   Status sweep(const Collective& collective, const ElementType& type, const Reduction& reduction, int root,
@@ -83,6 +85,9 @@ class Rank {
   Table table_;
   ncclComm_t comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
+  const Gpu* gpu_ = nullptr;
+  std::string device_ = "host";
+  std::optional<Buffer> words_;  ///< on a GPU: for the barrier, and for what ranks tell each other
   std::vector<Row> rows_;
   int forms_ = ~0;  ///< in which the plan is right; without one, all
   bool all_right_ = true;
@@ -94,8 +99,17 @@ void Rank::progress(const std::string& text) const {
   if (leads() && watched) std::fprintf(stderr, "\r\033[K%s", text.c_str());
 }
 
+Status Rank::choose_device() {
+  if (!options_.on_gpu) return nccl(tuttiSetDevice(tuttiDeviceHost), "tuttiSetDevice");
+  TUTTI_TRY_ASSIGN(gpu_, Gpu::open());
+  const int number = place_.local_rank / options_.ranks_per_gpu % gpu_->count();
+  TUTTI_TRY(gpu_->use(number));
+  device_ = gpu_->name(number);
+  return nccl(tuttiSetDevice(tuttiDeviceCuda), "tuttiSetDevice");
+}
+
 Status Rank::join() {
-  TUTTI_TRY(nccl(tuttiSetDevice(tuttiDeviceHost), "tuttiSetDevice"));
+  TUTTI_TRY(choose_device());
   ncclResult_t code = ncclCommInitRank(&comm_, place_.ranks, place_.id, place_.rank);
   // NCCL_COMM_BLOCKING=0 makes the communicator non-blocking behind our back.
   while (code == ncclInProgress) {
@@ -103,7 +117,12 @@ Status Rank::join() {
     if (const ncclResult_t query = ncclCommGetAsyncError(comm_, &code); query != ncclSuccess) code = query;
   }
   TUTTI_TRY(nccl(code, "ncclCommInitRank"));
-  if (options_.stream) TUTTI_TRY(nccl(tuttiStreamCreate(&stream_), "tuttiStreamCreate"));
+  if (gpu_) {
+    TUTTI_TRY_ASSIGN(void* const stream, gpu_->make_stream());
+    stream_ = static_cast<cudaStream_t>(stream);
+  } else if (options_.stream) {
+    TUTTI_TRY(nccl(tuttiStreamCreate(&stream_), "tuttiStreamCreate"));
+  }
   return options_.plan ? set_plan() : Status();
 }
 
@@ -129,8 +148,16 @@ Status Rank::set_plan() {
   return {};
 }
 
+Status Rank::destroy_stream() {
+  cudaStream_t const stream = std::exchange(stream_, nullptr);
+  if (!gpu_) return nccl(tuttiStreamDestroy(stream), "tuttiStreamDestroy");
+  gpu_->destroy_stream(stream);
+  return {};
+}
+
 Status Rank::leave() {
-  if (stream_) TUTTI_TRY(nccl(tuttiStreamDestroy(std::exchange(stream_, nullptr)), "tuttiStreamDestroy"));
+  words_.reset();
+  if (stream_) TUTTI_TRY(destroy_stream());
   return nccl(ncclCommDestroy(std::exchange(comm_, nullptr)), "ncclCommDestroy");
 }
 
@@ -141,8 +168,14 @@ Result<bool> Rank::run() {
     const std::size_t bytes =
         options_.explain ? 0
                          : std::max<std::size_t>(options_.sizes().back(), 8 * static_cast<std::size_t>(place_.ranks));
-    TUTTI_TRY_ASSIGN(Buffer send, Buffer::make(bytes, options_.memory, options_.registered ? comm_ : nullptr));
-    TUTTI_TRY_ASSIGN(Buffer receive, Buffer::make(bytes, options_.memory, options_.registered ? comm_ : nullptr));
+    const ncclComm_t registered_with = options_.registered ? comm_ : nullptr;
+    TUTTI_TRY_ASSIGN(Buffer send, Buffer::make(bytes, options_.memory, registered_with, gpu_));
+    TUTTI_TRY_ASSIGN(Buffer receive, Buffer::make(bytes, options_.memory, registered_with, gpu_));
+    if (gpu_) {
+      const std::size_t samples = sizeof(Sample) * (static_cast<std::size_t>(place_.ranks) + 1);
+      TUTTI_TRY_ASSIGN(Buffer words, Buffer::make(samples, Buffer::Kind::kPrivate, nullptr, gpu_));
+      words_.emplace(std::move(words));
+    }
     TUTTI_TRY(sweep_all(send, receive));
   }
   if (leads() && !options_.explain) {
@@ -155,7 +188,7 @@ Result<bool> Rank::run() {
 
 Status Rank::sweep_all(Buffer& send, Buffer& receive) {
   for (const Collective* collective : options_.collectives) {
-    if (leads() && !options_.explain) table_.head(options_, collective->name);
+    if (leads() && !options_.explain) table_.head(options_, collective->name, device_);
     const std::vector<const Reduction*> none{&kNoReduction};
     for (const ElementType* type : options_.types) {
       for (const Reduction* reduction : collective->reduces ? options_.reductions : none) {
@@ -179,6 +212,8 @@ Status Rank::sweep(const Collective& collective, const ElementType& type, const 
   call.ranks = place_.ranks;
   call.comm = comm_;
   call.stream = stream_;
+  call.gpu = gpu_;
+  if (words_) call.words = reinterpret_cast<std::int32_t*>(words_->address());
   const bool scaled = reduction.op == kScaledSum;
   if (scaled) {
     std::uint64_t scalar = bits_of(Reference::scale(place_.rank), type);
@@ -237,6 +272,7 @@ Result<Row> Rank::measure_size(const Collective& collective, const ElementType& 
   row.type = type.name;
   row.reduction = reduction.name;
   row.ranks = place_.ranks;
+  row.device = device_;
   row.count = call.count;
   row.bytes = call.count * static_cast<std::size_t>(type.bytes) * collective.blocks(place_.ranks);
   const char* transport = "";
@@ -254,7 +290,7 @@ Result<Row> Rank::measure_size(const Collective& collective, const ElementType& 
 Result<Measurement> Rank::measure_form(const Collective& collective, Call call, const Trial& trial, bool in_place,
                                        std::size_t bytes) {
   trial.place(call, in_place);
-  trial.fill(call, in_place);
+  TUTTI_TRY(trial.fill(call, in_place));
   Sample mine;
   {
     const Deadline deadline(comm_, options_.timeout_s);
@@ -293,11 +329,11 @@ Result<Measurement> Rank::measure_form(const Collective& collective, Call call, 
 
 Result<std::int64_t> Rank::check_form(const Collective& collective, const Call& call, const Trial& trial,
                                       bool in_place) const {
-  trial.fill(call, in_place);
+  TUTTI_TRY(trial.fill(call, in_place));
   // Nobody may write into a buffer that its owner has yet to poison.
   TUTTI_TRY(barrier(call));
   TUTTI_TRY(run_and_wait(collective, call, 1));
-  const CheckResult result = trial.check(call, in_place);
+  TUTTI_TRY_ASSIGN(const CheckResult result, trial.check(call, in_place));
   if (!result.first.empty())
     std::fprintf(stderr, "tutti-perf: rank %d: %s of %zu elements %s: %s\n", place_.rank, collective.name, call.count,
                  in_place ? "in place" : "out of place", result.first.c_str());
@@ -317,8 +353,16 @@ Result<std::uint64_t> Rank::count_wire_bytes(const Collective& collective, const
 
 Result<std::vector<Sample>> Rank::exchange(const Sample& mine) const {
   std::vector<Sample> all(static_cast<std::size_t>(place_.ranks));
-  TUTTI_TRY(nccl(ncclAllGather(&mine, all.data(), sizeof(mine), ncclInt8, comm_, stream_), "the exchange of times"));
-  if (stream_) TUTTI_TRY(nccl(tuttiStreamSynchronize(stream_), "the exchange of times"));
+  const void* from = &mine;
+  void* to = all.data();
+  if (gpu_) {
+    from = words_->address();
+    to = words_->address() + sizeof mine;
+    TUTTI_TRY(gpu_->copy(words_->address(), &mine, sizeof mine));
+  }
+  TUTTI_TRY(nccl(ncclAllGather(from, to, sizeof mine, ncclInt8, comm_, stream_), "the exchange of times"));
+  TUTTI_TRY(wait({.comm = comm_, .stream = stream_, .gpu = gpu_}));
+  if (gpu_) TUTTI_TRY(gpu_->copy(all.data(), to, sizeof mine * all.size()));
   return all;
 }
 
@@ -328,9 +372,10 @@ Status Rank::write_files() const {
   std::string title;
   for (const Collective* collective : options_.collectives)
     title += fmt::format("{}{}", title.empty() ? "" : ", ", collective->name);
-  return write_plot(options_.plot_file, rows_,
-                    fmt::format("{}: {} ranks, {}, {} buffers", title, place_.ranks, place_.how,
-                                options_.memory == Buffer::Kind::kShared ? "shared" : "private"));
+  return write_plot(
+      options_.plot_file, rows_,
+      fmt::format("{}: {} ranks, {}, {} buffers{}", title, place_.ranks, place_.how,
+                  options_.memory == Buffer::Kind::kShared ? "shared" : "private", gpu_ ? " on " + device_ : ""));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ struct Place {
   int ranks = 1;
   ncclUniqueId id{};
   std::string how;
+  int local_rank = 0;  ///< among the ranks of this host: chooses the GPU
 };
 
 /// The exit code. Rank 0 prints the table and writes the files; every rank says on standard error what went wrong with

@@ -29,6 +29,7 @@ nlohmann::ordered_json object_of(const Row& row, const Measurement& m, bool in_p
   object["p99_us"] = rounded(m.p99_us);
   object["algbw_gbps"] = m.algbw_gbps;
   object["busbw_gbps"] = m.busbw_gbps;
+  object["device"] = row.device;
   object["transport"] = row.transport;
   object["wire_bytes"] = m.wire_bytes.value_or(0);
   object["wrong"] = m.wrong ? nlohmann::ordered_json(*m.wrong) : nlohmann::ordered_json(nullptr);

@@ -21,6 +21,7 @@ struct Measurement {
 struct Row {
   std::string collective;
   std::string type;
+  std::string device;     ///< "host", or the GPU's name
   std::string transport;  ///< what carries bytes between ranks: mpi, tcp, local
   std::string reduction;  ///< "none" where nothing is reduced
   int root = -1;          ///< -1: not a rooted collective

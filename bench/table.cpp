@@ -25,11 +25,13 @@ std::string measurement_text(const std::optional<Measurement>& m, bool percentil
 
 }  // namespace
 
-void Table::head(const Options& options, const std::string& collective) const {
-  print(fmt::format("# {}: {} rank{}, {}, {} buffers{}; {} iterations after {} to warm up, {}\n", collective, ranks_,
-                    ranks_ == 1 ? "" : "s", how_, options.memory == Buffer::Kind::kShared ? "shared" : "private",
-                    options.registered ? " (registered)" : "", options.iterations, options.warmup,
-                    options.check > 0 ? "results checked bit for bit" : "results not checked"));
+void Table::head(const Options& options, const std::string& collective, const std::string& device) const {
+  print(fmt::format("# {}: {} rank{}, {}, {} buffers{}{}{}; {} iterations after {} to warm up, {}\n", collective,
+                    ranks_, ranks_ == 1 ? "" : "s", how_,
+                    options.memory == Buffer::Kind::kShared ? "shared" : "private",
+                    options.registered ? " (registered)" : "", options.on_gpu ? " on " + device : "",
+                    options.graph > 0 ? fmt::format(", graphs of {} calls", options.graph) : "", options.iterations,
+                    options.warmup, options.check > 0 ? "results checked bit for bit" : "results not checked"));
   const std::string more_names = percentiles_ ? fmt::format(" {:>8} {:>8}", "p50", "p99") : "";
   const std::string more_units = percentiles_ ? fmt::format(" {:>8} {:>8}", "(us)", "(us)") : "";
   const std::string names = fmt::format("{:>8} {:>7} {:>7} {:>7}", "time", "algbw", "busbw", "#wrong") + more_names;

@@ -15,7 +15,7 @@ class Table {
       : percentiles_(percentiles), ranks_(ranks), how_(std::move(how)) {}
 
   /// Lines that start with # say what follows; they come before the first row of a collective.
-  void head(const Options& options, const std::string& collective) const;
+  void head(const Options& options, const std::string& collective, const std::string& device) const;
   void row(const Row& row) const;
   /// The sum of wrong values and the average bus bandwidth. True if nothing is wrong.
   bool foot(const std::vector<Row>& rows) const;

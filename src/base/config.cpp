@@ -1,5 +1,6 @@
 #include "base/config.h"
 
+#include "base/config_files.h"
 #include "base/log.h"
 
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <initializer_list>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -28,16 +30,45 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-/// Reads one variable after the other and keeps a complaint about each bad one. An empty value counts as unset.
+std::string variable(const char* key) {
+  const char* const value = std::getenv(key);
+  return value == nullptr ? "" : value;
+}
+
+/// Reads one variable after the other, of the environment or of NCCL's files, and keeps a complaint about each bad one. An empty value
+/// counts as unset.
 class Reader {
  public:
-  std::optional<std::string_view> text(const char* key) const {
-    const char* value = std::getenv(key);
-    if (value == nullptr || *value == '\0') return std::nullopt;
-    return value;
+  Reader() : files_(read_config_files(variable("NCCL_CONF_FILE"), variable("HOME"))) {
+    complaints_ = std::move(files_.complaints);
   }
 
-  void read(const char* key, std::string& field) const {
+  std::optional<std::string_view> text(const char* key) {
+    asked_.insert(key);
+    const char* const value = std::getenv(key);
+    if (value != nullptr && *value != '\0') return value;
+    const auto in_file = files_.values.find(key);
+    if (in_file == files_.values.end() || in_file->second.empty()) return std::nullopt;
+    return in_file->second;
+  }
+
+  /// NCCL's variables that are set and that nobody has asked for, `elsewhere` apart.
+  std::vector<std::string> ignored(std::initializer_list<const char*> elsewhere) const {
+    std::set<std::string, std::less<>> names;
+    for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+      const std::string_view text = *entry;
+      names.emplace(text.substr(0, text.find('=')));
+    }
+    for (const auto& [name, value] : files_.values) names.insert(name);
+    std::vector<std::string> left;
+    for (const std::string& name : names) {
+      const bool known = asked_.contains(name) || std::ranges::find(elsewhere, name) != elsewhere.end();
+      if (name.starts_with("NCCL_") && !known) left.push_back(name);
+    }
+    return left;
+  }
+
+  void read(const char* key, std::string& field) {
     if (const auto value = text(key)) field = *value;
   }
 
@@ -181,6 +212,8 @@ class Reader {
     return false;
   }
 
+  ConfigFiles files_;
+  std::set<std::string, std::less<>> asked_;
   std::vector<std::string> complaints_;
 };
 
@@ -194,6 +227,7 @@ void make_absolute(std::string& path) {
 struct Loaded {
   Config config;
   std::vector<std::string> complaints;
+  std::vector<std::string> ignored;
   std::atomic<bool> told{false};
 
   Loaded() {
@@ -234,6 +268,7 @@ struct Loaded {
     reader.read("HWLOC_FSROOT", config.hwloc_root);
     reader.read_choice("TUTTI_SIMD", config.simd, {"portable", "avx2", "avx512"});
     complaints = reader.take_complaints();
+    ignored = reader.ignored({"NCCL_CONF_FILE", "NCCL_COMM_ID", "NCCL_SOCKET_IFNAME"});
   }
 };
 
@@ -245,12 +280,14 @@ const Config& config() {
   // The log asks for the configuration itself, so the complaints are told after it is complete, by whoever comes first.
   if (!loaded.told.load(std::memory_order_relaxed) && !loaded.told.exchange(true)) {
     for (const std::string& complaint : loaded.complaints) log_warn("{}", complaint);
+    for (const std::string& name : loaded.ignored)
+      log_info(LogSubject::kEnvironment, "{} is set, and has no effect here (docs/api.md lists what has)", name);
   }
   return loaded.config;
 }
 
 RootVariables root_variables() {
-  const Reader reader;
+  Reader reader;
   RootVariables found;
   reader.read("NCCL_COMM_ID", found.comm_id);
   reader.read("TUTTI_SECRET", found.secret);

@@ -1,5 +1,5 @@
 // Configuration: every environment variable that the library reads, in one immutable struct, read once. The only place
-// that calls getenv.
+// that calls getenv. What the environment does not say NCCL's configuration files may (config_files.h).
 #pragma once
 
 #include <cstddef>
@@ -47,7 +47,7 @@ struct Config {
   std::string simd;              ///< TUTTI_SIMD: "portable", "avx2", "avx512"; empty = the processor's best
 };
 
-/// Read from the environment (and nothing else) on first use. Bad values are reported once at WARN, with key, value and what is
+/// Read from the environment and NCCL's configuration files on first use. Bad values are reported once at WARN, with key, value and what is
 /// accepted, and replaced by the default.
 const Config& config();
 

@@ -10,9 +10,11 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -238,4 +240,72 @@ TEST_CASE("the variables of the machine arrive, with paths made absolute", "[con
     CHECK(refused.report == "||0|");
     CHECK(count_of(refused.log, "NCCL_TOPO_DUMP_FILE_RANK=") == 1);
   }
+}
+
+namespace {
+
+/// A folder with files, gone at the end.
+class Folder {
+ public:
+  Folder() { REQUIRE(mkdtemp(path_) != nullptr); }
+  ~Folder() {
+    for (const std::string& file : files_) unlink(file.c_str());
+    rmdir(path_);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string write(const std::string& name, const std::string& text) {
+    files_.push_back(path_ + ("/" + name));
+    std::ofstream(files_.back()) << text;
+    return files_.back();
+  }
+  std::string path() const { return path_; }
+
+ private:
+  char path_[32] = "/tmp/tutti-config-XXXXXX";
+  std::vector<std::string> files_;
+};
+
+}  // namespace
+
+TEST_CASE("NCCL's configuration files stand for variables that the environment does not have", "[config]") {
+  Folder folder;
+  const auto values = [](const tutti::Config& c) {
+    return fmt::format("{}|{}|{}|{}", c.algorithm, c.timeout_s, c.host_id, tutti::root_variables().socket_interfaces);
+  };
+  const std::string own = folder.write("own.conf",
+                                       "# a comment\n\nNCCL_ALGO = ring \r\nNCCL_HOSTID=a=b\nTUTTI_TIMEOUT_S=7\n"
+                                       "NCCL_HOSTID=later\nNCCL_SOCKET_IFNAME=eth");
+  CHECK(in_child({{"NCCL_CONF_FILE", own}}, values).report == "ring|7|a=b|eth");
+  CHECK(in_child({{"NCCL_CONF_FILE", own}, {"NCCL_ALGO", "tree"}, {"TUTTI_TIMEOUT_S", ""}}, values).report ==
+        "tree|7|a=b|eth");
+  folder.write(".nccl.conf", "NCCL_ALGO=oneshot\n");
+  CHECK(in_child({{"HOME", folder.path()}}, values).report == "oneshot|1800||");
+  CHECK(in_child({{"HOME", folder.path()}, {"NCCL_CONF_FILE", own}}, values).report == "ring|7|a=b|eth");
+  CHECK(in_child({{"NCCL_CONF_FILE", folder.write("empty.conf", "")}}, values).report == "|1800||");
+
+  const Seen missing = in_child({{"NCCL_DEBUG", "WARN"}, {"NCCL_CONF_FILE", folder.path() + "/none"}}, values);
+  CHECK(missing.report == "|1800||");
+  CHECK(count_of(missing.log, "/none is ignored: No such file") == 1);
+  const std::string bad = folder.write("bad.conf", "NCCL_ALGO=ring\nno value\n=5\nTUTTI_TIMEOUT_S=soon\n");
+  const Seen told = in_child({{"NCCL_DEBUG", "WARN"}, {"NCCL_CONF_FILE", bad}}, values);
+  CHECK(told.report == "ring|1800||");
+  CHECK(count_of(told.log, "bad.conf, line 2: \"no value\" is ignored: expected NAME=value") == 1);
+  CHECK(count_of(told.log, "bad.conf, line 3: ") == 1);
+  CHECK(count_of(told.log, "TUTTI_TIMEOUT_S=soon is ignored") == 1);
+}
+
+TEST_CASE("a variable of NCCL's without effect is said so once, at INFO", "[config]") {
+  Folder folder;
+  const std::string file = folder.write("own.conf", "NCCL_BUFFSIZE=4194304\n");
+  const Environment environment{{"NCCL_DEBUG", "INFO"},      {"NCCL_IB_HCA", "mlx5"},   {"NCCL_CONF_FILE", file},
+                                {"NCCL_SOCKET_IFNAME", "x"}, {"NCCL_P2P_DISABLE", "0"}, {"OTHER", "1"}};
+  const auto twice = [](const tutti::Config&) { return std::to_string(tutti::config().timeout_s); };
+  const Seen seen = in_child(environment, twice);
+  CHECK(count_of(seen.log, "has no effect here") == 2);
+  CHECK(count_of(seen.log, "NCCL_IB_HCA is set, and has no effect here") == 1);
+  CHECK(count_of(seen.log, "NCCL_BUFFSIZE is set, and has no effect here") == 1);
+  Environment quiet = environment;
+  quiet["NCCL_DEBUG"] = "WARN";
+  CHECK(count_of(in_child(quiet, twice).log, "has no effect") == 0);
 }

@@ -3,6 +3,8 @@
 
 #include "fake_driver.h"
 
+#include "base/dtype.h"
+
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -13,6 +15,10 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+namespace tutti::cuda {
+struct FoldLaunch;
+}
 
 namespace fake_driver {
 
@@ -131,6 +137,8 @@ struct Kernel {
   std::size_t argument_bytes = 0;
   KernelBody body;
 };
+/// The fold kernel of one rank that waits for others, which are other launches.
+Work fold_alone(tutti::DataType type, const tutti::cuda::FoldLaunch* launch, unsigned blocks);
 /// nullptr: the library has no kernel of that name.
 const Kernel* find_kernel(const std::string& name);
 

@@ -1,0 +1,87 @@
+#include "blocks.h"
+
+#include <algorithm>
+
+namespace fake_driver {
+
+struct FakeBlock {
+  struct Runner {
+    Runner(FakeBlock& its_block, std::uint32_t index) : block(its_block), thread(its_block, index) {}
+    FakeBlock& block;
+    FakeThread thread;
+    tutti::sim::Fiber fiber;
+    bool at_barrier = false;
+    bool vote = false;
+  };
+
+  std::uint32_t index = 0;
+  std::uint32_t blocks = 0;
+  const FakeGrid::Body body;
+  std::unique_ptr<std::byte[]> shared;
+  std::vector<std::unique_ptr<Runner>> runners;
+  bool vote = false;  ///< of the last barrier
+
+  FakeBlock(std::uint32_t number, std::uint32_t of, std::size_t shared_bytes, FakeGrid::Body what)
+      : index(number), blocks(of), body(std::move(what)), shared(std::make_unique<std::byte[]>(shared_bytes + 1)) {
+    for (std::uint32_t t = 0; t < kFakeThreads; ++t) {
+      runners.push_back(std::make_unique<Runner>(*this, t));
+      runners.back()->fiber.start(
+          [](void* argument) {
+            auto& self = *static_cast<Runner*>(argument);
+            self.block.body(self.thread, self.block.shared.get());
+          },
+          runners.back().get());
+    }
+  }
+  bool is_over() const {
+    return std::ranges::all_of(runners, [](const auto& runner) { return runner->fiber.ended(); });
+  }
+  /// True if anybody did more than look.
+  bool run() {
+    bool moved = false;
+    for (const auto& runner : runners) {
+      if (runner->fiber.ended() || runner->at_barrier) continue;
+      runner->fiber.resume();
+      moved |= runner->fiber.ended() || runner->at_barrier;
+    }
+    const auto waits = [](const auto& runner) { return runner->fiber.ended() || runner->at_barrier; };
+    if (is_over() || !std::ranges::all_of(runners, waits)) return moved;
+    vote = std::ranges::any_of(runners, [](const auto& runner) { return runner->at_barrier && runner->vote; });
+    for (const auto& runner : runners) runner->at_barrier = false;
+    return true;
+  }
+};
+
+std::uint32_t FakeThread::block() const { return block_.index; }
+std::uint32_t FakeThread::blocks() const { return block_.blocks; }
+bool FakeThread::any(bool mine) {
+  FakeBlock::Runner& self = *block_.runners[index_];
+  self.vote = mine;
+  self.at_barrier = true;
+  self.fiber.suspend();
+  return block_.vote;
+}
+void FakeThread::pause() { block_.runners[index_]->fiber.suspend(); }
+
+FakeGrid::FakeGrid(std::uint32_t blocks, std::size_t shared_bytes, Body body) {
+  for (std::uint32_t b = 0; b < blocks; ++b) {
+    blocks_.push_back(std::make_unique<FakeBlock>(b, blocks, shared_bytes, body));
+  }
+}
+
+FakeGrid::~FakeGrid() {
+  for (const auto& block : blocks_) {
+    for (const auto& runner : block->runners) runner->fiber.abandon();
+  }
+}
+
+bool FakeGrid::advance() {
+  bool moved = true;
+  while (moved) {
+    moved = false;
+    for (const auto& block : blocks_) moved |= block->run();
+  }
+  return std::ranges::all_of(blocks_, [](const auto& block) { return block->is_over(); });
+}
+
+}  // namespace fake_driver

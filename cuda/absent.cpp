@@ -21,6 +21,7 @@ Status Device::launch(KernelKind, DataType, std::uint32_t, const void*, StreamHa
 Status Device::launch_copy(const CopyLaunch&, std::uint32_t, StreamHandle) const { return absent(); }
 Status Device::launch_nothing(StreamHandle) const { return absent(); }
 Result<bool> Device::reach(const Device&) const { return absent(); }
+Status copy_in_order(const Device&, void*, const void*, std::size_t, StreamHandle) { return absent(); }
 Result<void*> copy_aside(const Device&, const void*, std::size_t, StreamHandle) { return absent(); }
 Status free_aside(const Device&, void*, StreamHandle) { return absent(); }
 DeviceMemory::~DeviceMemory() = default;
@@ -45,7 +46,7 @@ Result<AddressRange> address_range(const void*) { return absent(); }
 Result<void*> allocate_for_user(std::size_t) { return absent(); }
 Status free_for_user(void*) { return absent(); }
 bool is_for_user(const void*) { return false; }
-Result<MemoryHandle> export_memory(const void*) { return absent(); }
+Result<MemoryHandle> export_memory(const void*, void*) { return absent(); }
 Result<ImportedMemory> ImportedMemory::open(const MemoryHandle&, void*) { return absent(); }
 ImportedMemory::~ImportedMemory() = default;
 

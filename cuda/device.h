@@ -72,6 +72,8 @@ class Device {
   std::uint32_t resident_blocks_ = 0;
 };
 
+/// Between any memory that the device reaches, in the stream's order.
+Status copy_in_order(const Device& device, void* to, const void* from, std::size_t bytes, StreamHandle stream);
 /// A copy of `from`, made and freed in the stream's order, so that a capture takes both.
 Result<void*> copy_aside(const Device& device, const void* from, std::size_t bytes, StreamHandle stream);
 Status free_aside(const Device& device, void* copy, StreamHandle stream);

@@ -102,7 +102,9 @@ bool is_for_user(const void* memory) {
   return known.allocations.contains(memory);
 }
 
-Result<MemoryHandle> export_memory(const void* allocation) {
+Result<MemoryHandle> export_memory(const void* allocation, void* context) {
+  const ContextScope scope(static_cast<CUcontext>(context));
+  TUTTI_TRY(scope.status());
   CUipcMemHandle handle{};
   static_assert(sizeof(handle) == sizeof(MemoryHandle));
   TUTTI_TRY(driver().ipc_get_handle(&handle, reinterpret_cast<CUdeviceptr>(allocation)));

@@ -41,7 +41,7 @@ bool is_for_user(const void* memory);
 struct MemoryHandle {
   std::uint8_t bytes[64];
 };
-Result<MemoryHandle> export_memory(const void* allocation);
+Result<MemoryHandle> export_memory(const void* allocation, void* context);
 
 /// Memory of another process, mapped while this lives.
 class ImportedMemory {

@@ -189,7 +189,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   }
   TUTTI_TRY_ASSIGN(device_, DeviceRank::open(*this));
   TUTTI_TRY(meet(RankPhase::kMapped, parent));
-  if (!spans_hosts) TUTTI_TRY(DeviceRank::connect(*this));
+  if (!spans_hosts) TUTTI_TRY(DeviceRank::connect(*this, [&] { return meet(RankPhase::kLinked, parent); }));
   members_->connect(rank_);
   if (spans_hosts) {
     if (members_->host_segment) connect_within_host();

@@ -28,7 +28,7 @@ inline constexpr std::uint32_t kCollectiveLanes = 2;
 inline constexpr std::uint32_t kPointToPointLane = kCollectiveLanes;
 inline constexpr std::uint32_t kLanes = kCollectiveLanes + 1;
 
-enum class RankPhase : std::uint64_t { kAbsent, kMapped, kReady, kLeft };
+enum class RankPhase : std::uint64_t { kAbsent, kMapped, kLinked, kReady, kLeft };
 
 /// Which way a point-to-point announcement goes.
 enum class Direction : std::uint8_t { kSend, kReceive };

@@ -1,9 +1,20 @@
 // What each rank tells the others of the memory that it works on, in the control segment.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace tutti::comm {
+
+/// What a rank has called, for messages of ranks that find that theirs differ. Written word by word, while others may read.
+struct DeviceCallNote {
+  std::uint64_t what = 0;  ///< fingerprint << 32 | scaled << 24 | operation << 16 | data type << 8 | collective
+  std::uint64_t root = 0;
+  std::uint64_t count = 0;
+};
+
+/// Whether the rank has mapped all the others' segments.
+enum class DeviceLink : std::uint32_t { kUnknown, kMapped, kFailed };
 
 struct DeviceCard {
   std::int32_t device = -1;  ///< kHostMemory, or the device's number in that rank's process
@@ -14,7 +25,15 @@ struct DeviceCard {
   std::uint64_t segment_bytes = 0;
   std::uint8_t handle[64] = {};  ///< ... and what other processes open it with
   std::uint32_t exported = 0;    ///< 1: handle counts
+  std::uint32_t resident_blocks = 0;
+  DeviceLink link = DeviceLink::kUnknown;
   std::uint32_t reserved = 0;
+  char why[232] = {};        ///< what a link or an export has failed of
+  std::uint64_t closed = 0;  ///< 1: the rank uses nobody's segment any more
+  // While the communicator works, of ranks in several processes:
+  static constexpr std::size_t kNotes = 8;
+  std::uint64_t calls = 0;  ///< eager ones so far; written last
+  DeviceCallNote notes[kNotes];
 };
 
 }  // namespace tutti::comm

@@ -32,6 +32,17 @@ bool same_factors(const MatchedCall& a, const MatchedCall& b) {
 
 }  // namespace
 
+Signature signature_of(const CallArgs& args) {
+  Signature signature;
+  signature.count = args.count;
+  signature.root = is_rooted(args.collective) ? args.root : 0;
+  signature.collective = args.collective;
+  signature.type = args.type;
+  signature.op = args.op;
+  signature.scaled = args.scaled ? 1 : 0;
+  return signature;
+}
+
 DataType kernel_of(const CallArgs& args) { return reduces(args.collective) ? args.type : DataType::kUint8; }
 
 struct DeviceLauncher::Pending {
@@ -143,16 +154,20 @@ Status DeviceLauncher::put(Pending& pending, bool& begun) {
   return {};
 }
 
-void fill(cuda::FoldCall& to, const MatchedCall& from) {
-  const CallArgs& args = from.parts[0].args;
+void describe(cuda::FoldCall& to, const CallArgs& args, std::uint32_t ranks) {
   const bool moves = !reduces(args.collective);
   to.collective = args.collective;
   to.op = args.op == ReduceOp::kAverage || moves ? ReduceOp::kSum : args.op;
   to.scaled = args.scaled;
   to.root = is_rooted(args.collective) ? static_cast<std::uint32_t>(args.root) : 0;
-  to.divisor = !moves && args.op == ReduceOp::kAverage ? static_cast<std::int32_t>(from.parts.size()) : 0;
-  to.ranks = static_cast<std::uint32_t>(from.parts.size());
+  to.divisor = !moves && args.op == ReduceOp::kAverage ? static_cast<std::int32_t>(ranks) : 0;
+  to.ranks = ranks;
   to.count = moves ? args.count * size_of(args.type) : args.count;
+}
+
+void fill(cuda::FoldCall& to, const MatchedCall& from) {
+  const CallArgs& args = from.parts[0].args;
+  describe(to, args, static_cast<std::uint32_t>(from.parts.size()));
   if (is_point_to_point(args)) {
     to.collective = Collective::kSend;
     to.ranks = 1;

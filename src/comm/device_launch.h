@@ -2,6 +2,7 @@
 #pragma once
 
 #include "comm/comm.h"
+#include "comm/control.h"
 #include "cuda/device.h"
 
 #include <atomic>
@@ -39,6 +40,10 @@ struct LaunchPlace {
 
 /// The kernel's data type for such a call: data that is only moved goes by bytes.
 DataType kernel_of(const CallArgs& args);
+/// What must be equal on all ranks.
+Signature signature_of(const CallArgs& args);
+/// What a call of so many ranks is to the kernel, but for its buffers.
+void describe(cuda::FoldCall& to, const CallArgs& args, std::uint32_t ranks);
 /// The whole call for one launch.
 void fill(cuda::FoldCall& to, const MatchedCall& from);
 /// The part of it that rank `e` of `fold.ranks` does where each rank's device launches for itself: the parts of all ranks together

@@ -15,17 +15,7 @@ std::map<const void*, std::weak_ptr<DeviceMeeting>>& meetings() {
   return *table;
 }
 
-std::string describe(const PostedCall& call) {
-  const CallArgs& a = call.args;
-  Signature signature;
-  signature.count = a.count;
-  signature.root = is_rooted(a.collective) ? a.root : 0;
-  signature.collective = a.collective;
-  signature.type = a.type;
-  signature.op = a.op;
-  signature.scaled = a.scaled ? 1 : 0;
-  return signature.describe();
-}
+std::string describe(const PostedCall& call) { return signature_of(call.args).describe(); }
 
 bool agree(const PostedCall& a, const PostedCall& b) {
   const bool same = a.args.count == b.args.count && a.args.type == b.args.type;

@@ -31,6 +31,13 @@ Status check_cards(const Control& control) {
   return {};
 }
 
+/// Kept on the rank's card, for all.
+void put_why(DeviceCard& card, const std::string& why) {
+  const std::size_t length = std::min(why.size(), sizeof(card.why) - 1);
+  std::memcpy(card.why, why.data(), length);
+  card.why[length] = 0;
+}
+
 Status check_sharing(const Control& control) {
   if (config().multi_rank_gpu) return {};
   for (int r = 0; r < control.ranks(); ++r) {
@@ -56,14 +63,25 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator)
   card.multiprocessors = facts.multiprocessors;
   std::ranges::copy(facts.uuid, card.uuid);
   std::ranges::copy(facts.bus_id, card.bus_id);
-  return std::unique_ptr<DeviceRank>(new DeviceRank(std::move(device)));
+  std::unique_ptr<DeviceRank> made(new DeviceRank(device));
+  if (communicator.members().reach.one_process() || config().p2p_disable) return made;
+  Result<std::unique_ptr<DeviceIpc>> shared =
+      DeviceIpc::open(std::move(device), communicator.members().control, communicator.rank());
+  if (shared.ok()) {
+    made->ipc_ = std::move(shared).value();
+  } else {
+    put_why(card, shared.error().message);
+  }
+  return made;
 }
 
 void DeviceRank::close() {
   std::shared_ptr<DeviceMeeting> meeting;
+  std::shared_ptr<DeviceIpc> ipc;
   std::shared_ptr<cuda::Device> device;
   std::unique_ptr<Detour> detour;
   const std::lock_guard lock(mutex_);
+  ipc.swap(ipc_);
   detour.swap(detour_);
   meeting.swap(meeting_);
   device.swap(device_);
@@ -72,6 +90,15 @@ void DeviceRank::close() {
 std::shared_ptr<DeviceMeeting> DeviceRank::meeting() const {
   const std::lock_guard lock(mutex_);
   return meeting_;
+}
+
+std::shared_ptr<DeviceIpc> DeviceRank::ipc() const {
+  const std::lock_guard lock(mutex_);
+  return ipc_;
+}
+
+void DeviceRank::finish() {
+  if (const auto ipc = this->ipc()) ipc->finish();
 }
 
 Result<cuda::StreamHandle> DeviceRank::enter_detour(cuda::StreamHandle stream) {
@@ -95,20 +122,43 @@ Status DeviceRank::leave_detour(cuda::StreamHandle stream) {
   return detour_->event.hold(*device_, stream);
 }
 
-Status DeviceRank::connect(Communicator& communicator) {
+Status DeviceRank::connect(Communicator& communicator, const std::function<Status()>& meet) {
   const Membership& members = communicator.members();
   TUTTI_TRY(check_cards(members.control));
-  DeviceRank* const self = communicator.device();
-  if (!self) return {};
+  if (!communicator.device()) return {};
   TUTTI_TRY(check_sharing(members.control));
+  return members.reach.one_process() ? connect_here(communicator) : connect_processes(communicator, meet);
+}
+
+/// Every rank maps all that it needs, or says on its card why it cannot; all read all cards, and come to the same end.
+Status DeviceRank::connect_processes(Communicator& communicator, const std::function<Status()>& meet) {
+  Membership& members = communicator.members();
+  const std::shared_ptr<DeviceIpc> ipc = communicator.device()->ipc();
+  if (members.control.settings().p2p_disable != 0) {
+    return error(Code::kInvalidUsage,
+                 "NCCL_P2P_DISABLE=1, and the ranks are in several processes: on GPU memory they work through each "
+                 "other's memory only; unset it, or give all ranks one process");
+  }
+  DeviceCard& card = members.control.device_card(communicator.rank());
+  const Status linked = ipc ? ipc->link(members.reach) : error(Code::kUnhandledCuda, card.why);
+  card.link = linked.ok() ? DeviceLink::kMapped : DeviceLink::kFailed;
+  if (!linked.ok()) put_why(card, linked.error().message);
+  TUTTI_TRY(meet());
   for (int r = 0; r < communicator.ranks(); ++r) {
-    if (!members.reach.same_process(r)) {
-      return error(
-          Code::kInvalidUsage,
-          fmt::format("ranks {} and {} are in different processes: today a communicator on GPU memory has all its "
-                      "ranks in one process",
-                      std::min(r, communicator.rank()), std::max(r, communicator.rank())));
-    }
+    const DeviceCard& other = members.control.device_card(r);
+    if (other.link == DeviceLink::kMapped) continue;
+    return error(Code::kUnhandledCuda,
+                 fmt::format("the ranks are in several processes, and rank {} on GPU {} cannot share memory with all "
+                             "others by CUDA IPC: {}",
+                             r, other.bus_id, other.why[0] != 0 ? other.why : "NCCL_P2P_DISABLE is set there only"));
+  }
+  return ipc->start(communicator);
+}
+
+Status DeviceRank::connect_here(Communicator& communicator) {
+  const Membership& members = communicator.members();
+  DeviceRank* const self = communicator.device();
+  for (int r = 0; r < communicator.ranks(); ++r) {
     TUTTI_TRY_ASSIGN(const auto other, cuda::Device::open(members.control.device_card(r).device));
     TUTTI_TRY_ASSIGN(const bool reached, self->device_->reach(*other));
     if (reached) continue;

@@ -2,9 +2,11 @@
 #pragma once
 
 #include "comm/communicator.h"
+#include "comm/device_ipc.h"
 #include "comm/device_meeting.h"
 #include "cuda/device.h"
 
+#include <functional>
 #include <memory>
 
 namespace tutti::comm {
@@ -14,13 +16,18 @@ class DeviceRank {
   /// Before the ranks meet: opens the device that the options name and writes this rank's card. nullptr for host memory.
   static Result<std::unique_ptr<DeviceRank>> open(Communicator& communicator);
   /// When all cards are there. kInvalidUsage, on every rank: some ranks are on host memory and some are not, a device has several
-  /// ranks and NCCL_MULTI_RANK_GPU_ENABLE is not 1, or the ranks are spread as is not supported.
-  static Status connect(Communicator& communicator);
+  /// ranks and NCCL_MULTI_RANK_GPU_ENABLE is not 1, or the ranks are spread as is not supported. `meet`: waits until all ranks have come
+  /// to it; called by all or by none.
+  static Status connect(Communicator& communicator, const std::function<Status()>& meet);
 
+  /// Waits for what this rank has on its streams, where others can end it only while this rank is in the communicator.
+  void finish();
   /// Lets go of all that is the device's. The communicator has ended; a thread that has found it may still come.
   void close();
-  /// nullptr: closed.
+  /// Of ranks in one process. nullptr: closed, or they are not.
   std::shared_ptr<DeviceMeeting> meeting() const;
+  /// Of ranks in several processes. nullptr: closed, or they are not.
+  std::shared_ptr<DeviceIpc> ipc() const;
 
   /// A stream that any thread may use in place of this thread's own default stream. By whoever has the communicator's turn: what
   /// follows on it waits for what `stream` was given.
@@ -31,6 +38,9 @@ class DeviceRank {
  private:
   explicit DeviceRank(std::shared_ptr<cuda::Device> device) : device_(std::move(device)) {}
 
+  static Status connect_here(Communicator& communicator);
+  static Status connect_processes(Communicator& communicator, const std::function<Status()>& meet);
+
   struct Detour {
     cuda::OwnStream stream;
     cuda::Event event;
@@ -40,6 +50,7 @@ class DeviceRank {
   std::unique_ptr<Detour> detour_;
   std::shared_ptr<cuda::Device> device_;
   std::shared_ptr<DeviceMeeting> meeting_;
+  std::shared_ptr<DeviceIpc> ipc_;
 };
 
 /// The calls of one communicator in a group, or a lone one.

@@ -15,6 +15,7 @@ class Enqueuing {
   explicit Enqueuing(const DeviceCalls& work)
       : comm_(*work.communicator),
         meeting_(comm_.device()->meeting()),
+        ipc_(comm_.device()->ipc()),
         ticket_(comm_.take_ticket()),
         calls_(work.calls) {
     executor::Backoff backoff(comm_.crowded());
@@ -30,6 +31,7 @@ class Enqueuing {
 
   Status post() {
     if (comm_.failed()) return comm_.failure();
+    if (ipc_) return ipc_->enqueue(calls_);
     if (!meeting_) return error(Code::kInvalidArgument, "the communicator was aborted");
     TUTTI_TRY(enter_detour());
     meeting_->post(comm_.rank(), calls_, submission_);
@@ -79,6 +81,7 @@ class Enqueuing {
 
   Communicator& comm_;
   const std::shared_ptr<DeviceMeeting> meeting_;
+  const std::shared_ptr<DeviceIpc> ipc_;  ///< in place of the meeting: nobody waits for others' threads
   const std::uint64_t ticket_;
   std::vector<CallArgs> calls_;
   cuda::StreamHandle per_thread_ = nullptr;

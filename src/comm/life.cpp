@@ -256,6 +256,7 @@ Status finalize(Communicator& communicator) {
 Status destroy(Handle handle) {
   const std::shared_ptr<Communicator> communicator = remove(handle);
   if (!communicator) return error(Code::kInvalidArgument, "not a communicator, or destroyed already");
+  if (communicator->device()) communicator->device()->finish();
   communicator->leave();
   bury(nullptr);
   return {};

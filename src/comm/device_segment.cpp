@@ -1,0 +1,139 @@
+#include "comm/device_segment.h"
+
+#include "comm/reach.h"
+#include "executor/host_machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+
+namespace tutti::comm {
+namespace {
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+}  // namespace
+
+DeviceSegment::Layout::Layout(std::uint32_t ranks) {
+  state = 0;
+  home = aligned(state + sizeof(cuda::RankState));
+  bases = aligned(home + sizeof(cuda::RankHome));
+  board = aligned(bases + std::size_t{ranks} * (kMapping + 1) * sizeof(std::uint64_t));
+  closings = aligned(board + cuda::board_bytes(ranks));
+  input = aligned(closings + cuda::closing_bytes(ranks));
+  output = input + kStagingBytes;
+  end = output + kStagingBytes;
+}
+
+/// A segment whose rank has left: others may still write into it, and CUDA leaves undefined what frees memory before all who have
+/// opened it have closed it.
+struct DeviceSegment::Retired {
+  Control control;
+  cuda::DeviceMemory memory;
+  std::vector<std::int32_t> pids;
+
+  bool is_used() const {
+    for (int r = 0; r < control.ranks(); ++r) {
+      if (executor::load_acquire(&control.device_card(r).closed) != 0) continue;
+      const std::int32_t pid = pids[static_cast<std::size_t>(r)];
+      if (kill(pid, 0) == 0 || errno != ESRCH) return true;
+    }
+    return false;
+  }
+  /// Never destroyed: a process ends without.
+  static std::pair<std::mutex, std::vector<Retired>>& all() {
+    static auto* made = new std::pair<std::mutex, std::vector<Retired>>;
+    return *made;
+  }
+};
+
+DeviceSegment::DeviceSegment(std::shared_ptr<cuda::Device> device, const Control& control, int rank)
+    : device_(std::move(device)), control_(control), rank_(rank), layout_(static_cast<std::uint32_t>(control.ranks())) {
+  pids_.resize(static_cast<std::size_t>(control.ranks()));
+}
+
+Result<std::unique_ptr<DeviceSegment>> DeviceSegment::open(std::shared_ptr<cuda::Device> device, const Control& control,
+                                                           int rank) {
+  sweep();
+  std::unique_ptr<DeviceSegment> made(new DeviceSegment(device, control, rank));
+  TUTTI_TRY_ASSIGN(made->memory_, cuda::DeviceMemory::allocate(device, made->layout_.end));
+  TUTTI_TRY_ASSIGN(made->pinned_, cuda::PinnedMemory::allocate(device, sizeof(Words)));
+  TUTTI_TRY_ASSIGN(const cuda::MemoryHandle handle, cuda::export_memory(made->memory_.data(), device->context()));
+  DeviceCard& card = control.device_card(rank);
+  card.segment = reinterpret_cast<std::uint64_t>(made->memory_.data());
+  card.segment_bytes = made->layout_.end;
+  static_assert(sizeof card.handle == sizeof handle);
+  std::memcpy(card.handle, &handle, sizeof handle);
+  card.resident_blocks = device->resident_blocks();
+  card.exported = 1;
+  return made;
+}
+
+DeviceSegment::~DeviceSegment() {
+  imports_.clear();
+  executor::store_release(&control_.device_card(rank_).closed, std::uint64_t{1});
+  if (memory_.data()) {
+    const std::lock_guard lock(Retired::all().first);
+    Retired::all().second.push_back({control_, std::move(memory_), pids_});
+  }
+  sweep();
+}
+
+void DeviceSegment::sweep() {
+  std::vector<Retired> free;  // freed after the lock
+  const std::lock_guard lock(Retired::all().first);
+  auto& all = Retired::all().second;
+  const auto unused = std::stable_partition(all.begin(), all.end(), [](const Retired& one) { return one.is_used(); });
+  std::move(unused, all.end(), std::back_inserter(free));
+  all.erase(unused, all.end());
+}
+
+Result<std::byte*> DeviceSegment::map(int peer, const Reach& reach) {
+  const DeviceCard& card = control_.device_card(peer);
+  if (peer == rank_) return memory_.data();
+  if (card.exported == 0) {
+    return error(Code::kUnhandledCuda, fmt::format("rank {} could not share its memory: {}", peer, card.why));
+  }
+  if (!reach.same_process(peer)) {
+    cuda::MemoryHandle handle{};
+    std::memcpy(&handle, card.handle, sizeof handle);
+    TUTTI_TRY_ASSIGN(cuda::ImportedMemory memory, cuda::ImportedMemory::open(handle, device_->context()));
+    imports_.push_back(std::move(memory));
+    return imports_.back().data();
+  }
+  TUTTI_TRY_ASSIGN(const auto other, cuda::Device::open(card.device));
+  TUTTI_TRY_ASSIGN(const bool reached, device_->reach(*other));
+  if (reached) return reinterpret_cast<std::byte*>(card.segment);
+  return error(Code::kUnhandledCuda, fmt::format("GPU {} cannot reach the memory of GPU {}",
+                                                 device_->facts().bus_id.data(), other->facts().bus_id.data()));
+}
+
+Status DeviceSegment::link(const Reach& reach) {
+  const auto ranks = static_cast<std::uint32_t>(control_.ranks());
+  cuda::RankHome home;
+  home.rank = static_cast<std::uint32_t>(rank_);
+  home.ranks = ranks;
+  home.abort_word = &words().abort;
+  home.failure = &words().failure;
+  home.state = reinterpret_cast<cuda::RankState*>(memory_.data() + layout_.state);
+  std::vector<std::uint64_t> bases;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    pids_[r] = reach.pid(static_cast<int>(r));
+    TUTTI_TRY_ASSIGN(std::byte* const base, map(static_cast<int>(r), reach));
+    home.boards[r] = reinterpret_cast<protocol::AnnounceLine*>(base + layout_.board);
+    home.closings[r] = reinterpret_cast<std::uint64_t*>(base + layout_.closings);
+    home.mappings[r].bases = reinterpret_cast<const std::uint64_t*>(memory_.data() + layout_.bases) + bases.size();
+    home.mappings[r].count = kMapping + 1;
+    bases.insert(bases.end(), {0, reinterpret_cast<std::uint64_t>(base)});
+  }
+  TUTTI_TRY(memory_.write(layout_.bases, bases.data(), bases.size() * sizeof(std::uint64_t)));
+  return memory_.write(layout_.home, &home, sizeof home);
+}
+
+void DeviceSegment::abort() const { executor::store_release(&words().abort, std::uint64_t{1}); }
+
+}  // namespace tutti::comm

@@ -1,0 +1,78 @@
+// The device memory through which ranks of several processes work together: each rank has a segment, exports it, and maps everybody
+// else's. In it are the kernels' words (cuda/kernel_abi.h: RankHome) and the staging of buffers that others cannot map.
+#pragma once
+
+#include "comm/control.h"
+#include "cuda/device.h"
+#include "cuda/pointers.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace tutti::comm {
+
+class Reach;
+
+class DeviceSegment {
+ public:
+  /// Bytes of a rank's input, and of its output, that others see at once.
+  static constexpr std::size_t kStagingBytes = std::size_t{2} << 20;
+  /// Number of a rank's own segment in PeerMappings; 0 is what all ranks have at the same address.
+  static constexpr std::uint64_t kMapping = 1;
+
+  /// Allocates it, and writes on the rank's card how others open it.
+  static Result<std::unique_ptr<DeviceSegment>> open(std::shared_ptr<cuda::Device> device, const Control& control,
+                                                     int rank);
+  /// Lets go of the others' segments at once, and of its own when nobody uses it any more: until then somebody keeps it (see sweep()).
+  /// The device is done with all that used it.
+  ~DeviceSegment();
+  DeviceSegment(const DeviceSegment&) = delete;
+  DeviceSegment& operator=(const DeviceSegment&) = delete;
+
+  /// When all cards are there: maps the others' segments and writes this rank's home.
+  Status link(const Reach& reach);
+
+  const cuda::RankHome* home() const { return reinterpret_cast<const cuda::RankHome*>(memory_.data() + layout_.home); }
+  std::byte* input() const { return memory_.data() + layout_.input; }
+  std::byte* output() const { return memory_.data() + layout_.output; }
+  /// What is announced for an address in here.
+  protocol::BufferReference reference_to(const std::byte* address) const {
+    return {kMapping, static_cast<std::uint64_t>(address - memory_.data())};
+  }
+  /// What the kernels of this rank report.
+  const cuda::FailureRecord& failure() const { return words().failure; }
+  /// Kernels of this rank that wait give up.
+  void abort() const;
+
+  /// Frees segments that have outlived their communicators and that nobody uses any more.
+  static void sweep();
+
+ private:
+  struct Words {
+    cuda::FailureRecord failure;
+    std::uint64_t abort;
+  };
+  /// Offsets in a segment, the same for all ranks.
+  struct Layout {
+    std::size_t state, home, bases, board, closings, input, output, end;
+    explicit Layout(std::uint32_t ranks);
+  };
+  struct Retired;
+
+  DeviceSegment(std::shared_ptr<cuda::Device> device, const Control& control, int rank);
+  Words& words() const { return *reinterpret_cast<Words*>(pinned_.data()); }
+  Result<std::byte*> map(int peer, const Reach& reach);
+
+  const std::shared_ptr<cuda::Device> device_;
+  const Control control_;
+  const int rank_;
+  const Layout layout_;
+  cuda::DeviceMemory memory_;
+  cuda::PinnedMemory pinned_;
+  std::vector<cuda::ImportedMemory> imports_;
+  std::vector<std::int32_t> pids_;  ///< by rank, once linked
+};
+
+}  // namespace tutti::comm

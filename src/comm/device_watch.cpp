@@ -1,0 +1,132 @@
+#include "comm/device_watch.h"
+
+#include "comm/quiet_thread.h"
+
+#include <fmt/format.h>
+
+namespace tutti::comm {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(2);
+
+DeviceCallNote note_of(const Signature& s) {
+  DeviceCallNote note;
+  note.what = std::uint64_t{s.fingerprint()} << 32 | std::uint64_t{s.scaled} << 24 |
+              static_cast<std::uint64_t>(s.op) << 16 | static_cast<std::uint64_t>(s.type) << 8 |
+              static_cast<std::uint64_t>(s.collective);
+  note.root = static_cast<std::uint64_t>(s.root);
+  note.count = s.count;
+  return note;
+}
+
+/// The call with this fingerprint (but for its lowest bit, which announcements do not have), if it is one of the rank's last.
+std::string find_call(const DeviceCard& card, std::uint64_t fingerprint) {
+  for (const DeviceCallNote& note : card.notes) {
+    const std::uint64_t what = executor::load_acquire(&note.what);
+    if ((what >> 32 | 1) != fingerprint) continue;
+    Signature s;
+    s.collective = static_cast<Collective>(what & 0xff);
+    s.type = static_cast<DataType>(what >> 8 & 0xff);
+    s.op = static_cast<ReduceOp>(what >> 16 & 0xff);
+    s.scaled = static_cast<std::uint8_t>(what >> 24 & 0xff);
+    s.root = static_cast<std::int32_t>(executor::load_acquire(&note.root));
+    s.count = executor::load_acquire(&note.count);
+    if ((s.fingerprint() | 1) == fingerprint) return s.describe();  // it was not being overwritten
+  }
+  return "another call";
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceWatch>> DeviceWatch::start(Communicator& communicator, const DeviceSegment& segment) {
+  std::unique_ptr<DeviceWatch> made(new DeviceWatch(communicator, segment));
+  made->behind_since_.resize(static_cast<std::size_t>(communicator.ranks()));
+  TUTTI_TRY_ASSIGN(made->thread_, start_quiet_thread("tutti-gpu-watch", [raw = made.get()] { raw->run(); }));
+  return made;
+}
+
+DeviceWatch::~DeviceWatch() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void DeviceWatch::note(const Signature& signature, bool eager) {
+  const DeviceCallNote note = note_of(signature);
+  DeviceCallNote& place = card_.notes[card_.calls % DeviceCard::kNotes];
+  executor::store_release(&place.what, note.what);
+  executor::store_release(&place.root, note.root);
+  executor::store_release(&place.count, note.count);
+  if (eager) executor::store_release(&card_.calls, card_.calls + 1);
+}
+
+void DeviceWatch::run() {
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, kLook, [this] { return stopping_; })) {
+    lock.unlock();
+    look();
+    lock.lock();
+  }
+}
+
+void DeviceWatch::look() {
+  const cuda::FailureRecord& record = segment_.failure();
+  const auto failure =
+      static_cast<cuda::Failure>(executor::load_acquire(reinterpret_cast<const std::uint64_t*>(&record)) & 0xffffffffu);
+  if (failure != cuda::Failure::kNone && failure != cuda::Failure::kAborted && !comm_.failed()) {
+    comm_.fail(failure == cuda::Failure::kMismatch ? Code::kInvalidUsage : Code::kInternal, record.peer, why(record));
+  }
+  if (!comm_.failed()) look_at_peers();
+  if (comm_.failed()) segment_.abort();
+}
+
+std::string DeviceWatch::why(const cuda::FailureRecord& record) const {
+  if (static_cast<cuda::Failure>(record.failure) != cuda::Failure::kMismatch) {
+    return fmt::format("a kernel of rank {} has no mapping {} of rank {}'s memory", comm_.rank(), record.theirs,
+                       record.peer);
+  }
+  return fmt::format(
+      "the ranks' calls differ: {} on rank {}; {} on rank {}. Every rank must make the same calls in the "
+      "same order with the same arguments; what these calls were to write is undefined now",
+      find_call(card_, record.ours), comm_.rank(),
+      find_call(comm_.members().control.device_card(record.peer), record.theirs), record.peer);
+}
+
+void DeviceWatch::look_at_peers() {
+  const Control& control = comm_.members().control;
+  const double limit = control.settings().timeout_s;
+  const std::uint64_t own = executor::load_acquire(&card_.calls);
+  for (int peer = 0; peer < comm_.ranks(); ++peer) {
+    // It makes its call first and leaves then.
+    const bool left = comm_.has_left(peer);
+    auto& since = behind_since_[static_cast<std::size_t>(peer)];
+    const std::uint64_t calls = executor::load_acquire(&control.device_card(peer).calls);
+    if (calls >= own) {
+      since.reset();
+      continue;
+    }
+    if (!since) since = Clock::now();
+    const std::string what =
+        own - calls > DeviceCard::kNotes
+            ? fmt::format("call {}", calls + 1)
+            : find_call(card_, executor::load_acquire(&card_.notes[calls % DeviceCard::kNotes].what) >> 32 | 1);
+    if (left) {
+      comm_.fail(
+          Code::kRemote, peer,
+          fmt::format("{}: rank {} has left the communicator (ncclCommDestroy) without making this call", what, peer));
+    } else if (limit > 0 && std::chrono::duration<double>(Clock::now() - *since).count() > limit) {
+      comm_.fail(Code::kRemote, peer,
+                 fmt::format("{}: rank {} waited {} s for rank {} (TUTTI_TIMEOUT_S); it has not made the call", what,
+                             comm_.rank(), limit, peer));
+    } else {
+      continue;
+    }
+    return;
+  }
+}
+
+}  // namespace tutti::comm

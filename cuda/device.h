@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -129,6 +130,42 @@ class PinnedMemory {
   std::shared_ptr<Device> device_;
   std::byte* data_ = nullptr;
 };
+
+/// Host memory of the program's, shared with other processes perhaps, that streams of this process's devices write and look at.
+class RegisteredMemory {
+ public:
+  RegisteredMemory() = default;
+  RegisteredMemory(RegisteredMemory&& other) noexcept { swap(other); }
+  RegisteredMemory& operator=(RegisteredMemory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~RegisteredMemory();
+  /// Whole pages, which outlive it. Others in this process may name the same ones.
+  static Result<RegisteredMemory> of(std::shared_ptr<Device> device, void* memory, std::size_t bytes);
+  /// Where the device reaches it.
+  std::uint64_t address() const { return address_; }
+
+ private:
+  void swap(RegisteredMemory& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(memory_, other.memory_);
+    std::swap(address_, other.address_);
+  }
+  std::shared_ptr<Device> device_;
+  void* memory_ = nullptr;
+  std::uint64_t address_ = 0;
+};
+
+/// A store or a wait of a stream, at an address of RegisteredMemory. A store comes behind all memory accesses that the stream was given
+/// before; a wait is over when the word is `value` (or up to 2^31 more), and uses nothing of the GPU meanwhile.
+struct StreamWord {
+  bool waits = false;
+  std::uint64_t address = 0;
+  std::uint32_t value = 0;
+};
+/// In order. At most 128.
+Status give_words(const Device& device, std::span<const StreamWord> words, StreamHandle stream);
 
 /// Orders streams, of any device. Recording it again does not change what waits for an earlier record.
 class Event {

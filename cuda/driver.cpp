@@ -62,7 +62,8 @@ Status open(Driver& d) {
   if (!library) return unusable(fmt::format("no CUDA driver: {}", dlerror()));
   const Finder find{reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library, "cuGetProcAddress_v2")),
                     reinterpret_cast<PFN_cuGetProcAddress_v11030>(dlsym(library, "cuGetProcAddress"))};
-  if (!find.newer && !find.older) return unusable(fmt::format("{} has no cuGetProcAddress: install a driver of CUDA 12 or newer", kLibrary));
+  if (!find.newer && !find.older)
+    return unusable(fmt::format("{} has no cuGetProcAddress: install a driver of CUDA 12 or newer", kLibrary));
   TUTTI_TRY(look_up(d, find));
   opened_driver = &d;  // error names come from it
   TUTTI_TRY(d.init(0));

@@ -17,7 +17,7 @@
 //      and what a part writes in place is what the same thread has just read (payload.h), or read by nobody else in the call.
 //      So fused launches need no order between blocks.
 //  F2. Per rank: the opening is the order between what peers' streams did before and this launch's accesses; the closing between
-//      those and what peers' streams do afterwards.
+//      those and what peers' streams do afterwards, or the host's order in its place.
 #pragma once
 
 #include "cuda/kernel_abi.h"
@@ -117,11 +117,13 @@ class FoldKernel {
     t_.sync();
     if (!fused) {
       Opening<Thread> opening(t_, *home, sequence, launch_.announced, shared_.buffers.factors[rank]);
-      if (!opening.run(shared_.buffers)) return;
+      if (launch_.stage != FoldStage::kPart) opening.announce();
+      if (launch_.stage == FoldStage::kAnnounce) return;
+      if (!opening.learn(shared_.buffers)) return;
     }
     run_parts(call, fused, rank);
     if (fused) return;
-    close_with_peers(t_, *home, sequence);
+    if (launch_.stage == FoldStage::kWhole) close_with_peers(t_, *home, sequence);
     count_call(t_, *home->state, home->state->announced_sequence, t_.blocks());
   }
 

@@ -4,7 +4,8 @@
 // Kernels, one of each kind per data type; the reduction is an argument, as a branch that all threads take alike costs nothing.
 //   tutti_fold_<dtype>    sums and copies straight between buffers. Fused (all ranks of the calls are on this GPU and in this
 //                         process, and the launch does everybody's part): no waiting at all, any grid, nothing need be co-resident.
-//                         Per rank (each rank launches its own part): opens with announce lines, closes with counts.
+//                         Per rank (each rank launches its own part): opens with announce lines, closes with counts; or
+//                         in two launches, which the host orders among the ranks, and no waiting (FoldStage).
 //   tutti_lines_<dtype>   small and middle messages per rank: pushed into the peers' line memory with flags in the words; one-shot or
 //                         two-shot. Buffers need not be mapped by peers.
 //   tutti_lanes_<dtype>   the lane interpreter of src/protocol/lane.h: any program. One block is one lane of the tiling; a lane of the
@@ -177,11 +178,19 @@ struct AnnouncedBuffers {
   std::uint32_t reserved = 0;
 };
 
+/// What a per-rank launch does of a call. The last two together are a call whose ends the host orders: between them all ranks' streams
+/// wait until all have announced, and behind them until all are through, so that no kernel waits for another one.
+enum class FoldStage : std::uint32_t {
+  kWhole = 0,     ///< announces, waits for the others, does its part, waits for them again
+  kAnnounce = 1,  ///< one block
+  kPart = 2,      ///< all have announced
+};
+
 /// grid: the sum of block counts. In place is right for all but all_to_all (fused or not): that one needs other buffers, or lanes.
 struct FoldLaunch {
   const RankHome* home = nullptr;  ///< nullptr: fused; else per rank, with one call
   std::uint32_t call_count = 0;
-  std::uint32_t reserved = 0;
+  FoldStage stage = FoldStage::kWhole;
   AnnouncedBuffers announced;
   Factor factors[kRanksMax];  ///< by rank, of all calls that are scaled
   FoldCall calls[kCallsMax];

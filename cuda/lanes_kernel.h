@@ -129,7 +129,8 @@ class LanesKernel {
     t_.sync();
     if (launch_.announces) {
       Opening<Thread> opening(t_, home_, sequence, launch_.announced, shared_.buffers.factors[home_.rank]);
-      if (!opening.run(shared_.buffers)) return false;
+      opening.announce();
+      if (!opening.learn(shared_.buffers)) return false;
     }
     if (rank < kRanksMax) {
       protocol::PeerBuffers& peer = shared_.peers[rank];

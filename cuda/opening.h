@@ -76,18 +76,19 @@ class Opening {
         // Not 0: that is what an empty line holds.
         word_(protocol::announce_word(sequence_, own.fingerprint | 1)) {}
 
+  /// Block 0 does.
+  TUTTI_DEVICE_CALL void announce() {
+    if (t_.block() == 0 && is_peer(t_.index())) announce_to(t_.index());
+  }
   /// All threads of the block; `buffers` has this rank's own already, and the peers' when all are there. False: give up.
-  TUTTI_DEVICE_CALL bool run(Buffers& buffers) {
+  TUTTI_DEVICE_CALL bool learn(Buffers& buffers) {
     const std::uint32_t peer = t_.index();
-    bool failed = false;
-    if (peer < home_.ranks && peer != home_.rank) {
-      if (t_.block() == 0) announce_to(peer);
-      failed = !learn(peer, buffers);
-    }
+    const bool failed = is_peer(peer) && !learn_from(peer, buffers);
     return !t_.any(failed);
   }
 
  private:
+  TUTTI_DEVICE_CALL bool is_peer(std::uint32_t rank) const { return rank < home_.ranks && rank != home_.rank; }
   TUTTI_DEVICE_CALL protocol::AnnounceBoard board_of(std::uint32_t rank) const {
     return {home_.boards[rank], home_.ranks, nullptr, 0};
   }
@@ -98,7 +99,7 @@ class Opening {
     protocol::announce_buffers(machine_, line, references);
     protocol::publish(machine_, line, word_);
   }
-  TUTTI_DEVICE_CALL bool learn(std::uint32_t peer, Buffers& buffers) {
+  TUTTI_DEVICE_CALL bool learn_from(std::uint32_t peer, Buffers& buffers) {
     const protocol::AnnounceLine& line = board_of(home_.rank).line(peer, sequence_);
     const auto number = static_cast<std::int32_t>(peer);
     std::uint64_t word = 0;

@@ -1,6 +1,7 @@
 #include "comm/control.h"
 
 #include "base/config.h"
+#include "comm/device_bells.h"
 #include "executor/host_machine.h"
 #include "planner/tuning.h"
 
@@ -115,7 +116,7 @@ protocol::LineShape line_shape_for(protocol::SlotShape slots) {
 }  // namespace
 
 struct Control::Layout {
-  std::size_t tuning, machine, ranks, cards, shrinks, shrink_lists, announces, inputs, signatures, pairs, pair_inputs,
+  std::size_t tuning, machine, ranks, cards, bells, bells_end, shrinks, shrink_lists, announces, inputs, signatures, pairs, pair_inputs,
       counts, lines, slots, end;
 
   Layout(std::size_t n, protocol::SlotShape shape) {
@@ -128,7 +129,9 @@ struct Control::Layout {
     machine = tuning + (n > 1 ? round_up(planner::kTuningBytesMax, kPage) : 0);
     ranks = round_up(machine + MachineBoard::bytes_for(static_cast<int>(n)), n > 1 ? kPage : 64);
     cards = ranks + n * sizeof(RankState);
-    shrinks = round_up(cards + n * sizeof(DeviceCard), 64);
+    bells = round_up(cards + n * sizeof(DeviceCard), n > 1 ? kPage : 64);
+    bells_end = bells + (n > 1 && n <= cuda::kRanksMax ? round_up(DeviceBells::bytes_for(n), kPage) : 0);
+    shrinks = round_up(bells_end, 64);
     shrink_lists = shrinks + n * sizeof(ShrinkPlace);
     announces = round_up(shrink_lists + n * ((n + 63) / 64) * sizeof(std::uint64_t), 64);
     inputs = round_up(announces + protocol::kAnnounceDepth * announcing * sizeof(protocol::AnnounceLine), kPage);
@@ -241,6 +244,10 @@ std::uint64_t* Control::wide_wire(int rank) const {
   return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].wide_wire;
 }
 DeviceCard& Control::device_card(int rank) const { return at<DeviceCard>(Layout(ranks_, kAnySlots).cards)[rank]; }
+std::span<std::byte> Control::bells() const {
+  const Layout l(ranks_, kAnySlots);
+  return {at<std::byte>(l.bells), l.bells_end - l.bells};
+}
 ShrinkPlace& Control::shrink_place(int rank) const { return at<ShrinkPlace>(Layout(ranks_, kAnySlots).shrinks)[rank]; }
 std::uint64_t* Control::shrink_list(int rank) const {
   return at<std::uint64_t>(Layout(ranks_, kAnySlots).shrink_lists) + rank * shrink_list_words();

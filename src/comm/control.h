@@ -169,6 +169,8 @@ class Control {
   /// The lines of sends from one rank to another.
   protocol::Pair pair(int from, int to) const;
   PairSignatures pair_signatures(int from, int to) const;
+  /// For streams of ranks that share a GPU (device_bells.h): whole pages; empty with too many ranks for GPUs.
+  std::span<std::byte> bells() const;
   /// The memory itself, for what carries parts of it to other hosts' copies, which are laid out alike.
   std::span<std::byte> memory() const;
   /// What rank 0 writes for all before its phase: sizes and settings, measured crossovers.

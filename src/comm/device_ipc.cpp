@@ -30,14 +30,16 @@ std::uint32_t blocks_of_all(const Control& control) {
   return std::max(most, 1u);
 }
 
-/// Blocks in the longest buffer that any rank has.
-std::uint64_t blocks_in_buffer(Collective collective, int ranks) {
-  switch (collective) {
-    case Collective::kAllReduce:
-    case Collective::kReduce:
-    case Collective::kBroadcast: return 1;
-    default: return static_cast<std::uint64_t>(ranks);
+/// Whether ranks of two processes are on one GPU.
+bool processes_share(const Membership& members) {
+  for (const Peer& a : members.peers) {
+    for (const Peer& b : members.peers) {
+      if (a.process_token == b.process_token) continue;
+      const DeviceCard& card = members.control.device_card(a.rank);
+      if (std::memcmp(card.uuid, members.control.device_card(b.rank).uuid, sizeof card.uuid) == 0) return true;
+    }
   }
+  return false;
 }
 
 }  // namespace
@@ -51,10 +53,19 @@ Result<std::unique_ptr<DeviceIpc>> DeviceIpc::open(std::shared_ptr<cuda::Device>
   return made;
 }
 
+Status DeviceIpc::link(const Membership& members, int rank) {
+  TUTTI_TRY(segment_->link(members.reach));
+  // No kernel waits for another one with the bells, so that they need not be resident together.
+  blocks_max_ = std::min(blocks_of_all(members.control), cuda::kBlocksMax);
+  if (!processes_share(members)) return {};
+  blocks_max_ = 2 * device_->facts().multiprocessors;
+  TUTTI_TRY_ASSIGN(bells_, DeviceBells::open(device_, members.control.bells(), members.control.ranks(), rank));
+  return {};
+}
+
 Status DeviceIpc::start(Communicator& communicator) {
   comm_ = &communicator;
-  blocks_max_ = blocks_of_all(communicator.members().control);
-  TUTTI_TRY_ASSIGN(watch_, DeviceWatch::start(communicator, *segment_));
+  TUTTI_TRY_ASSIGN(watch_, DeviceWatch::start(communicator, *segment_, bells_.get()));
   return {};
 }
 
@@ -117,34 +128,80 @@ Status DeviceIpc::end_call(cuda::StreamHandle stream, std::uint64_t capture) {
   return {};
 }
 
+DeviceIpc::Staging DeviceIpc::staging_of(Collective collective, std::uint64_t ranks) {
+  std::uint64_t inputs = 1;
+  std::uint64_t outputs = 1;
+  switch (collective) {
+    case Collective::kAllReduce:
+    case Collective::kReduce:
+    case Collective::kBroadcast: outputs = 0; break;
+    case Collective::kReduceScatter:
+    case Collective::kScatter: inputs = ranks; break;
+    case Collective::kAllGather:
+    case Collective::kGather: outputs = ranks; break;
+    default: inputs = outputs = ranks; break;
+  }
+  Staging staging;
+  // Whole cache lines, so that all blocks of full pieces begin aligned.
+  staging.block_bytes = DeviceSegment::kStagingBytes / (inputs + outputs) / 128 * 128;
+  staging.output_at = outputs == 0 ? 0 : inputs * staging.block_bytes;
+  staging.blocks = std::max(inputs, outputs);
+  return staging;
+}
+
 Status DeviceIpc::put_pieces(const CallArgs& args) {
-  const std::uint64_t element_bytes = size_of(args.type);
-  // Whole cache lines, so that all blocks begin aligned.
-  const std::uint64_t block_bytes =
-      DeviceSegment::kStagingBytes / blocks_in_buffer(args.collective, comm_->ranks()) / 128 * 128;
+  const Staging staging = staging_of(args.collective, static_cast<std::uint64_t>(comm_->ranks()));
   Piece piece;
   do {
-    piece.count = std::min<std::uint64_t>(args.count - piece.first, block_bytes / element_bytes);
-    TUTTI_TRY(put_piece(args, piece));
+    piece.count = std::min<std::uint64_t>(args.count - piece.first, staging.block_bytes / size_of(args.type));
+    TUTTI_TRY(put_piece(args, staging, piece));
     piece.first += piece.count;
   } while (piece.first < args.count);
   return {};
 }
 
-Status DeviceIpc::put_piece(const CallArgs& args, const Piece& piece) {
+Status DeviceIpc::put_piece(const CallArgs& args, const Staging& staging, const Piece& piece) {
+  const auto rank = static_cast<std::size_t>(comm_->rank());
   const CallShape shape = shape_of(args, comm_->ranks(), comm_->rank());
-  TUTTI_TRY(copy_blocks(args, piece, shape.input_bytes, true));
-  TUTTI_TRY(launch(args, piece, shape.input_bytes != 0, shape.output_bytes != 0));
-  return copy_blocks(args, piece, shape.output_bytes, false);
+  std::byte* const input = segment_->staging();
+  std::byte* const output = segment_->staging() + staging.output_at;
+  cuda::FoldLaunch launch;
+  launch.home = segment_->home();
+  launch.call_count = 1;
+  launch.announced.fingerprint = signature_of(args).fingerprint();
+  launch.factors[rank] = {args.scale, args.scale_is_address};
+  cuda::FoldCall& call = launch.calls[0];
+  CallArgs part = args;
+  part.count = piece.count;
+  describe(call, part, static_cast<std::uint32_t>(comm_->ranks()));
+  if (shape.input_bytes != 0) {
+    call.inputs[rank] = input;
+    launch.announced.own.input = segment_->reference_to(input);
+  }
+  if (shape.output_bytes != 0) {
+    call.outputs[rank] = output;
+    launch.announced.own.output = segment_->reference_to(output);
+  }
+  constexpr std::uint64_t kBlockBytes = std::uint64_t{cuda::kThreads} * 16;
+  const std::uint64_t bytes = piece.count * size_of(args.type) * staging.blocks;
+  const auto blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes / kBlockBytes, 1, blocks_max_));
+  TUTTI_TRY(copy_blocks(args, piece, shape.input_bytes, true, input));
+  if (bells_) {
+    TUTTI_TRY(this->launch(args, launch, cuda::FoldStage::kAnnounce, 1));
+    TUTTI_TRY(bells_->meet(DeviceBells::Point::kOpen, args.stream));
+    TUTTI_TRY(this->launch(args, launch, cuda::FoldStage::kPart, blocks));
+    TUTTI_TRY(bells_->meet(DeviceBells::Point::kClose, args.stream));
+  } else {
+    TUTTI_TRY(this->launch(args, launch, cuda::FoldStage::kWhole, blocks));
+  }
+  return copy_blocks(args, piece, shape.output_bytes, false, output);
 }
 
-Status DeviceIpc::copy_blocks(const CallArgs& args, const Piece& piece, std::size_t bytes, bool in) {
+Status DeviceIpc::copy_blocks(const CallArgs& args, const Piece& piece, std::size_t bytes, bool in, std::byte* staged) {
   const std::size_t block_bytes = args.count * size_of(args.type);
   const std::size_t piece_bytes = piece.count * size_of(args.type);
-  const std::size_t first = piece.first * size_of(args.type);
-  for (std::size_t block = 0; block * block_bytes < bytes; ++block) {
-    const std::size_t at = block * block_bytes + first;
-    std::byte* const staged = (in ? segment_->input() : segment_->output()) + block * piece_bytes;
+  std::size_t at = piece.first * size_of(args.type);
+  for (; at < bytes; at += block_bytes, staged += piece_bytes) {
     TUTTI_TRY(in ? cuda::copy_in_order(*device_, staged, static_cast<const std::byte*>(args.send) + at, piece_bytes,
                                        args.stream)
                  : cuda::copy_in_order(*device_, static_cast<std::byte*>(args.receive) + at, staged, piece_bytes,
@@ -153,29 +210,12 @@ Status DeviceIpc::copy_blocks(const CallArgs& args, const Piece& piece, std::siz
   return {};
 }
 
-Status DeviceIpc::launch(const CallArgs& args, const Piece& piece, bool uses_input, bool uses_output) {
-  const auto rank = static_cast<std::size_t>(comm_->rank());
-  CallArgs part = args;
-  part.count = piece.count;
-  cuda::FoldLaunch launch;
-  launch.home = segment_->home();
-  launch.call_count = 1;
-  launch.announced.fingerprint = signature_of(args).fingerprint();
-  launch.factors[rank] = {args.scale, args.scale_is_address};
-  cuda::FoldCall& call = launch.calls[0];
-  describe(call, part, static_cast<std::uint32_t>(comm_->ranks()));
-  if (uses_input) {
-    call.inputs[rank] = segment_->input();
-    launch.announced.own.input = segment_->reference_to(segment_->input());
-  }
-  if (uses_output) {
-    call.outputs[rank] = segment_->output();
-    launch.announced.own.output = segment_->reference_to(segment_->output());
-  }
-  const std::uint64_t bytes = piece.count * size_of(args.type) * blocks_in_buffer(args.collective, comm_->ranks());
-  constexpr std::uint64_t kBlockBytes = std::uint64_t{cuda::kThreads} * 16;
-  call.block_count = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes / kBlockBytes, 1, blocks_max_));
-  return device_->launch(cuda::KernelKind::kFold, kernel_of(args), call.block_count, &launch, args.stream);
+Status DeviceIpc::launch(const CallArgs& args, const cuda::FoldLaunch& launch, cuda::FoldStage stage,
+                         std::uint32_t blocks) {
+  cuda::FoldLaunch staged = launch;
+  staged.stage = stage;
+  staged.calls[0].block_count = blocks;
+  return device_->launch(cuda::KernelKind::kFold, kernel_of(args), blocks, &staged, args.stream);
 }
 
 }  // namespace tutti::comm

@@ -3,11 +3,15 @@
 //
 // A call is cut into pieces that fit into the ranks' staging (device_segment.h). For each piece, in the order of the caller's stream:
 //
-//   input -> own staging        a copy on this device
-//   tutti_fold                  all ranks: from everybody's staging to everybody's, between opening and closing
-//   own staging -> output       a copy on this device
+//   each rank has a GPU of its own                        processes share a GPU
+//   input -> own staging        a copy                    input -> own staging
+//   tutti_fold                  from everybody's staging  tutti_fold, announces
+//                               to everybody's, between   meeting of all streams (device_bells.h)
+//                               opening and closing       tutti_fold, its part
+//                                                         meeting
+//   own staging -> output       a copy                    own staging -> output
 //
-//  I1. A piece's kernel ends when all ranks are through with it: so the copies of the next piece, and of the next call, find the staging
+//  I1. A piece's kernel, or the second meeting, ends when all ranks are through with it: so the copies of the next piece, and of the next call, find the staging
 //      free, and what the peers have written there is complete.
 //  I2. A rank's launches run one after the other, whatever their streams: events order a call behind the last one. Sequence numbers
 //      are counted by the kernels, so that graphs can be replayed.
@@ -15,6 +19,7 @@
 #pragma once
 
 #include "comm/communicator.h"
+#include "comm/device_bells.h"
 #include "comm/device_segment.h"
 #include "comm/device_watch.h"
 #include "cuda/device.h"
@@ -36,7 +41,7 @@ class DeviceIpc {
   DeviceIpc& operator=(const DeviceIpc&) = delete;
 
   /// When all cards are there: maps the others' memory.
-  Status link(const Reach& reach) { return segment_->link(reach); }
+  Status link(const Membership& members, int rank);
   /// When all ranks have linked.
   Status start(Communicator& communicator);
 
@@ -47,28 +52,35 @@ class DeviceIpc {
   void finish();
 
  private:
-  /// What one rank copies in and out for a piece.
+  /// How a call's blocks lie in the staging of every rank. Where a buffer is one block, input and output are the same place.
+  struct Staging {
+    std::uint64_t block_bytes = 0;  ///< at most
+    std::uint64_t output_at = 0;
+    std::uint64_t blocks = 1;  ///< of the longest buffer
+  };
   struct Piece {
     std::uint64_t first = 0;  ///< element of each block
     std::uint64_t count = 0;
   };
+  static Staging staging_of(Collective collective, std::uint64_t ranks);
 
   DeviceIpc(std::shared_ptr<cuda::Device> device, std::unique_ptr<DeviceSegment> segment)
       : device_(std::move(device)), segment_(std::move(segment)) {}
   Status put(const CallArgs& args);
   Status put_pieces(const CallArgs& args);
-  Status put_piece(const CallArgs& args, const Piece& piece);
+  Status put_piece(const CallArgs& args, const Staging& staging, const Piece& piece);
   /// Between blocks of a buffer, `count` elements apart, and those of a piece, which lie one behind the other.
-  Status copy_blocks(const CallArgs& args, const Piece& piece, std::size_t bytes, bool in);
-  Status launch(const CallArgs& args, const Piece& piece, bool uses_input, bool uses_output);
+  Status copy_blocks(const CallArgs& args, const Piece& piece, std::size_t bytes, bool in, std::byte* staged);
+  Status launch(const CallArgs& args, const cuda::FoldLaunch& launch, cuda::FoldStage stage, std::uint32_t blocks);
   Status follow_last(cuda::StreamHandle stream, std::uint64_t capture);
   Status end_call(cuda::StreamHandle stream, std::uint64_t capture);
 
   const std::shared_ptr<cuda::Device> device_;
   const std::unique_ptr<DeviceSegment> segment_;
   Communicator* comm_ = nullptr;
+  std::unique_ptr<DeviceBells> bells_;  ///< where processes share a GPU
   std::unique_ptr<DeviceWatch> watch_;
-  std::uint32_t blocks_max_ = 1;  ///< of a launch, so that those of all ranks on a GPU are resident together
+  std::uint32_t blocks_max_ = 1;  ///< of a launch
 
   cuda::Event last_;        ///< behind the last call
   cuda::Event last_eager_;  ///< behind the last one that was not captured

@@ -140,7 +140,7 @@ Status DeviceRank::connect_processes(Communicator& communicator, const std::func
                  "other's memory only; unset it, or give all ranks one process");
   }
   DeviceCard& card = members.control.device_card(communicator.rank());
-  const Status linked = ipc ? ipc->link(members.reach) : error(Code::kUnhandledCuda, card.why);
+  const Status linked = ipc ? ipc->link(members, communicator.rank()) : error(Code::kUnhandledCuda, card.why);
   card.link = linked.ok() ? DeviceLink::kMapped : DeviceLink::kFailed;
   if (!linked.ok()) put_why(card, linked.error().message);
   TUTTI_TRY(meet());

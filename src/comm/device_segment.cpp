@@ -24,9 +24,8 @@ DeviceSegment::Layout::Layout(std::uint32_t ranks) {
   bases = aligned(home + sizeof(cuda::RankHome));
   board = aligned(bases + std::size_t{ranks} * (kMapping + 1) * sizeof(std::uint64_t));
   closings = aligned(board + cuda::board_bytes(ranks));
-  input = aligned(closings + cuda::closing_bytes(ranks));
-  output = input + kStagingBytes;
-  end = output + kStagingBytes;
+  staging = aligned(closings + cuda::closing_bytes(ranks));
+  end = staging + kStagingBytes;
 }
 
 /// A segment whose rank has left: others may still write into it, and CUDA leaves undefined what frees memory before all who have

@@ -17,8 +17,8 @@ class Reach;
 
 class DeviceSegment {
  public:
-  /// Bytes of a rank's input, and of its output, that others see at once.
-  static constexpr std::size_t kStagingBytes = std::size_t{2} << 20;
+  /// Bytes of a rank's buffers that others see at once. With all the rest a rank takes less than 8 MiB of its device.
+  static constexpr std::size_t kStagingBytes = std::size_t{7} << 20;
   /// Number of a rank's own segment in PeerMappings; 0 is what all ranks have at the same address.
   static constexpr std::uint64_t kMapping = 1;
 
@@ -35,8 +35,7 @@ class DeviceSegment {
   Status link(const Reach& reach);
 
   const cuda::RankHome* home() const { return reinterpret_cast<const cuda::RankHome*>(memory_.data() + layout_.home); }
-  std::byte* input() const { return memory_.data() + layout_.input; }
-  std::byte* output() const { return memory_.data() + layout_.output; }
+  std::byte* staging() const { return memory_.data() + layout_.staging; }
   /// What is announced for an address in here.
   protocol::BufferReference reference_to(const std::byte* address) const {
     return {kMapping, static_cast<std::uint64_t>(address - memory_.data())};
@@ -56,7 +55,7 @@ class DeviceSegment {
   };
   /// Offsets in a segment, the same for all ranks.
   struct Layout {
-    std::size_t state, home, bases, board, closings, input, output, end;
+    std::size_t state, home, bases, board, closings, staging, end;
     explicit Layout(std::uint32_t ranks);
   };
   struct Retired;

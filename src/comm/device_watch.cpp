@@ -38,8 +38,9 @@ std::string find_call(const DeviceCard& card, std::uint64_t fingerprint) {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceWatch>> DeviceWatch::start(Communicator& communicator, const DeviceSegment& segment) {
-  std::unique_ptr<DeviceWatch> made(new DeviceWatch(communicator, segment));
+Result<std::unique_ptr<DeviceWatch>> DeviceWatch::start(Communicator& communicator, const DeviceSegment& segment,
+                                                        const DeviceBells* bells) {
+  std::unique_ptr<DeviceWatch> made(new DeviceWatch(communicator, segment, bells));
   made->behind_since_.resize(static_cast<std::size_t>(communicator.ranks()));
   TUTTI_TRY_ASSIGN(made->thread_, start_quiet_thread("tutti-gpu-watch", [raw = made.get()] { raw->run(); }));
   return made;
@@ -81,7 +82,9 @@ void DeviceWatch::look() {
     comm_.fail(failure == cuda::Failure::kMismatch ? Code::kInvalidUsage : Code::kInternal, record.peer, why(record));
   }
   if (!comm_.failed()) look_at_peers();
-  if (comm_.failed()) segment_.abort();
+  if (!comm_.failed()) return;
+  segment_.abort();
+  if (bells_) bells_->let_go();  // again and again: each wait of a stream takes them back
 }
 
 std::string DeviceWatch::why(const cuda::FailureRecord& record) const {

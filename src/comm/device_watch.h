@@ -2,11 +2,12 @@
 // both ways, and looks a few hundred times a second.
 //
 //   a kernel gave up (its failure record)              -> the communicator's failure, which all ranks see
-//   the communicator has failed (a peer died, abort)   -> the abort word, so that kernels end
+//   the communicator has failed (a peer died, abort)   -> the abort word and the bells, so that kernels and streams go on
 //   a peer does not make a call, or left without it    -> the communicator's failure
 #pragma once
 
 #include "comm/communicator.h"
+#include "comm/device_bells.h"
 #include "comm/device_segment.h"
 
 #include <condition_variable>
@@ -18,8 +19,9 @@ namespace tutti::comm {
 
 class DeviceWatch {
  public:
-  /// Both outlive it.
-  static Result<std::unique_ptr<DeviceWatch>> start(Communicator& communicator, const DeviceSegment& segment);
+  /// All outlive it. `bells`: nullptr where kernels wait for each other by themselves.
+  static Result<std::unique_ptr<DeviceWatch>> start(Communicator& communicator, const DeviceSegment& segment,
+                                                    const DeviceBells* bells);
   ~DeviceWatch();
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
@@ -30,9 +32,10 @@ class DeviceWatch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  DeviceWatch(Communicator& communicator, const DeviceSegment& segment)
+  DeviceWatch(Communicator& communicator, const DeviceSegment& segment, const DeviceBells* bells)
       : comm_(communicator),
         segment_(segment),
+        bells_(bells),
         card_(communicator.members().control.device_card(communicator.rank())) {}
   void run();
   void look();
@@ -41,6 +44,7 @@ class DeviceWatch {
 
   Communicator& comm_;
   const DeviceSegment& segment_;
+  const DeviceBells* const bells_;
   DeviceCard& card_;
   std::vector<std::optional<Clock::time_point>> behind_since_;  ///< by rank; by the thread
   std::mutex mutex_;

@@ -8,6 +8,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -45,12 +46,12 @@ struct Rank {
   CUstream stream = nullptr;
 
   explicit Rank(const Member& member) : m(member) {}
-  /// `devices`: the ranks are on so many, by turns.
+  /// `devices`: the ranks are on so many, if there are, by turns. On one their streams meet, on several the kernels do.
   std::string open(int devices = 1, int id = 0) {
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
     setenv("TUTTI_DEVICE", "cuda", 1);
     if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
-    Gpu::get().use(m.rank % devices);
+    Gpu::get().use(m.rank % std::min(devices, Gpu::get().devices()));
     stream = Gpu::get().make_stream();
     return fine(ncclCommInitRank(&comm, m.ranks, m.ids[id], m.rank), "ncclCommInitRank");
   }
@@ -145,12 +146,13 @@ TEST_CASE("processes: every collective", "[device][processes]") {
 }
 
 TEST_CASE("processes: calls larger than the staging, in place, of all widths", "[device][processes]") {
+  const int devices = GENERATE(1, 4);
   crew::check(crew::run(3, [&](const Member& m) -> std::string {
     Rank rank(m);
-    CREW_TRY(rank.open());
+    CREW_TRY(rank.open(devices));
     CREW_TRY(all_collectives(rank, 300001, 1));
     // In place, and twice without waiting.
-    const std::size_t count = 700001;
+    const std::size_t count = 2000001;
     const OnGpu<std::int32_t> both(values(m.rank, count));
     for (int i = 0; i < 2; ++i) {
       CREW_TRY(fine(ncclAllReduce(both.data(), both.data(), count, ncclInt32, ncclSum, rank.comm, rank.stream), "sum"));
@@ -181,11 +183,12 @@ TEST_CASE("processes: calls larger than the staging, in place, of all widths", "
 }
 
 TEST_CASE("processes: streams, groups and two communicators", "[device][processes]") {
+  const int devices = GENERATE(1, 4);
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     Rank rank(m);
-    CREW_TRY(rank.open());
+    CREW_TRY(rank.open(devices));
     Rank second(m);
-    CREW_TRY(second.open(1, 1));
+    CREW_TRY(second.open(devices, 1));
     const std::size_t count = 5000;
     const OnGpu<std::int32_t> a(values(m.rank, count));
     const OnGpu<std::int32_t> b(Values(count, kPoison));
@@ -220,11 +223,12 @@ TEST_CASE("processes: streams, groups and two communicators", "[device][processe
 }
 
 TEST_CASE("processes: a graph is replayed, with eager calls between", "[device][processes]") {
+  const int devices = GENERATE(1, 4);
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     Rank rank(m);
-    CREW_TRY(rank.open());
+    CREW_TRY(rank.open(devices));
     const Gpu& gpu = Gpu::get();
-    const std::size_t count = 600001;  // two pieces
+    const std::size_t count = 2000001;  // two pieces
     const OnGpu<std::int32_t> a(Values(count, 1));
     gpu.begin_capture(rank.stream);
     for (int i = 0; i < 2; ++i) {
@@ -297,9 +301,10 @@ std::string fails(ncclComm_t comm, ncclResult_t wanted, const std::vector<std::s
 }  // namespace
 
 TEST_CASE("processes: calls that differ are found by the kernels, and named", "[device][processes]") {
+  const int devices = GENERATE(1, 4);
   crew::check(crew::run(3, [&](const Member& m) -> std::string {
     Rank rank(m);
-    CREW_TRY(rank.open());
+    CREW_TRY(rank.open(devices));
     const OnGpu<std::int32_t> a(values(m.rank, 100));
     CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "alike"));
     CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), m.rank == 1 ? 7 : 5, ncclInt32, ncclSum, rank.comm, rank.stream),
@@ -315,9 +320,10 @@ TEST_CASE("processes: calls that differ are found by the kernels, and named", "[
 }
 
 TEST_CASE("processes: a rank that is killed ends the others' kernels", "[device][processes]") {
+  const int devices = GENERATE(1, 4);
   const auto endings = crew::run(3, [&](const Member& m) -> std::string {
     Rank rank(m);
-    CREW_TRY(rank.open());
+    CREW_TRY(rank.open(devices));
     const OnGpu<std::int32_t> a(values(m.rank, 100));
     CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "all"));
     Gpu::get().wait(rank.stream);
@@ -332,9 +338,10 @@ TEST_CASE("processes: a rank that is killed ends the others' kernels", "[device]
 }
 
 TEST_CASE("processes: an abort ends all ranks' kernels", "[device][processes]") {
+  const int devices = GENERATE(1, 4);
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     Rank rank(m);
-    CREW_TRY(rank.open());
+    CREW_TRY(rank.open(devices));
     const OnGpu<std::int32_t> a(values(m.rank, 100));
     if (m.rank == 0) {
       CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "alone"));
@@ -348,12 +355,13 @@ TEST_CASE("processes: an abort ends all ranks' kernels", "[device][processes]") 
 }
 
 TEST_CASE("processes: a rank that left, or does not come, is not waited for", "[device][processes]") {
+  const int devices = GENERATE(1, 4);
   const bool leaves = GENERATE(true, false);
   auto* const over = static_cast<std::atomic<int>*>(crew::shared_page());
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     setenv("TUTTI_TIMEOUT_S", leaves ? "20" : "1", 1);
     Rank rank(m);
-    CREW_TRY(rank.open());
+    CREW_TRY(rank.open(devices));
     const OnGpu<std::int32_t> a(values(m.rank, 100));
     CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "all"));
     Gpu::get().wait(rank.stream);

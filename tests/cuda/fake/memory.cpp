@@ -55,15 +55,38 @@ CUresult host_device_pointer(CUdeviceptr* device, void* host, unsigned) {
   return CUDA_SUCCESS;
 }
 
+CUresult host_register(void* address, std::size_t bytes, unsigned) {
+  FAKE_CALL("cuMemHostRegister");
+  FAKE_SAFE();
+  const auto begin = reinterpret_cast<std::uintptr_t>(address);
+  if (begin % 4096 != 0 || bytes % 4096 != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (find_allocation(begin)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  World& w = world();
+  w.allocations[begin] = {bytes, Kind::kRegistered, current_device(), w.next_id++, -1};
+  ++w.counts.host_allocations;
+  return CUDA_SUCCESS;
+}
+CUresult host_unregister(void* address) {
+  FAKE_END("cuMemHostUnregister");
+  FAKE_SAFE();
+  World& w = world();
+  const auto found = w.allocations.find(reinterpret_cast<std::uintptr_t>(address));
+  if (found == w.allocations.end() || found->second.kind != Kind::kRegistered) return CUDA_ERROR_INVALID_VALUE;
+  w.allocations.erase(found);
+  --w.counts.host_allocations;
+  return failure;
+}
+
 CUresult pointer_attributes(unsigned count, CUpointer_attribute* attributes, void** values, CUdeviceptr address) {
   FAKE_CALL("cuPointerGetAttributes");
   const Allocation* const found = find_allocation(address);
   for (unsigned i = 0; i < count; ++i) {
     switch (attributes[i]) {
       case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *static_cast<unsigned*>(values[i]) = !found                       ? 0u
-                                             : found->kind == Kind::kHost ? unsigned{CU_MEMORYTYPE_HOST}
-                                                                          : unsigned{CU_MEMORYTYPE_DEVICE};
+        *static_cast<unsigned*>(values[i]) = !found ? 0u
+                                             : found->kind == Kind::kHost || found->kind == Kind::kRegistered
+                                                 ? unsigned{CU_MEMORYTYPE_HOST}
+                                                 : unsigned{CU_MEMORYTYPE_DEVICE};
         break;
       case CU_POINTER_ATTRIBUTE_IS_MANAGED: *static_cast<unsigned*>(values[i]) = 0; break;
       case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(values[i]) = found ? found->device : -2; break;
@@ -137,6 +160,8 @@ std::vector<Entry> memory_entries() {
           {"cuMemFree", entry(mem_free)},
           {"cuMemHostAlloc", entry(host_alloc)},
           {"cuMemFreeHost", entry(host_free)},
+          {"cuMemHostRegister", entry(host_register)},
+          {"cuMemHostUnregister", entry(host_unregister)},
           {"cuMemHostGetDevicePointer", entry(host_device_pointer)},
           {"cuPointerGetAttributes", entry(pointer_attributes)},
           {"cuMemGetAddressRange", entry(address_range)},

@@ -1,6 +1,7 @@
 // Streams, events, copies and launches.
 #include "calls.h"
 
+#include <atomic>
 #include <cstring>
 
 namespace fake_driver {
@@ -202,6 +203,35 @@ CUresult launch(const CUlaunchConfig* shape, CUfunction function, void** paramet
   });
 }
 
+/// Words at addresses that the driver knows, one after the other.
+CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* all, unsigned) {
+  FAKE_CALL("cuStreamBatchMemOp");
+  Queue* const queue = queue_of(stream);
+  if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  if (count == 0 || count > 256) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<CUstreamBatchMemOpParams> operations(all, all + count);
+  for (const auto& one : operations) {
+    const bool waits = one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    if (!waits && one.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!find_allocation(waits ? one.waitValue.address : one.writeValue.address)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return give(*queue, [operations](const std::shared_ptr<GraphRun>&) -> Work {
+    return [operations, next = std::size_t{0}]() mutable {
+      for (; next < operations.size(); ++next) {
+        const auto& one = operations[next];
+        const bool waits = one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32;
+        std::atomic_ref word(*reinterpret_cast<std::uint32_t*>(waits ? one.waitValue.address : one.writeValue.address));
+        if (!waits) {
+          word.store(one.writeValue.value, std::memory_order_release);
+        } else if (static_cast<std::int32_t>(word.load(std::memory_order_acquire) - one.waitValue.value) < 0) {
+          return false;
+        }
+      }
+      return true;
+    };
+  });
+}
+
 template <class Function>
 void* entry(Function* function) {
   return reinterpret_cast<void*>(function);
@@ -220,6 +250,7 @@ std::vector<Entry> stream_entries() {
           {"cuEventRecord", entry(event_record)},
           {"cuEventQuery", entry(event_query)},
           {"cuEventSynchronize", entry(event_synchronize)},
+          {"cuStreamBatchMemOp", entry(batch)},
           {"cuMemcpyAsync", entry(copy_async)},
           {"cuMemsetD8Async", entry(set_bytes_async)},
           {"cuMemAllocAsync", entry(mem_alloc_async)},

@@ -23,7 +23,7 @@ struct FoldLaunch;
 namespace fake_driver {
 
 struct Allocation {
-  enum class Kind { kDevice, kHost, kImport };
+  enum class Kind { kDevice, kHost, kImport, kRegistered };
   std::size_t bytes = 0;
   Kind kind = Kind::kDevice;
   int device = 0;

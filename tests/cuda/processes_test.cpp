@@ -321,14 +321,17 @@ TEST_CASE("processes: calls that differ are found by the kernels, and named", "[
 
 TEST_CASE("processes: a rank that is killed ends the others' kernels", "[device][processes]") {
   const int devices = GENERATE(1, 4);
+  auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
   const auto endings = crew::run(3, [&](const Member& m) -> std::string {
     Rank rank(m);
     CREW_TRY(rank.open(devices));
     const OnGpu<std::int32_t> a(values(m.rank, 100));
     CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "all"));
     Gpu::get().wait(rank.stream);
+    while (m.rank == 1 && *called < 2) usleep(200);
     if (m.rank == 1) raise(SIGKILL);
     CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "without one"));
+    ++*called;
     Gpu::get().wait(rank.stream);
     CREW_TRY(fails(rank.comm, ncclRemoteError, {"rank 1", "ended without leaving"}));
     Gpu::get().destroy(rank.stream);
@@ -339,15 +342,18 @@ TEST_CASE("processes: a rank that is killed ends the others' kernels", "[device]
 
 TEST_CASE("processes: an abort ends all ranks' kernels", "[device][processes]") {
   const int devices = GENERATE(1, 4);
+  auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     Rank rank(m);
     CREW_TRY(rank.open(devices));
     const OnGpu<std::int32_t> a(values(m.rank, 100));
     if (m.rank == 0) {
       CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "alone"));
+      *called = 1;
       Gpu::get().wait(rank.stream);
       CREW_TRY(fails(rank.comm, ncclRemoteError, {"rank 1 called ncclCommAbort"}));
     }
+    while (*called == 0) usleep(200);
     CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
     Gpu::get().destroy(rank.stream);
     return "";

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 
@@ -39,11 +40,12 @@ Buffer::Buffer(sim::BlockMachine& machine, std::size_t bytes, std::size_t skew, 
 }
 
 std::string text_of(const KernelCase& c) {
-  return fmt::format("{} {} {} {} ranks {} root {} count {} skew {} blocks {} x {}{}{}{}{}{}{}",
+  return fmt::format("{} {} {} {} ranks {} root {} count {} skew {} blocks {} x {}{}{}{}{}{}{}{}",
                      kKernelKindNames[static_cast<int>(c.kind)], name_of(c.collective), name_of(c.dtype), name_of(c.op),
                      c.ranks, c.root, c.count, c.skew, c.blocks, c.threads, c.fused ? " fused" : "",
-                     c.two_shot ? " two-shot" : "", c.in_place ? " in place" : "", c.scaled ? " scaled" : "",
-                     c.kind == KernelKind::kLanes ? fmt::format(" {}", c.algorithm) : "", c.direct ? " direct" : "");
+                     c.meets ? " meeting" : "", c.two_shot ? " two-shot" : "", c.in_place ? " in place" : "",
+                     c.scaled ? " scaled" : "", c.kind == KernelKind::kLanes ? fmt::format(" {}", c.algorithm) : "",
+                     c.direct ? " direct" : "");
 }
 
 namespace {
@@ -210,8 +212,29 @@ class Run {
     launch.call_count = c_.calls_in_launch;
     launch.announced = announced(r);
     for (std::uint32_t k = 0; k < c_.calls_in_launch; ++k) fill_call(launch, k, r);
-    machine_.add_launch(stream, {c_.blocks * c_.calls_in_launch, c_.threads}, fold_shared_bytes(),
-                        fold_body(c_.dtype, launch));
+    const sim::GridShape grid{c_.blocks * c_.calls_in_launch, c_.threads};
+    if (!c_.meets) return machine_.add_launch(stream, grid, fold_shared_bytes(), fold_body(c_.dtype, launch));
+    launch.stage = FoldStage::kAnnounce;
+    machine_.add_launch(stream, {1, c_.threads}, fold_shared_bytes(), fold_body(c_.dtype, launch));
+    add_meeting(stream, r, 0);
+    launch.stage = FoldStage::kPart;
+    machine_.add_launch(stream, grid, fold_shared_bytes(), fold_body(c_.dtype, launch));
+    add_meeting(stream, r, 1);
+  }
+  /// As the host orders the ranks' streams: each tells each other that it is here, waits for its word, and takes that back.
+  void add_meeting(std::size_t stream, int r, int point) {
+    if (point == c_.unmet) return;
+    machine_.add_launch(stream, {1, 1}, 0, [this, r, point](sim::BlockThread& t, void*) {
+      const auto word = [&](int from, int to) { return &bells_[(point * kRanksMax + from) * kRanksMax + to]; };
+      for (int p = 0; p < c_.ranks; ++p) {
+        if (p != r) t.store_release(word(r, p), 1);
+      }
+      for (int p = 0; p < c_.ranks; ++p) {
+        if (p == r) continue;
+        while (t.load_acquire(word(p, r)) == 0) t.pause();
+        t.store_release(word(p, r), 0);
+      }
+    });
   }
   /// The k-th part of the elements, the last one being the longest.
   void fill_call(FoldLaunch& launch, std::uint32_t k, int r) {
@@ -288,6 +311,7 @@ class Run {
   std::optional<LaneSetup> lanes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<const RankHome*> homes_;
+  std::array<std::uint64_t, 2 * kRanksMax * kRanksMax> bells_{};
   std::string problem_;
 };
 

@@ -21,6 +21,7 @@ struct KernelCase {
   DataType dtype = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   bool fused = false;  ///< fold, lanes: one launch for all ranks
+  bool meets = false;  ///< folds per rank: in two launches, and the streams meet behind each
   bool two_shot = false;
   bool in_place = false;
   bool scaled = false;
@@ -36,6 +37,7 @@ struct KernelCase {
   int odd_rank = -1;                  ///< announces another call
   std::uint64_t abort_at = 0;         ///< pass at which all abort words are set; 0: never
   int silent_rank = -1;               ///< never launches
+  int unmet = -1;  ///< 0 or 1: the streams do not meet behind the announcing launch, or behind the other
   // Lanes only.
   std::string_view algorithm = "ring";
   std::uint32_t rows = 1;

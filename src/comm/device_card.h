@@ -29,7 +29,7 @@ struct DeviceCard {
   DeviceLink link = DeviceLink::kUnknown;
   std::uint32_t reserved = 0;
   char why[232] = {};        ///< what a link or an export has failed of
-  std::uint64_t closed = 0;  ///< 1: the rank uses nobody's segment any more
+  std::uint64_t maps = 0;  ///< 1: the rank has others' segments mapped, or is about to
   // While the communicator works, of ranks in several processes:
   static constexpr std::size_t kNotes = 8;
   std::uint64_t calls = 0;  ///< eager ones so far; written last

@@ -58,6 +58,7 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator)
   DeviceCard& card = communicator.members().control.device_card(communicator.rank());
   card.device = communicator.options().device;
   if (card.device == kHostMemory) return std::unique_ptr<DeviceRank>();
+  DeviceSegment::sweep();
   TUTTI_TRY_ASSIGN(auto device, cuda::Device::open(card.device));
   const cuda::DeviceFacts& facts = device->facts();
   card.multiprocessors = facts.multiprocessors;

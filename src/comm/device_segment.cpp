@@ -37,7 +37,7 @@ struct DeviceSegment::Retired {
 
   bool is_used() const {
     for (int r = 0; r < control.ranks(); ++r) {
-      if (executor::load_acquire(&control.device_card(r).closed) != 0) continue;
+      if (executor::load_acquire(&control.device_card(r).maps) == 0) continue;
       const std::int32_t pid = pids[static_cast<std::size_t>(r)];
       if (kill(pid, 0) == 0 || errno != ESRCH) return true;
     }
@@ -57,7 +57,6 @@ DeviceSegment::DeviceSegment(std::shared_ptr<cuda::Device> device, const Control
 
 Result<std::unique_ptr<DeviceSegment>> DeviceSegment::open(std::shared_ptr<cuda::Device> device, const Control& control,
                                                            int rank) {
-  sweep();
   std::unique_ptr<DeviceSegment> made(new DeviceSegment(device, control, rank));
   TUTTI_TRY_ASSIGN(made->memory_, cuda::DeviceMemory::allocate(device, made->layout_.end));
   TUTTI_TRY_ASSIGN(made->pinned_, cuda::PinnedMemory::allocate(device, sizeof(Words)));
@@ -74,7 +73,7 @@ Result<std::unique_ptr<DeviceSegment>> DeviceSegment::open(std::shared_ptr<cuda:
 
 DeviceSegment::~DeviceSegment() {
   imports_.clear();
-  executor::store_release(&control_.device_card(rank_).closed, std::uint64_t{1});
+  executor::store_release(&control_.device_card(rank_).maps, 0);
   if (memory_.data()) {
     const std::lock_guard lock(Retired::all().first);
     Retired::all().second.push_back({control_, std::move(memory_), pids_});
@@ -112,7 +111,9 @@ Result<std::byte*> DeviceSegment::map(int peer, const Reach& reach) {
 }
 
 Status DeviceSegment::link(const Reach& reach) {
+  executor::store_release(&control_.device_card(rank_).maps, 1);
   const auto ranks = static_cast<std::uint32_t>(control_.ranks());
+  for (int r = 0; r < control_.ranks(); ++r) pids_[static_cast<std::size_t>(r)] = reach.pid(r);
   cuda::RankHome home;
   home.rank = static_cast<std::uint32_t>(rank_);
   home.ranks = ranks;
@@ -121,7 +122,6 @@ Status DeviceSegment::link(const Reach& reach) {
   home.state = reinterpret_cast<cuda::RankState*>(memory_.data() + layout_.state);
   std::vector<std::uint64_t> bases;
   for (std::uint32_t r = 0; r < ranks; ++r) {
-    pids_[r] = reach.pid(static_cast<int>(r));
     TUTTI_TRY_ASSIGN(std::byte* const base, map(static_cast<int>(r), reach));
     home.boards[r] = reinterpret_cast<protocol::AnnounceLine*>(base + layout_.board);
     home.closings[r] = reinterpret_cast<std::uint64_t*>(base + layout_.closings);

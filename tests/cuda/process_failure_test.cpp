@@ -1,0 +1,158 @@
+// Every CUDA call of one process fails once, while another process works with it: both come to an end, the first says which call failed,
+// and nothing is left of the communicator in either.
+#include "comm/crew.h"
+#include "fake_driver.h"
+#include "gpu.h"
+
+#include <nccl.h>
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+
+#include <unistd.h>
+
+namespace tutti::test {
+namespace {
+
+using crew::fine;
+using crew::Member;
+
+constexpr std::size_t kCount = 3000;
+
+/// What the processes share: they go through the rounds together.
+struct Rounds {
+  std::atomic<int> begun;  ///< by rank 0, when the id is there
+  std::atomic<int> done[3];
+  std::atomic<int> over;    ///< nothing failed any more
+  std::atomic<int> broken;  ///< a rank has a complaint
+  ncclUniqueId id;
+};
+
+/// Remembers the first failure.
+class Outcome {
+ public:
+  bool operator()(ncclResult_t result) {
+    if (result != ncclSuccess && reason_.empty()) reason_ = ncclGetLastError(nullptr);
+    return result == ncclSuccess;
+  }
+  const std::string& reason() const { return reason_; }
+  bool failed() const { return !reason_.empty(); }
+
+ private:
+  std::string reason_;
+};
+
+/// A communicator from beginning to end; everything of the library's in `counted` calls.
+Outcome everything(const Member& m, const ncclUniqueId& id, const OnGpu<std::int32_t>& buffer,
+                   const std::vector<CUstream>& streams) {
+  Outcome outcome;
+  ncclComm_t comm = nullptr;
+  fake_driver::set_counting(true);
+  if (outcome(ncclCommInitRank(&comm, m.ranks, id, m.rank))) {
+    for (CUstream stream : streams) {
+      if (!outcome(ncclAllReduce(buffer.data(), buffer.data(), kCount, ncclInt32, ncclSum, comm, stream))) break;
+    }
+  }
+  fake_driver::set_counting(false);
+  for (CUstream stream : streams) Gpu::get().wait(stream);
+  ncclResult_t state = ncclSuccess;
+  if (comm && outcome(ncclCommGetAsyncError(comm, &state))) outcome(state);
+  fake_driver::set_counting(true);
+  if (comm) outcome(outcome.failed() ? ncclCommAbort(comm) : ncclCommDestroy(comm));
+  fake_driver::set_counting(false);
+  return outcome;
+}
+
+/// Frees what communicators have left for their peers' sake: the next one on the device does.
+std::string settle() {
+  ncclComm_t alone = nullptr;
+  const int device = 0;
+  CREW_TRY(fine(ncclCommInitAll(&alone, 1, &device), "ncclCommInitAll"));
+  return fine(ncclCommDestroy(alone), "ncclCommDestroy");
+}
+
+void meet(const Member& m, Rounds& rounds, int round) {
+  rounds.done[m.rank] = round;
+  for (int r = 0; r < m.ranks; ++r) {
+    while (rounds.done[r] < round && rounds.broken == 0) usleep(100);
+  }
+}
+
+/// Calls that end something, or come before one that does, may fail unseen.
+bool may_go_unseen(const std::string& function) {
+  for (const char* part : {"Free", "Destroy", "Release", "Unload", "Close", "Unregister", "Query"}) {
+    if (function.find(part) != std::string::npos) return true;
+  }
+  return function == "cuCtxPopCurrent" || function == "cuCtxPushCurrent" ||
+         function == "cuThreadExchangeStreamCaptureMode";
+}
+
+std::string rank_of_rounds(const Member& m, Rounds& rounds, int devices) {
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  setenv("TUTTI_DEVICE", "cuda", 1);
+  setenv("TUTTI_TIMEOUT_S", "20", 1);
+  if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
+  Gpu::get().use(m.rank % devices);
+  const OnGpu<std::int32_t> buffer(std::vector<std::int32_t>(kCount, m.rank));
+  const std::vector<CUstream> streams = {Gpu::get().make_stream(), Gpu::get().make_stream()};
+  // Keeps the device open, so that its opening is not tried again in each round.
+  ncclComm_t keeper = nullptr;
+  const int device = m.rank % devices;
+  CREW_TRY(fine(ncclCommInitAll(&keeper, 1, &device), "ncclCommInitAll"));
+  CREW_TRY(settle());
+  const fake_driver::Live before = fake_driver::live();
+  int failures = 0;
+  for (int round = 1; rounds.over == 0; ++round) {
+    if (m.rank == 0) {
+      CREW_TRY(fine(ncclGetUniqueId(&rounds.id), "ncclGetUniqueId"));
+      rounds.begun = round;
+    }
+    while (rounds.begun < round && rounds.broken == 0) usleep(100);
+    if (rounds.broken != 0) return "";
+    if (m.rank == 0) fake_driver::fail_after(static_cast<std::uint64_t>(round), CUDA_ERROR_OUT_OF_MEMORY);
+    const Outcome outcome = everything(m, rounds.id, buffer, streams);
+    const std::string function = m.rank == 0 ? fake_driver::failed_function() : "";
+    if (m.rank == 0) fake_driver::fail_after(0, CUDA_SUCCESS);
+    const std::string where = "round " + std::to_string(round) + ", " + function + ": ";
+    failures += outcome.failed();
+    if (m.rank == 0 && function.empty()) {
+      if (outcome.failed()) return where + "nothing failed, but " + outcome.reason();
+      rounds.over = 1;
+    }
+    if (!function.empty() && !may_go_unseen(function)) {
+      if (!outcome.failed()) return where + "nobody said so";
+      if (outcome.reason().find(function) == std::string::npos) return where + outcome.reason();
+    }
+    meet(m, rounds, 2 * round);
+    CREW_TRY(settle());
+    const fake_driver::Live after = fake_driver::live();
+    if (!(after == before)) {
+      return where + "before: " + fake_driver::describe(before) + "; after: " + fake_driver::describe(after);
+    }
+    meet(m, rounds, 2 * round + 1);
+  }
+  if (failures < 15) return "only " + std::to_string(failures) + " rounds failed";
+  CREW_TRY(fine(ncclCommDestroy(keeper), "ncclCommDestroy"));
+  for (CUstream stream : streams) Gpu::get().destroy(stream);
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("processes: every CUDA call fails once, and nothing is left", "[device][processes][failure]") {
+  const int devices = GENERATE(1, 2);
+  auto* const rounds = static_cast<Rounds*>(crew::shared_page());
+  crew::check(crew::run(
+      2,
+      [&](const Member& m) {
+        const std::string wrong = rank_of_rounds(m, *rounds, devices);
+        if (!wrong.empty()) rounds->broken = 1;
+        return wrong;
+      },
+      60));
+}
+
+}  // namespace tutti::test

@@ -21,6 +21,8 @@ using crew::fine;
 using crew::Member;
 
 constexpr std::size_t kCount = 3000;
+/// The calls that look for the device come before the ranks meet: a rank that fails there is one that never comes.
+constexpr int kCallsBeforeMeeting = 3;
 
 /// What the processes share: they go through the rounds together.
 struct Rounds {
@@ -112,7 +114,8 @@ std::string rank_of_rounds(const Member& m, Rounds& rounds, int devices) {
     }
     while (rounds.begun < round && rounds.broken == 0) usleep(100);
     if (rounds.broken != 0) return "";
-    if (m.rank == 0) fake_driver::fail_after(static_cast<std::uint64_t>(round), CUDA_ERROR_OUT_OF_MEMORY);
+    if (m.rank == 0)
+      fake_driver::fail_after(kCallsBeforeMeeting + static_cast<std::uint64_t>(round), CUDA_ERROR_OUT_OF_MEMORY);
     const Outcome outcome = everything(m, rounds.id, buffer, streams);
     const std::string function = m.rank == 0 ? fake_driver::failed_function() : "";
     if (m.rank == 0) fake_driver::fail_after(0, CUDA_SUCCESS);

@@ -365,7 +365,7 @@ TEST_CASE("processes: a rank that left, or does not come, is not waited for", "[
   const bool leaves = GENERATE(true, false);
   auto* const over = static_cast<std::atomic<int>*>(crew::shared_page());
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
-    setenv("TUTTI_TIMEOUT_S", leaves ? "20" : "1", 1);
+    setenv("TUTTI_TIMEOUT_S", leaves ? "20" : "3", 1);
     Rank rank(m);
     CREW_TRY(rank.open(devices));
     const OnGpu<std::int32_t> a(values(m.rank, 100));

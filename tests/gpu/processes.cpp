@@ -1,0 +1,105 @@
+#include "processes.h"
+
+#include "gpu.h"
+
+#include <fmt/format.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <vector>
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace tutti::test {
+namespace {
+
+/// What the processes share.
+struct Page {
+  std::atomic<int> id_is_there;
+  ncclUniqueId id;
+  double us;
+  char why[512];
+};
+
+/// Ends a process that hangs.
+constexpr unsigned kLimitS = 120;
+
+std::string text_of(const char* what) { return fmt::format("{}: {}", what, ncclGetLastError(nullptr)); }
+
+/// What is wrong; empty: nothing.
+std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, Page& page) {
+  using Clock = std::chrono::steady_clock;
+  if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
+  const Gpu& gpu = Gpu::get();
+  gpu.use(0);
+  if (rank == 0) {
+    if (ncclGetUniqueId(&page.id) != ncclSuccess) return text_of("ncclGetUniqueId");
+    page.id_is_there = 1;
+  }
+  while (page.id_is_there == 0) usleep(1000);
+  ncclComm_t comm = nullptr;
+  if (ncclCommInitRank(&comm, ranks, page.id, rank) != ncclSuccess) return text_of("ncclCommInitRank");
+  const std::size_t count = bytes / sizeof(float);
+  // Sums of small whole numbers are exact in any order.
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = static_cast<float>((i * 31 + static_cast<std::size_t>(rank)) % 1024);
+  const OnGpu<float> in(values);
+  const OnGpu<float> out(std::vector<float>(count, -1.0f));
+  CUstream stream = gpu.make_stream();
+  std::vector<double> times;
+  for (int i = -2; i < repeats; ++i) {
+    const auto start = Clock::now();
+    if (ncclAllReduce(in.data(), out.data(), count, ncclFloat32, ncclSum, comm, stream) != ncclSuccess) {
+      return text_of("ncclAllReduce");
+    }
+    gpu.wait(stream);
+    if (i >= 0) times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+  }
+  const std::vector<float> found = out.read();
+  for (std::size_t i = 0; i < count; ++i) {
+    float wanted = 0;
+    for (int r = 0; r < ranks; ++r) wanted += static_cast<float>((i * 31 + static_cast<std::size_t>(r)) % 1024);
+    if (found[i] != wanted) return fmt::format("element {} is {}, not {}", i, found[i], wanted);
+  }
+  gpu.destroy(stream);
+  if (ncclCommDestroy(comm) != ncclSuccess) return text_of("ncclCommDestroy");
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  if (rank == 0) page.us = times[times.size() / 2];
+  return "";
+}
+
+}  // namespace
+
+ProcessesTime time_processes(int ranks, std::size_t bytes, int repeats) {
+  void* const memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return {0, "no memory to share"};
+  Page& page = *static_cast<Page*>(memory);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(kLimitS);
+      const std::string wrong = run_rank(ranks, rank, bytes, repeats, page);
+      if (!wrong.empty()) fmt::format_to_n(page.why, sizeof page.why - 1, "rank {}: {}", rank, wrong);
+      _exit(wrong.empty() ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  ProcessesTime time;
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (status != 0 && time.why.empty()) time.why = fmt::format("a process ended with status {:#x}", status);
+  }
+  if (page.why[0] != 0) time.why = page.why;
+  time.us = page.us;
+  munmap(memory, sizeof(Page));
+  return time;
+}
+
+}  // namespace tutti::test

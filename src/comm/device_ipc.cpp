@@ -48,8 +48,8 @@ Result<std::unique_ptr<DeviceIpc>> DeviceIpc::open(std::shared_ptr<cuda::Device>
                                                    int rank) {
   TUTTI_TRY_ASSIGN(auto segment, DeviceSegment::open(device, control, rank));
   std::unique_ptr<DeviceIpc> made(new DeviceIpc(std::move(device), std::move(segment)));
-  TUTTI_TRY_ASSIGN(made->last_, cuda::Event::create(made->device_));
-  TUTTI_TRY_ASSIGN(made->last_eager_, cuda::Event::create(made->device_));
+  TUTTI_TRY_ASSIGN(made->eager_.event, cuda::Event::create(made->device_));
+  TUTTI_TRY_ASSIGN(made->captured_.event, cuda::Event::create(made->device_));
   return made;
 }
 
@@ -72,8 +72,8 @@ Status DeviceIpc::start(Communicator& communicator) {
 void DeviceIpc::finish() {
   executor::Backoff backoff(true);
   std::optional<std::chrono::steady_clock::time_point> failed_at;
-  while (has_eager_) {
-    const Result<bool> done = last_eager_.is_complete();
+  while (eager_.is_there) {
+    const Result<bool> done = eager_.event.is_complete();
     if (!done.ok() || done.value()) return;
     if (!failed_at && comm_->failed()) failed_at = std::chrono::steady_clock::now();
     if (failed_at && std::chrono::steady_clock::now() - *failed_at > std::chrono::duration<double>(kAbortGraceS))
@@ -112,19 +112,18 @@ Status DeviceIpc::put(const CallArgs& args) {
 }
 
 Status DeviceIpc::follow_last(cuda::StreamHandle stream, std::uint64_t capture) {
-  // What is captured and what is not has no order but that of the program's launches.
-  if (!has_last_ || stream == last_stream_ || capture != last_capture_) return {};
-  return last_.hold(*device_, stream);
+  // What is captured and what is not have no order but that in which the program launches its graphs.
+  const Last& before = last(capture);
+  if (!before.is_there || stream == before.stream || capture != before.capture) return {};
+  return before.event.hold(*device_, stream);
 }
 
 Status DeviceIpc::end_call(cuda::StreamHandle stream, std::uint64_t capture) {
-  TUTTI_TRY(last_.record(stream));
-  has_last_ = true;
-  last_stream_ = stream;
-  last_capture_ = capture;
-  if (capture != 0) return {};
-  TUTTI_TRY(last_eager_.record(stream));
-  has_eager_ = true;
+  Last& now = last(capture);
+  TUTTI_TRY(now.event.record(stream));
+  now.stream = stream;
+  now.capture = capture;
+  now.is_there = true;
   return {};
 }
 

@@ -82,12 +82,16 @@ class DeviceIpc {
   std::unique_ptr<DeviceWatch> watch_;
   std::uint32_t blocks_max_ = 1;  ///< of a launch
 
-  cuda::Event last_;        ///< behind the last call
-  cuda::Event last_eager_;  ///< behind the last one that was not captured
-  cuda::StreamHandle last_stream_ = nullptr;
-  std::uint64_t last_capture_ = 0;
-  bool has_last_ = false;
-  bool has_eager_ = false;
+  /// Behind the last call, of those that are captured and of those that are not.
+  struct Last {
+    cuda::Event event;
+    cuda::StreamHandle stream = nullptr;
+    std::uint64_t capture = 0;
+    bool is_there = false;
+  };
+  Last& last(std::uint64_t capture) { return capture == 0 ? eager_ : captured_; }
+  Last eager_;
+  Last captured_;
 };
 
 }  // namespace tutti::comm

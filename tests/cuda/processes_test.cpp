@@ -246,6 +246,20 @@ TEST_CASE("processes: a graph is replayed, with eager calls between", "[device][
         "replayed", a.read(), [&](std::size_t) { return 64; }, count));
     gpu.destroy(executable);
     gpu.destroy(graph);
+    // A call that is captured does not part two that are not, on streams of their own.
+    CUstream third = gpu.make_stream();
+    const OnGpu<std::int32_t> b(Values(count, 1));
+    CREW_TRY(fine(ncclAllReduce(b.data(), b.data(), count, ncclInt32, ncclSum, rank.comm, rank.stream), "first"));
+    CUstream captured = gpu.make_stream();
+    gpu.begin_capture(captured);
+    CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 5, ncclInt32, ncclSum, rank.comm, captured), "captured"));
+    gpu.destroy(gpu.end_capture(captured));
+    CREW_TRY(fine(ncclAllReduce(b.data(), b.data(), count, ncclInt32, ncclSum, rank.comm, third), "second"));
+    gpu.wait(third);
+    CREW_TRY(differs(
+        "in order", b.read(), [&](std::size_t) { return 4; }, count));
+    gpu.destroy(third);
+    gpu.destroy(captured);
     return rank.close();
   }));
 }

@@ -32,7 +32,7 @@ Status register_buffer(ncclComm_t comm, void* buffer, std::size_t size, void** h
 }
 
 Status register_window(ncclComm_t comm, void* buffer, std::size_t size, ncclWindow_t* window, int flags) {
-  TUTTI_TRY(checked_communicator(comm));
+  TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
   TUTTI_TRY(checked_pointer(window, "win"));
   *window = nullptr;
   TUTTI_TRY(check_buffer(buffer, size));
@@ -44,15 +44,18 @@ Status register_window(ncclComm_t comm, void* buffer, std::size_t size, ncclWind
         Code::kInvalidArgument,
         fmt::format("buff {} is not a multiple of {} (NCCL_WIN_REQUIRED_ALIGNMENT); ncclMemAlloc gives memory that is",
                     fmt::ptr(buffer), NCCL_WIN_REQUIRED_ALIGNMENT));
+  if (flags == NCCL_WIN_COLL_SYMMETRIC) TUTTI_TRY(comm::add_window(*communicator, buffer, size));
   *window = static_cast<ncclWindow_t>(Registrations::process().add({RegistrationKind::kWindow, comm, buffer, size}));
   return {};
 }
 
 Status deregister(RegistrationKind kind, ncclComm_t comm, const void* handle) {
-  TUTTI_TRY(checked_communicator(comm));
+  TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
   // A window that was not needed is NULL in NCCL, and goes back as such.
   if (!handle && kind == RegistrationKind::kWindow) return {};
-  return Registrations::process().remove(kind, comm, handle);
+  TUTTI_TRY_ASSIGN(const void* const address, Registrations::process().remove(kind, comm, handle));
+  if (kind == RegistrationKind::kWindow) comm::remove_window(*communicator, address);
+  return {};
 }
 
 }  // namespace

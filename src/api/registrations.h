@@ -26,8 +26,8 @@ class Registrations {
   static Registrations& process();
 
   void* add(const Entry& entry);
-  /// InvalidArgument: no handle of that kind, one of another communicator, or removed already.
-  Status remove(RegistrationKind kind, const void* communicator, const void* handle);
+  /// Where the memory begins. InvalidArgument: no handle of that kind, one of another communicator, or removed already.
+  Result<const void*> remove(RegistrationKind kind, const void* communicator, const void* handle);
   /// The communicator has ended: its handles are stale.
   void drop(const void* communicator);
 

@@ -8,9 +8,18 @@ namespace tutti::comm {
 
 /// What a rank has called, for messages of ranks that find that theirs differ. Written word by word, while others may read.
 struct DeviceCallNote {
-  std::uint64_t what = 0;  ///< fingerprint << 32 | scaled << 24 | operation << 16 | data type << 8 | collective
+  std::uint64_t what =
+      0;  ///< fingerprint << 32 | in windows << 25 | scaled << 24 | operation << 16 | data type << 8 | collective
   std::uint64_t root = 0;
   std::uint64_t count = 0;
+};
+
+/// A window of the rank's (device_windows.h).
+struct DeviceWindow {
+  std::uint64_t allocation = 0;  ///< where it begins at that rank
+  std::uint8_t handle[64] = {};
+  std::uint64_t exported = 0;  ///< 1: handle counts
+  std::uint64_t number = 0;    ///< of the rank's windows, from 1; written last
 };
 
 /// Whether the rank has mapped all the others' segments.
@@ -28,12 +37,14 @@ struct DeviceCard {
   std::uint32_t resident_blocks = 0;
   DeviceLink link = DeviceLink::kUnknown;
   std::uint32_t reserved = 0;
-  char why[232] = {};        ///< what a link or an export has failed of
+  char why[232] = {};      ///< what a link or an export has failed of
   std::uint64_t maps = 0;  ///< 1: the rank has others' segments mapped, or is about to
   // While the communicator works, of ranks in several processes:
   static constexpr std::size_t kNotes = 8;
   std::uint64_t calls = 0;  ///< eager ones so far; written last
   DeviceCallNote notes[kNotes];
+  static constexpr std::size_t kWindows = 8;
+  DeviceWindow windows[kWindows];
 };
 
 }  // namespace tutti::comm

@@ -65,6 +65,7 @@ Status DeviceIpc::link(const Membership& members, int rank) {
 
 Status DeviceIpc::start(Communicator& communicator) {
   comm_ = &communicator;
+  windows_ = std::make_unique<DeviceWindows>(communicator, *segment_, *device_);
   TUTTI_TRY_ASSIGN(watch_, DeviceWatch::start(communicator, *segment_, bells_.get()));
   return {};
 }
@@ -106,8 +107,15 @@ Status DeviceIpc::enqueue(std::span<const CallArgs> calls) {
 Status DeviceIpc::put(const CallArgs& args) {
   TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*device_, args.stream));
   TUTTI_TRY(follow_last(args.stream, capture.id));
-  watch_->note(signature_of(args), capture.id == 0);
-  TUTTI_TRY(put_pieces(args));
+  TUTTI_TRY_ASSIGN(const std::optional<Places> places, find_windows(args));
+  const Signature signature = signature_of(args);
+  watch_->note(signature, places.has_value(), capture.id == 0);
+  if (places) {
+    const std::uint64_t bytes = args.count * size_of(args.type);
+    TUTTI_TRY(put_launches(args, *places, args.count, bytes, DeviceWatch::fingerprint_of(signature, true)));
+  } else {
+    TUTTI_TRY(put_pieces(args));
+  }
   return end_call(args.stream, capture.id);
 }
 
@@ -160,40 +168,63 @@ Status DeviceIpc::put_pieces(const CallArgs& args) {
 }
 
 Status DeviceIpc::put_piece(const CallArgs& args, const Staging& staging, const Piece& piece) {
-  const auto rank = static_cast<std::size_t>(comm_->rank());
   const CallShape shape = shape_of(args, comm_->ranks(), comm_->rank());
   std::byte* const input = segment_->staging();
   std::byte* const output = segment_->staging() + staging.output_at;
+  Places places;
+  if (shape.input_bytes != 0) {
+    places.input = input;
+    places.announced.input = segment_->reference_to(input);
+  }
+  if (shape.output_bytes != 0) {
+    places.output = output;
+    places.announced.output = segment_->reference_to(output);
+  }
+  TUTTI_TRY(copy_blocks(args, piece, shape.input_bytes, true, input));
+  TUTTI_TRY(put_launches(args, places, piece.count, piece.count * size_of(args.type) * staging.blocks,
+                         DeviceWatch::fingerprint_of(signature_of(args), false)));
+  return copy_blocks(args, piece, shape.output_bytes, false, output);
+}
+
+Result<std::optional<DeviceIpc::Places>> DeviceIpc::find_windows(const CallArgs& args) {
+  std::optional<Places> none;
+  // All ranks must come to the same: those that have no buffer in a rooted call would not.
+  if (is_rooted(args.collective) || args.count == 0) return none;
+  // The only one that is not right in place.
+  if (args.collective == Collective::kAllToAll && args.send == args.receive) return none;
+  const CallShape shape = shape_of(args, comm_->ranks(), comm_->rank());
+  TUTTI_TRY_ASSIGN(const auto input, windows_->find(args.send, shape.input_bytes));
+  if (!input) return none;
+  TUTTI_TRY_ASSIGN(const auto output, windows_->find(args.receive, shape.output_bytes));
+  if (!output) return none;
+  Places places{args.send, args.receive, {}};
+  places.announced.input = *input;
+  places.announced.output = *output;
+  return std::optional(places);
+}
+
+Status DeviceIpc::put_launches(const CallArgs& args, const Places& places, std::uint64_t count, std::uint64_t bytes,
+                               std::uint32_t fingerprint) {
+  const auto rank = static_cast<std::size_t>(comm_->rank());
   cuda::FoldLaunch launch;
   launch.home = segment_->home();
   launch.call_count = 1;
-  launch.announced.fingerprint = signature_of(args).fingerprint();
+  launch.announced.own = places.announced;
+  launch.announced.fingerprint = fingerprint;
   launch.factors[rank] = {args.scale, args.scale_is_address};
   cuda::FoldCall& call = launch.calls[0];
   CallArgs part = args;
-  part.count = piece.count;
+  part.count = count;
   describe(call, part, static_cast<std::uint32_t>(comm_->ranks()));
-  if (shape.input_bytes != 0) {
-    call.inputs[rank] = input;
-    launch.announced.own.input = segment_->reference_to(input);
-  }
-  if (shape.output_bytes != 0) {
-    call.outputs[rank] = output;
-    launch.announced.own.output = segment_->reference_to(output);
-  }
+  call.inputs[rank] = places.input;
+  call.outputs[rank] = places.output;
   constexpr std::uint64_t kBlockBytes = std::uint64_t{cuda::kThreads} * 16;
-  const std::uint64_t bytes = piece.count * size_of(args.type) * staging.blocks;
   const auto blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes / kBlockBytes, 1, blocks_max_));
-  TUTTI_TRY(copy_blocks(args, piece, shape.input_bytes, true, input));
-  if (bells_) {
-    TUTTI_TRY(this->launch(args, launch, cuda::FoldStage::kAnnounce, 1));
-    TUTTI_TRY(bells_->meet(DeviceBells::Point::kOpen, args.stream));
-    TUTTI_TRY(this->launch(args, launch, cuda::FoldStage::kPart, blocks));
-    TUTTI_TRY(bells_->meet(DeviceBells::Point::kClose, args.stream));
-  } else {
-    TUTTI_TRY(this->launch(args, launch, cuda::FoldStage::kWhole, blocks));
-  }
-  return copy_blocks(args, piece, shape.output_bytes, false, output);
+  if (!bells_) return this->launch(args, launch, cuda::FoldStage::kWhole, blocks);
+  TUTTI_TRY(this->launch(args, launch, cuda::FoldStage::kAnnounce, 1));
+  TUTTI_TRY(bells_->meet(DeviceBells::Point::kOpen, args.stream));
+  TUTTI_TRY(this->launch(args, launch, cuda::FoldStage::kPart, blocks));
+  return bells_->meet(DeviceBells::Point::kClose, args.stream);
 }
 
 Status DeviceIpc::copy_blocks(const CallArgs& args, const Piece& piece, std::size_t bytes, bool in, std::byte* staged) {

@@ -11,6 +11,8 @@
 //                                                         meeting
 //   own staging -> output       a copy                    own staging -> output
 //
+// A call whose buffers are in windows of all ranks (device_windows.h) is one piece, in place, without copies.
+//
 //  I1. A piece's kernel, or the second meeting, ends when all ranks are through with it: so the copies of the next piece, and of the next call, find the staging
 //      free, and what the peers have written there is complete.
 //  I2. A rank's launches run one after the other, whatever their streams: events order a call behind the last one. Sequence numbers
@@ -22,6 +24,7 @@
 #include "comm/device_bells.h"
 #include "comm/device_segment.h"
 #include "comm/device_watch.h"
+#include "comm/device_windows.h"
 #include "cuda/device.h"
 
 #include <cstdint>
@@ -45,6 +48,8 @@ class DeviceIpc {
   /// When all ranks have linked.
   Status start(Communicator& communicator);
 
+  DeviceWindows& windows() { return *windows_; }
+
   /// Puts the calls on their streams, in order, and waits for nobody. By whoever has the communicator's turn, in the caller's thread.
   /// kInvalidUsage: a send or a receive; nothing is on the streams then. After any other failure the communicator has failed too.
   Status enqueue(std::span<const CallArgs> calls);
@@ -62,12 +67,22 @@ class DeviceIpc {
     std::uint64_t first = 0;  ///< element of each block
     std::uint64_t count = 0;
   };
+  /// A rank's buffers as its kernel and the others' see them.
+  struct Places {
+    const void* input = nullptr;
+    void* output = nullptr;
+    protocol::BufferReferences announced{};
+  };
   static Staging staging_of(Collective collective, std::uint64_t ranks);
 
   DeviceIpc(std::shared_ptr<cuda::Device> device, std::unique_ptr<DeviceSegment> segment)
       : device_(std::move(device)), segment_(std::move(segment)) {}
   Status put(const CallArgs& args);
   Status put_pieces(const CallArgs& args);
+  /// Nothing if the call's buffers are not in windows.
+  Result<std::optional<Places>> find_windows(const CallArgs& args);
+  Status put_launches(const CallArgs& args, const Places& places, std::uint64_t count, std::uint64_t bytes,
+                      std::uint32_t fingerprint);
   Status put_piece(const CallArgs& args, const Staging& staging, const Piece& piece);
   /// Between blocks of a buffer, `count` elements apart, and those of a piece, which lie one behind the other.
   Status copy_blocks(const CallArgs& args, const Piece& piece, std::size_t bytes, bool in, std::byte* staged);
@@ -79,6 +94,7 @@ class DeviceIpc {
   const std::unique_ptr<DeviceSegment> segment_;
   Communicator* comm_ = nullptr;
   std::unique_ptr<DeviceBells> bells_;  ///< where processes share a GPU
+  std::unique_ptr<DeviceWindows> windows_;
   std::unique_ptr<DeviceWatch> watch_;
   std::uint32_t blocks_max_ = 1;  ///< of a launch
 

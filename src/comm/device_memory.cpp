@@ -45,6 +45,18 @@ bool is_device_visible(const void* address) {
   return facts.ok() && facts.value().kind != cuda::MemoryKind::kPlainHost;
 }
 
+Status add_window(Communicator& communicator, const void* memory, std::size_t bytes) {
+  const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
+  return ipc ? ipc->windows().add(memory, bytes) : Status();
+}
+
+void remove_window(Communicator& communicator, const void* memory) {
+  const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
+  if (!ipc) return;
+  ipc->finish();
+  ipc->windows().remove(memory);
+}
+
 Result<void*> allocate_device_memory(std::size_t bytes) { return cuda::allocate_for_user(bytes); }
 Status free_device_memory(void* memory) { return cuda::free_for_user(memory); }
 bool is_device_allocation(const void* memory) { return cuda::is_for_user(memory); }

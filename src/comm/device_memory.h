@@ -26,6 +26,10 @@ Status check_memory(const Communicator& communicator, const void* address, const
 /// Whether kernels can load from there.
 bool is_device_visible(const void* address);
 
+/// A window of all ranks (NCCL_WIN_COLL_SYMMETRIC), and its end. Nothing to do on host memory, or where all ranks share a process.
+Status add_window(Communicator& communicator, const void* memory, std::size_t bytes);
+void remove_window(Communicator& communicator, const void* memory);
+
 /// ncclMemAlloc on a device, and its end.
 Result<void*> allocate_device_memory(std::size_t bytes);
 Status free_device_memory(void* memory);

@@ -22,7 +22,7 @@ DeviceSegment::Layout::Layout(std::uint32_t ranks) {
   state = 0;
   home = aligned(state + sizeof(cuda::RankState));
   bases = aligned(home + sizeof(cuda::RankHome));
-  board = aligned(bases + std::size_t{ranks} * (kMapping + 1) * sizeof(std::uint64_t));
+  board = aligned(bases + std::size_t{ranks} * kMappings * sizeof(std::uint64_t));
   closings = aligned(board + cuda::board_bytes(ranks));
   staging = aligned(closings + cuda::closing_bytes(ranks));
   end = staging + kStagingBytes;
@@ -126,11 +126,17 @@ Status DeviceSegment::link(const Reach& reach) {
     home.boards[r] = reinterpret_cast<protocol::AnnounceLine*>(base + layout_.board);
     home.closings[r] = reinterpret_cast<std::uint64_t*>(base + layout_.closings);
     home.mappings[r].bases = reinterpret_cast<const std::uint64_t*>(memory_.data() + layout_.bases) + bases.size();
-    home.mappings[r].count = kMapping + 1;
+    home.mappings[r].count = kMappings;
     bases.insert(bases.end(), {0, reinterpret_cast<std::uint64_t>(base)});
+    bases.insert(bases.end(), DeviceCard::kWindows, cuda::kNoMapping);
   }
   TUTTI_TRY(memory_.write(layout_.bases, bases.data(), bases.size() * sizeof(std::uint64_t)));
   return memory_.write(layout_.home, &home, sizeof home);
+}
+
+Status DeviceSegment::set_window(int peer, std::size_t place, std::uint64_t base) const {
+  const std::size_t number = static_cast<std::size_t>(peer) * kMappings + window_mapping(place);
+  return memory_.write(layout_.bases + number * sizeof base, &base, sizeof base);
 }
 
 void DeviceSegment::abort() const { executor::store_release(&words().abort, std::uint64_t{1}); }

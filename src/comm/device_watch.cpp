@@ -9,11 +9,11 @@ namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(2);
 
-DeviceCallNote note_of(const Signature& s) {
+DeviceCallNote note_of(const Signature& s, bool in_windows) {
   DeviceCallNote note;
-  note.what = std::uint64_t{s.fingerprint()} << 32 | std::uint64_t{s.scaled} << 24 |
-              static_cast<std::uint64_t>(s.op) << 16 | static_cast<std::uint64_t>(s.type) << 8 |
-              static_cast<std::uint64_t>(s.collective);
+  note.what = std::uint64_t{DeviceWatch::fingerprint_of(s, in_windows)} << 32 | std::uint64_t{in_windows} << 25 |
+              std::uint64_t{s.scaled} << 24 | static_cast<std::uint64_t>(s.op) << 16 |
+              static_cast<std::uint64_t>(s.type) << 8 | static_cast<std::uint64_t>(s.collective);
   note.root = static_cast<std::uint64_t>(s.root);
   note.count = s.count;
   return note;
@@ -28,10 +28,12 @@ std::string find_call(const DeviceCard& card, std::uint64_t fingerprint) {
     s.collective = static_cast<Collective>(what & 0xff);
     s.type = static_cast<DataType>(what >> 8 & 0xff);
     s.op = static_cast<ReduceOp>(what >> 16 & 0xff);
-    s.scaled = static_cast<std::uint8_t>(what >> 24 & 0xff);
+    s.scaled = static_cast<std::uint8_t>(what >> 24 & 1);
+    const bool in_windows = (what >> 25 & 1) != 0;
     s.root = static_cast<std::int32_t>(executor::load_acquire(&note.root));
     s.count = executor::load_acquire(&note.count);
-    if ((s.fingerprint() | 1) == fingerprint) return s.describe();  // it was not being overwritten
+    if ((DeviceWatch::fingerprint_of(s, in_windows) | 1) != fingerprint) continue;  // it is being overwritten
+    return s.describe() + (in_windows ? " in windows" : "");
   }
   return "another call";
 }
@@ -56,8 +58,8 @@ DeviceWatch::~DeviceWatch() {
   thread_.join();
 }
 
-void DeviceWatch::note(const Signature& signature, bool eager) {
-  const DeviceCallNote note = note_of(signature);
+void DeviceWatch::note(const Signature& signature, bool in_windows, bool eager) {
+  const DeviceCallNote note = note_of(signature, in_windows);
   DeviceCallNote& place = card_.notes[card_.calls % DeviceCard::kNotes];
   executor::store_release(&place.what, note.what);
   executor::store_release(&place.root, note.root);

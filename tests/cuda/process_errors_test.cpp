@@ -1,0 +1,136 @@
+// What goes wrong among ranks that are processes: everybody hears of it, and nobody waits for ever.
+#include "process_ranks.h"
+
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <csignal>
+
+#include <unistd.h>
+
+namespace tutti::test {
+namespace {
+
+/// Asks until the communicator has failed so.
+std::string fails(ncclComm_t comm, ncclResult_t wanted, const std::vector<std::string>& parts) {
+  ncclResult_t state = ncclSuccess;
+  for (const double end = crew::now_s() + 10; crew::now_s() < end && state == ncclSuccess; usleep(1000)) {
+    CREW_TRY(fine(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError"));
+  }
+  return refused(state, wanted, parts, comm);
+}
+
+}  // namespace
+
+TEST_CASE("processes: calls that differ are found by the kernels, and named", "[device][processes]") {
+  const int devices = GENERATE(1, 4);
+  crew::check(crew::run(3, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const OnGpu<std::int32_t> a(values(m.rank, 100));
+    CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "alike"));
+    CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), m.rank == 1 ? 7 : 5, ncclInt32, ncclSum, rank.comm, rank.stream),
+                  "unlike"));
+    Gpu::get().wait(rank.stream);  // the kernel gives up
+    CREW_TRY(fails(rank.comm, ncclInvalidUsage, {"count 7 int32 sum on rank 1", "count 5 int32 sum on rank"}));
+    CREW_TRY(refused(ncclAllReduce(a.data(), a.data(), 5, ncclInt32, ncclSum, rank.comm, rank.stream), ncclInvalidUsage,
+                     {"count 7 int32 sum on rank 1"}));
+    Gpu::get().destroy(rank.stream);
+    CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    return "";
+  }));
+}
+
+TEST_CASE("processes: a rank that is killed ends the others' kernels", "[device][processes]") {
+  const int devices = GENERATE(1, 4);
+  auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
+  const auto endings = crew::run(3, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const OnGpu<std::int32_t> a(values(m.rank, 100));
+    CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "all"));
+    Gpu::get().wait(rank.stream);
+    while (m.rank == 1 && *called < 2) usleep(200);
+    if (m.rank == 1) raise(SIGKILL);
+    CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "without one"));
+    ++*called;
+    Gpu::get().wait(rank.stream);
+    CREW_TRY(fails(rank.comm, ncclRemoteError, {"rank 1", "ended without leaving"}));
+    Gpu::get().destroy(rank.stream);
+    return fine(ncclCommDestroy(rank.comm), "ncclCommDestroy");
+  });
+  crew::check(endings, {1});
+}
+
+TEST_CASE("processes: an abort ends all ranks' kernels", "[device][processes]") {
+  const int devices = GENERATE(1, 4);
+  auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const OnGpu<std::int32_t> a(values(m.rank, 100));
+    if (m.rank == 0) {
+      CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "alone"));
+      *called = 1;
+      Gpu::get().wait(rank.stream);
+      CREW_TRY(fails(rank.comm, ncclRemoteError, {"rank 1 called ncclCommAbort"}));
+    }
+    while (*called == 0) usleep(200);
+    CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    Gpu::get().destroy(rank.stream);
+    return "";
+  }));
+}
+
+TEST_CASE("processes: a rank that left, or does not come, is not waited for", "[device][processes]") {
+  const int devices = GENERATE(1, 4);
+  const bool leaves = GENERATE(true, false);
+  auto* const over = static_cast<std::atomic<int>*>(crew::shared_page());
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    setenv("TUTTI_TIMEOUT_S", leaves ? "20" : "3", 1);
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const OnGpu<std::int32_t> a(values(m.rank, 100));
+    CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "all"));
+    Gpu::get().wait(rank.stream);
+    if (m.rank == 1 && leaves) return rank.close();
+    if (m.rank == 1) {
+      while (*over == 0) usleep(1000);
+      return fine(ncclCommAbort(rank.comm), "ncclCommAbort");
+    }
+    CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 7, ncclInt32, ncclSum, rank.comm, rank.stream), "alone"));
+    CREW_TRY(fails(rank.comm, ncclRemoteError,
+                   {"all_reduce count 7 int32 sum", leaves ? "rank 1 has left" : "TUTTI_TIMEOUT_S"}));
+    *over = 1;
+    return rank.close();
+  }));
+}
+
+TEST_CASE("processes: what is not supported says so, and the communicator goes on", "[device][processes]") {
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open());
+    const OnGpu<std::int32_t> a(values(m.rank, 100));
+    const ncclResult_t sent = m.rank == 0 ? ncclSend(a.data(), 5, ncclInt32, 1, rank.comm, rank.stream)
+                                          : ncclRecv(a.data(), 5, ncclInt32, 0, rank.comm, rank.stream);
+    CREW_TRY(refused(sent, ncclInvalidUsage, {"not supported yet", "several processes"}));
+    CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "afterwards"));
+    Gpu::get().wait(rank.stream);
+    CREW_TRY(differs(
+        "afterwards", a.read(), [&](std::size_t i) { return sum(2, i); }, 100));
+    return rank.close();
+  }));
+}
+
+TEST_CASE("processes: NCCL_P2P_DISABLE refuses, on every rank", "[device][processes]") {
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    setenv("NCCL_P2P_DISABLE", "1", 1);
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    setenv("TUTTI_DEVICE", "cuda", 1);
+    if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
+    ncclComm_t comm = nullptr;
+    return refused(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), ncclInvalidUsage, {"NCCL_P2P_DISABLE=1"});
+  }));
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,74 @@
+// What the tests of ranks that are processes have in common.
+#pragma once
+
+#include "comm/crew.h"
+#include "gpu.h"
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tutti::test {
+
+using crew::fine;
+using crew::Member;
+using crew::refused;
+
+using Values = std::vector<std::int32_t>;
+inline constexpr std::int32_t kPoison = -77;
+
+inline std::int32_t value(int rank, std::size_t i) {
+  return 1000 * (rank + 1) + static_cast<std::int32_t>(i * 7 % 911);
+}
+inline Values values(int rank, std::size_t count) {
+  Values all(count);
+  for (std::size_t i = 0; i < count; ++i) all[i] = value(rank, i);
+  return all;
+}
+inline std::int32_t sum(int ranks, std::size_t i) {
+  std::int32_t total = 0;
+  for (int r = 0; r < ranks; ++r) total += value(r, i);
+  return total;
+}
+
+/// What one process has: its rank, its device, a stream.
+struct Rank {
+  const Member& m;
+  ncclComm_t comm = nullptr;
+  CUstream stream = nullptr;
+
+  explicit Rank(const Member& member) : m(member) {}
+  /// `devices`: the ranks are on so many, if there are, by turns. On one their streams meet, on several the kernels do.
+  std::string open(int devices = 1, int id = 0) {
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    setenv("TUTTI_DEVICE", "cuda", 1);
+    if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
+    Gpu::get().use(m.rank % std::min(devices, Gpu::get().devices()));
+    stream = Gpu::get().make_stream();
+    return fine(ncclCommInitRank(&comm, m.ranks, m.ids[id], m.rank), "ncclCommInitRank");
+  }
+  std::string close() {
+    Gpu::get().destroy(stream);
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }
+};
+
+inline std::string differs(const char* what, const Values& found,
+                           const std::function<std::int32_t(std::size_t)>& wanted, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (found[i] != wanted(i)) {
+      return std::string(what) + ": element " + std::to_string(i) + " of " + std::to_string(count) + " is " +
+             std::to_string(found[i]) + ", not " + std::to_string(wanted(i));
+    }
+  }
+  for (std::size_t i = count; i < found.size(); ++i) {
+    if (found[i] != kPoison) return std::string(what) + ": element " + std::to_string(i) + " was written";
+  }
+  return "";
+}
+
+}  // namespace tutti::test

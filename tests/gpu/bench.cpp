@@ -184,11 +184,15 @@ double copy_gbps(std::size_t bytes, int repeats) {
 
 std::size_t large_bytes(const Options& o) { return o.smoke ? 1 << 16 : std::size_t{256} << 20; }
 
-/// By number of processes. They are forked from this one, which has not used CUDA yet.
-using ProcessesTimes = std::map<int, ProcessesTime>;
+/// By number of processes, without windows and with. They are forked from this one, which has not used CUDA yet.
+using ProcessesTimes = std::map<std::pair<int, bool>, ProcessesTime>;
 ProcessesTimes time_all_processes(const Options& o) {
   ProcessesTimes times;
-  for (const int ranks : {2, 4}) times[ranks] = time_processes(ranks, large_bytes(o), o.smoke ? 3 : 20);
+  for (const int ranks : {2, 4}) {
+    for (const bool windows : {false, true}) {
+      times[{ranks, windows}] = time_processes(ranks, large_bytes(o), o.smoke ? 3 : 20, windows);
+    }
+  }
   return times;
 }
 
@@ -208,8 +212,10 @@ void large(Report& report, const Options& o, const ProcessesTimes& times) {
                    2.0 * ranks * static_cast<double>(bytes) / us / 1000, copy, "GB/s", 0.85);
     }
   }
-  for (const auto& [ranks, time] : times) {
-    const std::string what = fmt::format("all-reduce, {} processes, float32, {} MiB", ranks, bytes >> 20);
+  for (const auto& [how, time] : times) {
+    const auto [ranks, windows] = how;
+    const std::string what =
+        fmt::format("all-reduce, {} processes, float32, {} MiB{}", ranks, bytes >> 20, windows ? ", windows" : "");
     if (time.why.empty()) {
       report.ratio(what, 2.0 * ranks * static_cast<double>(bytes) / time.us / 1000, copy, "GB/s", 0.60);
     } else {

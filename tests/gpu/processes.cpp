@@ -31,7 +31,7 @@ constexpr unsigned kLimitS = 120;
 std::string text_of(const char* what) { return fmt::format("{}: {}", what, ncclGetLastError(nullptr)); }
 
 /// What is wrong; empty: nothing.
-std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, Page& page) {
+std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, bool windows, Page& page) {
   using Clock = std::chrono::steady_clock;
   if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
   const Gpu& gpu = Gpu::get();
@@ -48,19 +48,27 @@ std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, Page& 
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i)
     values[i] = static_cast<float>((i * 31 + static_cast<std::size_t>(rank)) % 1024);
-  const OnGpu<float> in(values);
-  const OnGpu<float> out(std::vector<float>(count, -1.0f));
+  std::vector<void*> buffers(2);  // input and output
+  for (void*& buffer : buffers) {
+    if (ncclMemAlloc(&buffer, bytes) != ncclSuccess) return text_of("ncclMemAlloc");
+    ncclWindow_t window = nullptr;
+    if (windows && ncclCommWindowRegister(comm, buffer, bytes, &window, NCCL_WIN_COLL_SYMMETRIC) != ncclSuccess) {
+      return text_of("ncclCommWindowRegister");
+    }
+  }
+  gpu.copy(buffers[0], values.data(), bytes);
   CUstream stream = gpu.make_stream();
   std::vector<double> times;
   for (int i = -2; i < repeats; ++i) {
     const auto start = Clock::now();
-    if (ncclAllReduce(in.data(), out.data(), count, ncclFloat32, ncclSum, comm, stream) != ncclSuccess) {
+    if (ncclAllReduce(buffers[0], buffers[1], count, ncclFloat32, ncclSum, comm, stream) != ncclSuccess) {
       return text_of("ncclAllReduce");
     }
     gpu.wait(stream);
     if (i >= 0) times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
   }
-  const std::vector<float> found = out.read();
+  std::vector<float> found(count, -1.0f);
+  gpu.copy(found.data(), buffers[1], bytes);
   for (std::size_t i = 0; i < count; ++i) {
     float wanted = 0;
     for (int r = 0; r < ranks; ++r) wanted += static_cast<float>((i * 31 + static_cast<std::size_t>(r)) % 1024);
@@ -68,6 +76,7 @@ std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, Page& 
   }
   gpu.destroy(stream);
   if (ncclCommDestroy(comm) != ncclSuccess) return text_of("ncclCommDestroy");
+  for (void* buffer : buffers) (void)ncclMemFree(buffer);
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
   if (rank == 0) page.us = times[times.size() / 2];
   return "";
@@ -75,7 +84,7 @@ std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, Page& 
 
 }  // namespace
 
-ProcessesTime time_processes(int ranks, std::size_t bytes, int repeats) {
+ProcessesTime time_processes(int ranks, std::size_t bytes, int repeats, bool windows) {
   void* const memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return {0, "no memory to share"};
   Page& page = *static_cast<Page*>(memory);
@@ -84,7 +93,7 @@ ProcessesTime time_processes(int ranks, std::size_t bytes, int repeats) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(kLimitS);
-      const std::string wrong = run_rank(ranks, rank, bytes, repeats, page);
+      const std::string wrong = run_rank(ranks, rank, bytes, repeats, windows, page);
       if (!wrong.empty()) fmt::format_to_n(page.why, sizeof page.why - 1, "rank {}: {}", rank, wrong);
       _exit(wrong.empty() ? 0 : 1);
     }

@@ -25,7 +25,9 @@ DeviceSegment::Layout::Layout(std::uint32_t ranks) {
   board = aligned(bases + std::size_t{ranks} * kMappings * sizeof(std::uint64_t));
   closings = aligned(board + cuda::board_bytes(ranks));
   staging = aligned(closings + cuda::closing_bytes(ranks));
-  end = staging + kStagingBytes;
+  // CUDA shares whole blocks of 2 MiB, with whatever else lies in them.
+  constexpr std::size_t kBlock = std::size_t{2} << 20;
+  end = (staging + kStagingBytes + kBlock - 1) / kBlock * kBlock;
 }
 
 /// A segment whose rank has left: others may still write into it, and CUDA leaves undefined what frees memory before all who have

@@ -17,8 +17,8 @@ class Reach;
 
 class DeviceSegment {
  public:
-  /// Bytes of a rank's buffers that others see at once. With all the rest a rank takes less than 8 MiB of its device.
-  static constexpr std::size_t kStagingBytes = std::size_t{7} << 20;
+  /// Bytes of a rank's buffers that others see at once. With all the rest a segment has 6 MiB.
+  static constexpr std::size_t kStagingBytes = std::size_t{23} << 18;
   /// Number of a rank's own segment in PeerMappings; 0 is what all ranks have at the same address.
   static constexpr std::uint64_t kMapping = 1;
   static constexpr std::uint64_t window_mapping(std::size_t place) { return kMapping + 1 + place; }

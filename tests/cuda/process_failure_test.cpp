@@ -167,4 +167,37 @@ TEST_CASE("processes: every CUDA call fails once, and nothing is left", "[device
       60));
 }
 
+// A program should deregister first; a GPU need not take it well that it does not.
+TEST_CASE("processes: other memory at a window's address is none of it", "[device][processes][failure]") {
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    setenv("TUTTI_DEVICE", "cuda", 1);
+    if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
+    Gpu::get().use(0);
+    CUstream stream = Gpu::get().make_stream();
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    void* memory = nullptr;
+    ncclWindow_t window = nullptr;
+    CREW_TRY(fine(ncclMemAlloc(&memory, kCount * 4), "ncclMemAlloc"));
+    CREW_TRY(fine(ncclCommWindowRegister(comm, memory, kCount * 4, &window, NCCL_WIN_COLL_SYMMETRIC), "register"));
+    const void* const before = memory;
+    for (int round = 0; round < 2; ++round) {
+      const std::vector<std::int32_t> ones(kCount, 1);
+      Gpu::get().copy(memory, ones.data(), kCount * 4);
+      CREW_TRY(fine(ncclAllReduce(memory, memory, kCount, ncclInt32, ncclSum, comm, stream), "ncclAllReduce"));
+      Gpu::get().wait(stream);
+      std::vector<std::int32_t> found(kCount);
+      Gpu::get().copy(found.data(), memory, kCount * 4);
+      if (std::ranges::count(found, 2) != kCount) return "the sum differs in round " + std::to_string(round);
+      CREW_TRY(fine(ncclMemFree(memory), "ncclMemFree"));
+      CREW_TRY(fine(ncclMemAlloc(&memory, kCount * 4), "ncclMemAlloc"));
+      if (memory != before) return "the address did not come back, so this says nothing";
+    }
+    CREW_TRY(fine(ncclMemFree(memory), "ncclMemFree"));
+    Gpu::get().destroy(stream);
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
 }  // namespace tutti::test

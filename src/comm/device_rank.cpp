@@ -65,9 +65,10 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator)
   std::ranges::copy(facts.uuid, card.uuid);
   std::ranges::copy(facts.bus_id, card.bus_id);
   std::unique_ptr<DeviceRank> made(new DeviceRank(device));
-  if (communicator.members().reach.one_process() || config().p2p_disable) return made;
-  Result<std::unique_ptr<DeviceIpc>> shared =
-      DeviceIpc::open(std::move(device), communicator.members().control, communicator.rank());
+  const Membership& members = communicator.members();
+  const bool apart = !members.bridge && !members.reach.one_process();
+  if (!apart || config().p2p_disable || members.control.ranks() > static_cast<int>(cuda::kRanksMax)) return made;
+  Result<std::unique_ptr<DeviceIpc>> shared = DeviceIpc::open(std::move(device), members.control, communicator.rank());
   if (shared.ok()) {
     made->ipc_ = std::move(shared).value();
   } else {

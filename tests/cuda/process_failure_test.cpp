@@ -164,7 +164,7 @@ TEST_CASE("processes: every CUDA call fails once, and nothing is left", "[device
         if (!wrong.empty()) rounds->broken = 1;
         return wrong;
       },
-      60));
+      100));
 }
 
 // A program should deregister first; a GPU need not take it well that it does not.

@@ -3,13 +3,34 @@
 #include <algorithm>
 
 namespace fake_driver {
+namespace {
+
+using tutti::sim::Fiber;
+
+/// Fibers of launches that are over: their stacks are large. Under the world's lock, as all work is.
+std::vector<std::unique_ptr<Fiber>>& free_fibers() {
+  static auto* made = new std::vector<std::unique_ptr<Fiber>>;
+  return *made;
+}
+std::unique_ptr<Fiber> take_fiber() {
+  if (free_fibers().empty()) return std::make_unique<Fiber>();
+  std::unique_ptr<Fiber> fiber = std::move(free_fibers().back());
+  free_fibers().pop_back();
+  return fiber;
+}
+
+}  // namespace
 
 struct FakeBlock {
   struct Runner {
     Runner(FakeBlock& its_block, std::uint32_t index) : block(its_block), thread(its_block, index) {}
+    ~Runner() {
+      fiber->abandon();
+      free_fibers().push_back(std::move(fiber));
+    }
     FakeBlock& block;
     FakeThread thread;
-    tutti::sim::Fiber fiber;
+    std::unique_ptr<Fiber> fiber = take_fiber();
     bool at_barrier = false;
     bool vote = false;
   };
@@ -25,7 +46,7 @@ struct FakeBlock {
       : index(number), blocks(of), body(std::move(what)), shared(std::make_unique<std::byte[]>(shared_bytes + 1)) {
     for (std::uint32_t t = 0; t < kFakeThreads; ++t) {
       runners.push_back(std::make_unique<Runner>(*this, t));
-      runners.back()->fiber.start(
+      runners.back()->fiber->start(
           [](void* argument) {
             auto& self = *static_cast<Runner*>(argument);
             self.block.body(self.thread, self.block.shared.get());
@@ -34,17 +55,17 @@ struct FakeBlock {
     }
   }
   bool is_over() const {
-    return std::ranges::all_of(runners, [](const auto& runner) { return runner->fiber.ended(); });
+    return std::ranges::all_of(runners, [](const auto& runner) { return runner->fiber->ended(); });
   }
   /// True if anybody did more than look.
   bool run() {
     bool moved = false;
     for (const auto& runner : runners) {
-      if (runner->fiber.ended() || runner->at_barrier) continue;
-      runner->fiber.resume();
-      moved |= runner->fiber.ended() || runner->at_barrier;
+      if (runner->fiber->ended() || runner->at_barrier) continue;
+      runner->fiber->resume();
+      moved |= runner->fiber->ended() || runner->at_barrier;
     }
-    const auto waits = [](const auto& runner) { return runner->fiber.ended() || runner->at_barrier; };
+    const auto waits = [](const auto& runner) { return runner->fiber->ended() || runner->at_barrier; };
     if (is_over() || !std::ranges::all_of(runners, waits)) return moved;
     vote = std::ranges::any_of(runners, [](const auto& runner) { return runner->at_barrier && runner->vote; });
     for (const auto& runner : runners) runner->at_barrier = false;
@@ -58,10 +79,10 @@ bool FakeThread::any(bool mine) {
   FakeBlock::Runner& self = *block_.runners[index_];
   self.vote = mine;
   self.at_barrier = true;
-  self.fiber.suspend();
+  self.fiber->suspend();
   return block_.vote;
 }
-void FakeThread::pause() { block_.runners[index_]->fiber.suspend(); }
+void FakeThread::pause() { block_.runners[index_]->fiber->suspend(); }
 
 FakeGrid::FakeGrid(std::uint32_t blocks, std::size_t shared_bytes, Body body) {
   for (std::uint32_t b = 0; b < blocks; ++b) {
@@ -69,11 +90,7 @@ FakeGrid::FakeGrid(std::uint32_t blocks, std::size_t shared_bytes, Body body) {
   }
 }
 
-FakeGrid::~FakeGrid() {
-  for (const auto& block : blocks_) {
-    for (const auto& runner : block->runners) runner->fiber.abandon();
-  }
-}
+FakeGrid::~FakeGrid() = default;
 
 bool FakeGrid::advance() {
   bool moved = true;

@@ -30,8 +30,8 @@ Status DeviceMemory::write(std::size_t, const void*, std::size_t) const { return
 Status DeviceMemory::read(std::size_t, void*, std::size_t) const { return absent(); }
 PinnedMemory::~PinnedMemory() = default;
 Result<PinnedMemory> PinnedMemory::allocate(std::shared_ptr<Device>, std::size_t) { return absent(); }
-RegisteredMemory::~RegisteredMemory() = default;
-Result<RegisteredMemory> RegisteredMemory::of(std::shared_ptr<Device>, void*, std::size_t) { return absent(); }
+SharedWords::~SharedWords() = default;
+Result<SharedWords> SharedWords::of(std::shared_ptr<Device>, void*, std::size_t) { return absent(); }
 Status give_words(const Device&, std::span<const StreamWord>, StreamHandle) { return absent(); }
 Event::~Event() = default;
 Result<Event> Event::create(std::shared_ptr<Device>) { return absent(); }

@@ -132,22 +132,22 @@ class PinnedMemory {
 };
 
 /// Host memory of the program's, shared with other processes perhaps, that streams of this process's devices write and look at.
-class RegisteredMemory {
+class SharedWords {
  public:
-  RegisteredMemory() = default;
-  RegisteredMemory(RegisteredMemory&& other) noexcept { swap(other); }
-  RegisteredMemory& operator=(RegisteredMemory&& other) noexcept {
+  SharedWords() = default;
+  SharedWords(SharedWords&& other) noexcept { swap(other); }
+  SharedWords& operator=(SharedWords&& other) noexcept {
     swap(other);
     return *this;
   }
-  ~RegisteredMemory();
+  ~SharedWords();
   /// Whole pages, which outlive it. Others in this process may name the same ones.
-  static Result<RegisteredMemory> of(std::shared_ptr<Device> device, void* memory, std::size_t bytes);
+  static Result<SharedWords> of(std::shared_ptr<Device> device, void* memory, std::size_t bytes);
   /// Where the device reaches it.
   std::uint64_t address() const { return address_; }
 
  private:
-  void swap(RegisteredMemory& other) noexcept {
+  void swap(SharedWords& other) noexcept {
     std::swap(device_, other.device_);
     std::swap(memory_, other.memory_);
     std::swap(address_, other.address_);
@@ -157,7 +157,7 @@ class RegisteredMemory {
   std::uint64_t address_ = 0;
 };
 
-/// A store or a wait of a stream, at an address of RegisteredMemory. A store comes behind all memory accesses that the stream was given
+/// A store or a wait of a stream, at an address of SharedWords. A store comes behind all memory accesses that the stream was given
 /// before; a wait is over when the word is `value` (or up to 2^31 more), and uses nothing of the GPU meanwhile.
 struct StreamWord {
   bool waits = false;

@@ -8,7 +8,7 @@ namespace tutti::comm {
 Result<std::unique_ptr<DeviceBells>> DeviceBells::open(std::shared_ptr<cuda::Device> device, std::span<std::byte> words,
                                                        int ranks, int rank) {
   std::unique_ptr<DeviceBells> made(new DeviceBells(device, words, ranks, rank));
-  TUTTI_TRY_ASSIGN(made->registered_, cuda::RegisteredMemory::of(device, words.data(), words.size()));
+  TUTTI_TRY_ASSIGN(made->registered_, cuda::SharedWords::of(device, words.data(), words.size()));
   return made;
 }
 

@@ -53,7 +53,7 @@ class DeviceBells {
   const std::span<std::byte> words_;
   const int ranks_;
   const int rank_;
-  cuda::RegisteredMemory registered_;
+  cuda::SharedWords registered_;
 };
 
 }  // namespace tutti::comm

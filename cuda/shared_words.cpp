@@ -20,10 +20,10 @@ Registered& registered() {
 
 }  // namespace
 
-Result<RegisteredMemory> RegisteredMemory::of(std::shared_ptr<Device> device, void* memory, std::size_t bytes) {
+Result<SharedWords> SharedWords::of(std::shared_ptr<Device> device, void* memory, std::size_t bytes) {
   const ContextScope scope(static_cast<CUcontext>(device->context()));
   TUTTI_TRY(scope.status());
-  RegisteredMemory made;
+  SharedWords made;
   {
     Registered& table = registered();
     const std::lock_guard lock(table.mutex);
@@ -40,7 +40,7 @@ Result<RegisteredMemory> RegisteredMemory::of(std::shared_ptr<Device> device, vo
   return made;
 }
 
-RegisteredMemory::~RegisteredMemory() {
+SharedWords::~SharedWords() {
   if (!memory_) return;
   Registered& table = registered();
   const std::lock_guard lock(table.mutex);

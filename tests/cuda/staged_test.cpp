@@ -1,74 +1,11 @@
 // Communicators on device memory whose ranks are processes: their data goes through host memory, in parts. On the fake driver, of which each
 // process has its own.
-#include "comm/crew.h"
-#include "gpu.h"
-
-#include <nccl.h>
-#include <tutti/tutti.h>
+#include "staged_rank.h"
 
 #include <catch2/catch.hpp>
 
-#include <csignal>
-#include <cstdlib>
-#include <functional>
-#include <memory>
-#include <string>
-#include <thread>
-#include <unistd.h>
-
 namespace tutti::test {
 namespace {
-
-using crew::fine;
-using crew::Member;
-using Ints = std::vector<std::int32_t>;
-using IntsOnGpu = OnGpu<std::int32_t>;
-
-constexpr std::int32_t kPoison = -77;
-constexpr std::size_t kPartBytes = 4096;  ///< so that small calls have several parts
-
-std::int32_t value(int rank, std::size_t i) { return 1000 * (rank + 1) + static_cast<std::int32_t>(i * 7 % 911); }
-Ints values(int rank, std::size_t count) {
-  Ints all(count);
-  for (std::size_t i = 0; i < count; ++i) all[i] = value(rank, i);
-  return all;
-}
-std::int32_t sum(int ranks, std::size_t i) {
-  std::int32_t total = 0;
-  for (int r = 0; r < ranks; ++r) total += value(r, i);
-  return total;
-}
-
-/// A rank: its communicator and a stream.
-struct Rank {
-  Member member;
-  ncclComm_t comm = nullptr;
-  CUstream stream = nullptr;
-
-  static std::string make(const Member& m, Rank& rank) {
-    setenv("TUTTI_STAGING_BYTES", std::to_string(kPartBytes).c_str(), 0);
-    if (std::string why = Gpu::why_not(); !why.empty()) return why;
-    rank.member = m;
-    rank.stream = Gpu::get().make_stream();
-    return fine(ncclCommInitRank(&rank.comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank");
-  }
-  std::string end() const {
-    CREW_TRY(fine(ncclCommDestroy(comm), "ncclCommDestroy"));
-    Gpu::get().wait(stream);
-    Gpu::get().destroy(stream);
-    return "";
-  }
-};
-
-/// "" or what is wrong where.
-std::string compare(const Ints& found, const std::function<std::int32_t(std::size_t)>& wanted, const std::string& what) {
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    if (found[i] == wanted(i)) continue;
-    return what + ": element " + std::to_string(i) + " of " + std::to_string(found.size()) + " is " +
-           std::to_string(found[i]) + " and should be " + std::to_string(wanted(i));
-  }
-  return "";
-}
 
 /// Every collective with `count` elements per block.
 std::string every_collective(const Rank& rank, std::size_t count) {
@@ -106,7 +43,8 @@ std::string every_collective(const Rank& rank, std::size_t count) {
                  [&](std::size_t i) { return me == root ? value(block(i), i % count) : kPoison; }));
   CREW_TRY(check("scatter", ncclScatter(in.data(), out.data(), count, i32, root, rank.comm, rank.stream),
                  [&](std::size_t i) { return i < count ? value(root, own + i) : kPoison; }));
-  return compare(in.read(), [&](std::size_t i) { return value(me, i); }, "an input");
+  return compare(
+      in.read(), [&](std::size_t i) { return value(me, i); }, "an input");
 }
 
 }  // namespace
@@ -121,7 +59,8 @@ TEST_CASE("staged: an all-reduce between processes", "[staged]") {
       const IntsOnGpu out(Ints(count, kPoison));
       CREW_TRY(fine(ncclAllReduce(in.data(), out.data(), count, ncclInt32, ncclSum, rank.comm, rank.stream), "sum"));
       Gpu::get().wait(rank.stream);
-      CREW_TRY(compare(out.read(), [&](std::size_t i) { return sum(m.ranks, i); }, "sum"));
+      CREW_TRY(compare(
+          out.read(), [&](std::size_t i) { return sum(m.ranks, i); }, "sum"));
     }
     return rank.end();
   }));
@@ -134,6 +73,61 @@ TEST_CASE("staged: every collective, in one part and in several", "[staged]") {
     for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{777}, std::size_t{2600}}) {
       CREW_TRY(every_collective(rank, count));
     }
+    return rank.end();
+  }));
+}
+
+TEST_CASE("staged: in place", "[staged]") {
+  crew::check(crew::run(3, [](const Member& m) -> std::string {
+    Rank rank;
+    CREW_TRY(Rank::make(m, rank));
+    constexpr std::size_t kCount = 1500;
+    const auto own = static_cast<std::size_t>(m.rank) * kCount;
+    const IntsOnGpu all(values(m.rank, 3 * kCount));
+    const auto block = [&](std::size_t i) { return static_cast<int>(i / kCount); };
+    CREW_TRY(
+        fine(ncclAllReduce(all.data(), all.data(), 3 * kCount, ncclInt32, ncclSum, rank.comm, rank.stream), "sum"));
+    Gpu::get().wait(rank.stream);
+    CREW_TRY(compare(
+        all.read(), [&](std::size_t i) { return sum(3, i); }, "all_reduce"));
+    all.write(values(m.rank, 3 * kCount));
+    CREW_TRY(fine(ncclAlltoAll(all.data(), all.data(), kCount, ncclInt32, rank.comm, rank.stream), "all_to_all"));
+    Gpu::get().wait(rank.stream);
+    CREW_TRY(compare(
+        all.read(), [&](std::size_t i) { return value(block(i), own + i % kCount); }, "all_to_all"));
+    all.write(values(m.rank, 3 * kCount));
+    CREW_TRY(fine(ncclReduceScatter(all.data(), all.data() + own, kCount, ncclInt32, ncclSum, rank.comm, rank.stream),
+                  "reduce_scatter"));
+    CREW_TRY(
+        fine(ncclAllGather(all.data() + own, all.data(), kCount, ncclInt32, rank.comm, rank.stream), "all_gather"));
+    Gpu::get().wait(rank.stream);
+    CREW_TRY(compare(
+        all.read(), [&](std::size_t i) { return sum(3, i); }, "reduce_scatter and all_gather"));
+    return rank.end();
+  }));
+}
+
+TEST_CASE("staged: other types, and a factor that lies on the GPU", "[staged]") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    Rank rank;
+    CREW_TRY(Rank::make(m, rank));
+    constexpr std::size_t kCount = 3001;
+    const OnGpu<std::uint8_t> bytes(std::vector<std::uint8_t>(kCount, static_cast<std::uint8_t>(m.rank + 3)));
+    const OnGpu<double> doubles(std::vector<double>(kCount, 0.25 * (m.rank + 1)));
+    const OnGpu<double> factor({0});
+    const std::vector<double> ten{10.0 + m.rank};
+    CREW_TRY(
+        fine(ncclAllReduce(bytes.data(), bytes.data(), kCount, ncclUint8, ncclMax, rank.comm, rank.stream), "max"));
+    ncclRedOp_t scaled = ncclSum;
+    CREW_TRY(fine(ncclRedOpCreatePreMulSum(&scaled, factor.data(), ncclFloat64, ncclScalarDevice, rank.comm), "op"));
+    // Written in the stream's order, after the operation was made.
+    Gpu::get().copy(factor.data(), ten.data(), sizeof(double), rank.stream);
+    CREW_TRY(fine(ncclAllReduce(doubles.data(), doubles.data(), kCount, ncclFloat64, scaled, rank.comm, rank.stream),
+                  "scaled"));
+    CREW_TRY(fine(ncclRedOpDestroy(scaled, rank.comm), "ncclRedOpDestroy"));
+    Gpu::get().wait(rank.stream);
+    if (bytes.read() != std::vector<std::uint8_t>(kCount, 4)) return "the greater byte is wrong";
+    if (doubles.read() != std::vector<double>(kCount, 0.25 * 10 + 0.5 * 11)) return "the scaled sum is wrong";
     return rank.end();
   }));
 }

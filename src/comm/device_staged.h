@@ -125,9 +125,11 @@ class StagedCalls {
   StagedCalls(const StagedCalls&) = delete;
   StagedCalls& operator=(const StagedCalls&) = delete;
 
-  Status begin();
-  /// Nothing is left to do; so it is where begin() has failed.
-  bool is_done() const { return is_done_ || !has_begun_; }
+  /// What keeps the calls from being made. Nothing has been done then.
+  Status check();
+  /// The calls have their place in the communicator's order from here on.
+  void begin();
+  bool is_done() const { return is_done_; }
   /// The next round; the failure of any step fails the communicator.
   Status step();
 

@@ -92,7 +92,9 @@ Status enqueue_staged(std::deque<StagedCalls> works) {
   const auto keep = [&](const Status& status) {
     if (first.ok() && !status.ok()) first = status;
   };
-  for (StagedCalls& one : works) keep(one.begin());
+  for (StagedCalls& one : works) keep(one.check());
+  if (!first.ok()) return first;
+  for (StagedCalls& one : works) one.begin();
   for (bool busy = true; busy;) {
     busy = false;
     for (StagedCalls& one : works) {

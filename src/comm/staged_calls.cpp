@@ -39,13 +39,15 @@ StagedCalls::~StagedCalls() {
   }
 }
 
-Status StagedCalls::begin() {
+Status StagedCalls::check() {
   if (comm_.failed()) return comm_.failure();
   TUTTI_TRY(check_captures());
-  TUTTI_TRY(rank_->start());
+  return rank_->start();
+}
+
+void StagedCalls::begin() {
   ticket_ = comm_.take_ticket();
   has_begun_ = true;
-  return {};
 }
 
 Status StagedCalls::check_captures() const {

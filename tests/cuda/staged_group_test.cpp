@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <unistd.h>
+#include <csignal>
 #include <thread>
 
 namespace tutti::test {
@@ -202,6 +204,31 @@ TEST_CASE("staged: ranks on several hosts", "[staged]") {
     return rank.end();
   }));
   unsetenv("TEST_RANKS_PER_HOST");
+}
+
+TEST_CASE("staged: a rank that is killed lets the others' streams go on", "[staged]") {
+  crew::check(
+      crew::run(3,
+                [](const Member& m) -> std::string {
+                  Rank rank;
+                  CREW_TRY(Rank::make(m, rank));
+                  const IntsOnGpu data(values(m.rank, 2500));
+                  CREW_TRY(fine(sum_up(rank, data.data(), data.data(), 2500), "the first"));
+                  Gpu::get().wait(rank.stream);
+                  if (m.rank == 1) raise(SIGKILL);
+                  const ncclResult_t second = sum_up(rank, data.data(), data.data(), 2500);
+                  if (second != ncclSuccess) CREW_TRY(crew::refused(second, ncclRemoteError, {"rank 1"}));
+                  Gpu::get().wait(rank.stream);
+                  ncclResult_t state = ncclSuccess;
+                  for (int tries = 0; tries < 5000 && state == ncclSuccess; ++tries, usleep(1000)) {
+                    CREW_TRY(fine(ncclCommGetAsyncError(rank.comm, &state), "ncclCommGetAsyncError"));
+                  }
+                  CREW_TRY(crew::refused(state, ncclRemoteError, {"rank 1"}, rank.comm));
+                  CREW_TRY(crew::refused(sum_up(rank, data.data(), data.data(), 1), ncclRemoteError, {"rank 1"}));
+                  CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+                  return "";
+                }),
+      {1});
 }
 
 }  // namespace tutti::test

@@ -56,5 +56,6 @@ RegisteredMemory::~RegisteredMemory() = default;
 Status copy_on_stream(const Device&, void*, const void*, std::size_t, StreamHandle) { return absent(); }
 Status write_word(const Device&, std::uint32_t*, std::uint32_t, StreamHandle) { return absent(); }
 Status wait_for_word(const Device&, const std::uint32_t*, std::uint32_t, StreamHandle) { return absent(); }
+Status call_host(const Device&, void (*)(void*), void*, StreamHandle) { return absent(); }
 
 }  // namespace tutti::cuda

@@ -52,4 +52,10 @@ Status wait_for_word(const Device& device, const std::uint32_t* word, std::uint3
   return driver().stream_wait_value(static_cast<CUstream>(stream), address(word), value, CU_STREAM_WAIT_VALUE_GEQ);
 }
 
+Status call_host(const Device& device, void (*function)(void*), void* data, StreamHandle stream) {
+  const ContextScope scope(context_of(device));
+  TUTTI_TRY(scope.status());
+  return driver().launch_host(static_cast<CUstream>(stream), function, data);
+}
+
 }  // namespace tutti::cuda

@@ -42,4 +42,8 @@ Status write_word(const Device& device, std::uint32_t* word, std::uint32_t value
 /// thread and no kernel waits.
 Status wait_for_word(const Device& device, const std::uint32_t* word, std::uint32_t value, StreamHandle stream);
 
+/// Calls function(data) in a thread of the driver's when the stream comes here, in a graph at each replay; what follows waits for its end. It
+/// must not call CUDA, nor wait for what another such function has to do.
+Status call_host(const Device& device, void (*function)(void*), void* data, StreamHandle stream);
+
 }  // namespace tutti::cuda

@@ -1,6 +1,6 @@
 // Calls on device memory, from the submitting thread's side: post, launch what is complete, wait for the others' threads.
 #include "comm/device_rank.h"
-#include "comm/device_staged.h"
+#include "comm/staged_calls.h"
 #include "executor/backoff.h"
 
 #include <deque>

@@ -1,5 +1,4 @@
-// Calls on their way through host memory, as the thread that makes them puts them on streams.
-#include "comm/device_staged.h"
+#include "comm/staged_calls.h"
 
 #include <algorithm>
 
@@ -25,7 +24,7 @@ std::byte* bytes_at(const void* buffer, std::size_t offset) {
 StagedCalls::StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::span<const CallArgs> calls)
     : comm_(communicator),
       rank_(std::move(rank)),
-      submitting_(rank_->submitting_),
+      submitting_(rank_->submitting()),
       rounds_(calls, comm_.ranks(), comm_.rank(), comm_.members().control.settings().staging_bytes) {
   for (const CallArgs& call : calls) {
     if (std::ranges::find(streams_, call.stream) == streams_.end()) streams_.push_back(call.stream);
@@ -33,38 +32,43 @@ StagedCalls::StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank>
 }
 
 StagedCalls::~StagedCalls() {
-  if (has_begun_ && !is_done_) [[unlikely]] {
-    comm_.fail(Code::kSystem, comm_.rank(), "a call broke off for want of memory");
-    end();
-  }
+  if (!has_begun_ || is_done_) return;
+  if (!captured_) comm_.fail(Code::kSystem, comm_.rank(), "a call broke off for want of memory");
+  end();
 }
 
 Status StagedCalls::check() {
   if (comm_.failed()) return comm_.failure();
-  TUTTI_TRY(check_captures());
+  TUTTI_TRY_ASSIGN(const cuda::Capture capture, find_capture());
+  if (capture.id != 0) {
+    TUTTI_TRY_ASSIGN(captured_, rank_->capture());
+    TUTTI_TRY(cuda::keep_for_graph(capture, captured_));
+  }
   return rank_->start();
 }
 
-void StagedCalls::begin() {
-  ticket_ = comm_.take_ticket();
-  has_begun_ = true;
+Result<cuda::Capture> StagedCalls::find_capture() const {
+  const cuda::Device& device = rank_->resources().device();
+  TUTTI_TRY_ASSIGN(const cuda::Capture first, cuda::capture_of(device, streams_[0]));
+  for (const cuda::StreamHandle stream : streams_) {
+    TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(device, stream));
+    if (capture.id == first.id) continue;
+    return error(Code::kInvalidUsage,
+                 "the streams of one group's calls are captured into different graphs, or some of them are not "
+                 "captured; capture them all into one (fork them from one stream by events)");
+  }
+  return first;
 }
 
-Status StagedCalls::check_captures() const {
-  for (const cuda::StreamHandle stream : streams_) {
-    TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*rank_->resources_.device, stream));
-    if (capture.id == 0) continue;
-    return error(Code::kInvalidUsage,
-                 "a stream of the call is captured into a graph, and the data of this communicator goes through host "
-                 "memory, which graphs cannot replay; make the call outside the capture");
-  }
-  return {};
+void StagedCalls::begin() {
+  has_begun_ = true;
+  if (!captured_) ticket_ = comm_.take_ticket();
 }
 
 Status StagedCalls::step() {
   Status status = advance();
   if (!status.ok()) {
-    comm_.fail(status.error().code, comm_.rank(), status.error().message);
+    if (!captured_) comm_.fail(status.error().code, comm_.rank(), status.error().message);
     end();
   }
   return status;
@@ -73,63 +77,55 @@ Status StagedCalls::step() {
 Status StagedCalls::advance() {
   if (!has_joined_) {
     has_joined_ = true;
-    return join_streams();
+    return resources().join(streams_);
   }
   if (!rounds_.is_done()) {
     const StagedRound round = rounds_.next();
-    while (given_.size() == StagedRank::kDepth || (round.waits && !given_.empty())) TUTTI_TRY(take());
+    while (given_.size() == StagedResources::kDepth || (round.waits && !given_.empty())) TUTTI_TRY(take());
     return give(round);
   }
   if (!given_.empty()) TUTTI_TRY(take());
   if (!given_.empty()) return {};
-  TUTTI_TRY(part_streams());
+  TUTTI_TRY(resources().part(streams_));
   is_done_ = true;
   return {};
 }
 
-/// The first stream waits for the others, and for the call before.
-Status StagedCalls::join_streams() {
-  StagedResources& resources = rank_->resources_;
-  if (!resources.outgrown.empty() && resources.are_through()) resources.outgrown.clear();
-  if (resources.is_used) TUTTI_TRY(resources.passed.hold(*resources.device, streams_[0]));
-  resources.is_used = true;
-  for (std::size_t i = 1; i < streams_.size(); ++i) {
-    TUTTI_TRY(resources.passed.record(streams_[i]));
-    TUTTI_TRY(resources.passed.hold(*resources.device, streams_[0]));
-  }
-  return {};
-}
-
-Status StagedCalls::part_streams() {
-  const StagedResources& resources = rank_->resources_;
-  TUTTI_TRY(resources.passed.record(streams_[0]));
-  for (std::size_t i = 1; i < streams_.size(); ++i) {
-    TUTTI_TRY(resources.passed.hold(*resources.device, streams_[i]));
-  }
-  return {};
-}
-
 Status StagedCalls::give(const StagedRound& round) {
-  Given given{.number = rank_->last_number_ + 1, .parts = round.parts};
-  TUTTI_TRY_ASSIGN(given.memory, rank_->place(given.number, round.bytes));
-  rank_->last_number_ = given.number;
-  StagedRank::Work work{.parts = round.parts, .number = given.number, .ticket = ticket_, .is_last = round.is_last};
-  for (StagedPart& part : work.parts) {
+  Given given{.number = 0, .parts = round.parts, .memory = nullptr};
+  TUTTI_TRY_ASSIGN(given.memory, resources().place(round.bytes));
+  given.number = resources().last_number();
+  std::vector<StagedPart> placed = round.parts;
+  for (StagedPart& part : placed) {
     if (part.input_blocks != 0) part.args.send = given.memory + part.input_at;
     if (part.output_blocks != 0) part.args.receive = given.memory + part.output_at;
     if (part.args.scale_is_address) part.args.scale = reinterpret_cast<std::uintptr_t>(given.memory + part.scale_at);
   }
-  rank_->post(std::move(work));
-  ticket_.reset();
-  posted_last_ = round.is_last;
+  if (captured_) {
+    captured_->rounds.push_back({captured_.get(), std::move(placed), given.number, round.is_last});
+  } else {
+    rank_->post({.parts = std::move(placed),
+                 .number = given.number,
+                 .ticket = ticket_,
+                 .done = resources().done(),
+                 .is_last = round.is_last});
+    ticket_.reset();
+    posted_last_ = round.is_last;
+  }
   TUTTI_TRY(copy_in(given));
-  TUTTI_TRY(cuda::write_word(*rank_->resources_.device, rank_->ready(), given.number, streams_[0]));
+  TUTTI_TRY(hand_over(given.number));
   given_.push_back(std::move(given));
   return {};
 }
 
+Status StagedCalls::hand_over(std::uint32_t number) const {
+  const StagedResources& with = resources();
+  if (captured_) return cuda::call_host(with.device(), CapturedCall::replay, &captured_->rounds.back(), streams_[0]);
+  return cuda::write_word(with.device(), with.ready(), number, streams_[0]);
+}
+
 Status StagedCalls::copy_in(const Given& given) const {
-  const cuda::Device& device = *rank_->resources_.device;
+  const cuda::Device& device = resources().device();
   for (const StagedPart& part : given.parts) {
     TUTTI_TRY(for_each_piece(part, part.input_blocks, [&](std::size_t from, std::size_t to, std::size_t bytes) {
       return cuda::copy_on_stream(device, given.memory + part.input_at + to, bytes_at(part.args.send, from), bytes,
@@ -145,8 +141,8 @@ Status StagedCalls::copy_in(const Given& given) const {
 Status StagedCalls::take() {
   const Given given = std::move(given_.front());
   given_.pop_front();
-  const cuda::Device& device = *rank_->resources_.device;
-  TUTTI_TRY(cuda::wait_for_word(device, rank_->done(), given.number, streams_[0]));
+  const cuda::Device& device = resources().device();
+  TUTTI_TRY(cuda::wait_for_word(device, resources().done(), given.number, streams_[0]));
   for (const StagedPart& part : given.parts) {
     TUTTI_TRY(for_each_piece(part, part.output_blocks, [&](std::size_t to, std::size_t from, std::size_t bytes) {
       return cuda::copy_on_stream(device, bytes_at(part.args.receive, to), given.memory + part.output_at + from, bytes,
@@ -159,10 +155,15 @@ Status StagedCalls::take() {
 /// After a failure: the thread lets everything through, also streams that wait already.
 void StagedCalls::end() {
   is_done_ = true;
-  if (!posted_last_) rank_->post({.parts = {}, .number = rank_->last_number_, .ticket = ticket_, .is_last = true});
-  // Once more: that it was this which failed is not the rule.
-  StagedResources& resources = rank_->resources_;
-  resources.is_lost = resources.is_used && !resources.passed.record(streams_[0]).ok();
+  if (captured_) return;
+  if (!posted_last_) {
+    rank_->post({.parts = {},
+                 .number = resources().last_number(),
+                 .ticket = ticket_,
+                 .done = resources().done(),
+                 .is_last = true});
+  }
+  resources().give_up(streams_[0]);
 }
 
 }  // namespace tutti::comm

@@ -1,4 +1,4 @@
-// Streams that wait for words in memory, and write them.
+// Streams that wait for words in memory, write them, and call functions of the host.
 #include "calls.h"
 
 #include <atomic>
@@ -61,6 +61,20 @@ CUresult stream_write_value(CUstream stream, CUdeviceptr address, cuuint32_t val
   });
 }
 
+/// The function finds the driver's lock taken: it may not wait for anybody who calls CUDA.
+CUresult launch_host(CUstream stream, CUhostFn function, void* data) {
+  FAKE_CALL("cuLaunchHostFunc");
+  Queue* const queue = queue_of(stream);
+  if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  work_by_itself();
+  return give(*queue, [function, data](const std::shared_ptr<GraphRun>&) -> Work {
+    return [function, data] {
+      function(data);
+      return true;
+    };
+  });
+}
+
 template <class Function>
 void* entry(Function* function) {
   return reinterpret_cast<void*>(function);
@@ -69,7 +83,9 @@ void* entry(Function* function) {
 }  // namespace
 
 std::vector<Entry> word_entries() {
-  return {{"cuStreamWaitValue32", entry(stream_wait_value)}, {"cuStreamWriteValue32", entry(stream_write_value)}};
+  return {{"cuStreamWaitValue32", entry(stream_wait_value)},
+          {"cuStreamWriteValue32", entry(stream_write_value)},
+          {"cuLaunchHostFunc", entry(launch_host)}};
 }
 
 }  // namespace fake_driver

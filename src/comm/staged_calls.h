@@ -1,0 +1,65 @@
+// Calls on their way through host memory, as the thread that makes them puts them on streams (device_staged.h has the whole).
+#pragma once
+
+#include "comm/device_staged.h"
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace tutti::comm {
+
+/// One communicator's calls of a group. Several go on by turns, a round each: then what one stream waits for is never behind another's wait,
+/// even if the same thread gives both, or ranks share a stream.
+class StagedCalls {
+ public:
+  /// Waits for other threads' calls of the communicator.
+  StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::span<const CallArgs> calls);
+  ~StagedCalls();
+  StagedCalls(const StagedCalls&) = delete;
+  StagedCalls& operator=(const StagedCalls&) = delete;
+
+  /// What keeps the calls from being made. Nothing has been done then.
+  Status check();
+  /// The calls have their place in the communicator's order from here on; those that are captured have none.
+  void begin();
+  bool is_done() const { return is_done_; }
+  /// The next round. The failure of any fails the communicator, as others wait for this rank then; of captured calls nobody does.
+  Status step();
+
+ private:
+  struct Given {
+    std::uint32_t number = 0;
+    std::vector<StagedPart> parts;
+    std::byte* memory = nullptr;
+  };
+
+  Result<cuda::Capture> find_capture() const;
+  StagedResources& resources() const { return captured_ ? captured_->resources : rank_->resources(); }
+  Status advance();
+  Status give(const StagedRound& round);
+  /// Tells the rank's thread, when the stream comes here, that the inputs are there.
+  Status hand_over(std::uint32_t number) const;
+  Status copy_in(const Given& given) const;
+  /// The stream waits for the oldest round that was given, and copies its outputs.
+  Status take();
+  void end();
+
+  Communicator& comm_;
+  const std::shared_ptr<StagedRank> rank_;
+  const std::unique_lock<std::mutex> submitting_;
+  std::vector<cuda::StreamHandle> streams_;  ///< that the calls name; everything goes on the first
+  std::shared_ptr<CapturedCall> captured_;   ///< nullptr: nothing is captured
+  StagedRounds rounds_;
+  std::deque<Given> given_;
+  std::optional<std::uint64_t> ticket_;  ///< until the first round has it
+  bool has_begun_ = false;
+  bool has_joined_ = false;
+  bool posted_last_ = false;
+  bool is_done_ = false;
+};
+
+}  // namespace tutti::comm

@@ -21,16 +21,16 @@ bool has_reached(std::uint32_t* word, std::uint32_t number) {
 
 }  // namespace
 
-void CapturedCall::replay(void* round) {
+void CapturedCalls::replay(void* round) {
   const Round& now = *static_cast<const Round*>(round);
-  std::uint32_t* const done = now.call->resources.done();
+  std::uint32_t* const done = now.calls->resources.done();
   if (now.number == 1) std::atomic_ref(*done).store(0, std::memory_order_relaxed);
-  const std::lock_guard lock(now.call->gate->mutex);
-  if (StagedRank* const rank = now.call->gate->rank) {
+  const std::lock_guard lock(now.calls->gate->mutex);
+  if (StagedRank* const rank = now.calls->gate->rank) {
     rank->post({.parts = now.parts,
                 .number = now.number,
                 .ticket = {},
-                .replay = now.call,
+                .replay = now.calls,
                 .done = done,
                 .is_last = now.is_last});
   } else {
@@ -41,6 +41,7 @@ void CapturedCall::replay(void* round) {
 Result<std::shared_ptr<StagedRank>> StagedRank::create(Communicator& communicator,
                                                        std::shared_ptr<cuda::Device> device) {
   let_go_of_remains();
+  cuda::release_graph_memory();
   TUTTI_TRY_ASSIGN(StagedResources resources, StagedResources::create(device));
   return std::shared_ptr<StagedRank>(new StagedRank(communicator, std::move(device), std::move(resources)));
 }
@@ -67,11 +68,17 @@ StagedRank::~StagedRank() {
   for (const Work& late : replays_) finish(late);
   let_go(std::move(resources_));
   let_go_of_remains();
+  cuda::release_graph_memory();
 }
 
-Result<std::shared_ptr<CapturedCall>> StagedRank::capture() const {
+Result<std::shared_ptr<CapturedCalls>> StagedRank::capture(const cuda::Capture& into) {
+  if (auto known = captured_.lock(); known && capture_id_ == into.id) return known;
   TUTTI_TRY_ASSIGN(StagedResources resources, StagedResources::create(device_));
-  return std::make_shared<CapturedCall>(CapturedCall{gate_, std::move(resources), {}});
+  auto made = std::make_shared<CapturedCalls>(CapturedCalls{gate_, std::move(resources), {}});
+  TUTTI_TRY(cuda::keep_for_graph(into, made));
+  capture_id_ = into.id;
+  captured_ = made;
+  return made;
 }
 
 Status StagedRank::start() {
@@ -138,8 +145,13 @@ bool StagedRank::has_replays() {
   return !replays_.empty();
 }
 
+bool StagedRank::is_ending() {
+  const std::lock_guard lock(mutex_);
+  return ends_;
+}
+
 /// nullptr: of any.
-std::optional<StagedRank::Work> StagedRank::next_of(const CapturedCall* replay) {
+std::optional<StagedRank::Work> StagedRank::next_of(const CapturedCalls* replay) {
   const std::lock_guard lock(mutex_);
   const auto found = std::ranges::find_if(replays_, [&](const Work& w) { return !replay || w.replay == replay; });
   if (found == replays_.end()) return {};
@@ -151,11 +163,11 @@ std::optional<StagedRank::Work> StagedRank::next_of(const CapturedCall* replay) 
 /// All rounds of one, as nothing may come between them. After a failure they come by themselves.
 void StagedRank::run_replay() {
   executor::Backoff backoff(comm_.crowded());
-  const CapturedCall* replay = nullptr;
+  const CapturedCalls* replay = nullptr;
   for (;;) {
     const std::optional<Work> work = next_of(replay);
     if (!work) {
-      if (comm_.failed()) return;
+      if (comm_.failed() || is_ending()) return;
       backoff.wait();
       continue;
     }

@@ -19,9 +19,9 @@
 //  S4. Whatever ends a round, done becomes n: no stream waits for ever. After a failure outputs are undefined, and the communicator says
 //      so (keep_async, or its failure).
 //  S5. Memory that streams may still touch is let go of when the last operation is through, also after an abort.
-//  S6. A captured call has words and memory of its own, which its graph keeps. In place of writing `ready`, a replay calls a function that
-//      hands the round to the thread and returns, so that the driver's thread for such functions never waits. Replays run when they
-//      come: in any order with calls that the program's streams do not order with them, but not within one.
+//  S6. The captured calls of a graph have words and memory of their own, which the graph keeps. In place of writing `ready`, a replay calls a
+//      function that hands the round to the thread and returns, so that the driver's thread for such functions never waits. Replays run
+//      when they come: in any order with calls that the program's streams do not order with them, but never within one.
 #pragma once
 
 #include "comm/communicator.h"
@@ -47,12 +47,12 @@ struct StagedGate {
   StagedRank* rank = nullptr;
 };
 
-/// A call in a graph.
-struct CapturedCall {
+/// A rank's calls in a graph, one after another.
+struct CapturedCalls {
   struct Round {
-    CapturedCall* call = nullptr;
+    CapturedCalls* calls = nullptr;
     std::vector<StagedPart> parts;  ///< with host memory for buffers
-    std::uint32_t number = 0;       ///< from 1
+    std::uint32_t number = 0;       ///< 1: a replay begins
     bool is_last = false;
   };
 
@@ -70,8 +70,8 @@ class StagedRank {
   struct Work {
     std::vector<StagedPart> parts;  ///< with host memory for buffers
     std::uint32_t number = 0;
-    std::optional<std::uint64_t> ticket;   ///< of the first round of a call: it waits for its turn
-    const CapturedCall* replay = nullptr;  ///< only its address counts
+    std::optional<std::uint64_t> ticket;    ///< of the first round of a call: it waits for its turn
+    const CapturedCalls* replay = nullptr;  ///< only its address counts
     std::uint32_t* done = nullptr;
     bool is_last = false;
   };
@@ -86,7 +86,8 @@ class StagedRank {
   /// Of everything that puts calls on streams.
   std::mutex& submitting() { return submitting_; }
   StagedResources& resources() { return resources_; }
-  Result<std::shared_ptr<CapturedCall>> capture() const;
+  /// What the calls of this capture have in common, which the graph keeps.
+  Result<std::shared_ptr<CapturedCalls>> capture(const cuda::Capture& into);
   /// Before the first post().
   Status start();
   void post(Work work);
@@ -96,8 +97,9 @@ class StagedRank {
   void run();
   void run(const Work& work);
   void run_replay();
-  std::optional<Work> next_of(const CapturedCall* replay);
+  std::optional<Work> next_of(const CapturedCalls* replay);
   bool has_replays();
+  bool is_ending();
   void finish(const Work& work);
   void run_calls(const Work& work);
   bool wait_until_ready(const Work& work);
@@ -107,6 +109,8 @@ class StagedRank {
   const std::shared_ptr<StagedGate> gate_;
   std::mutex submitting_;
   StagedResources resources_;
+  std::uint64_t capture_id_ = 0;
+  std::weak_ptr<CapturedCalls> captured_;  ///< of the capture with that id
   std::thread thread_;
 
   std::mutex mutex_;  ///< of what follows; no CUDA function is called while it is held

@@ -41,8 +41,7 @@ Status StagedCalls::check() {
   if (comm_.failed()) return comm_.failure();
   TUTTI_TRY_ASSIGN(const cuda::Capture capture, find_capture());
   if (capture.id != 0) {
-    TUTTI_TRY_ASSIGN(captured_, rank_->capture());
-    TUTTI_TRY(cuda::keep_for_graph(capture, captured_));
+    TUTTI_TRY_ASSIGN(captured_, rank_->capture(capture));
   }
   return rank_->start();
 }
@@ -120,7 +119,7 @@ Status StagedCalls::give(const StagedRound& round) {
 
 Status StagedCalls::hand_over(std::uint32_t number) const {
   const StagedResources& with = resources();
-  if (captured_) return cuda::call_host(with.device(), CapturedCall::replay, &captured_->rounds.back(), streams_[0]);
+  if (captured_) return cuda::call_host(with.device(), CapturedCalls::replay, &captured_->rounds.back(), streams_[0]);
   return cuda::write_word(with.device(), with.ready(), number, streams_[0]);
 }
 

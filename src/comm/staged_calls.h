@@ -52,7 +52,7 @@ class StagedCalls {
   const std::shared_ptr<StagedRank> rank_;
   const std::unique_lock<std::mutex> submitting_;
   std::vector<cuda::StreamHandle> streams_;  ///< that the calls name; everything goes on the first
-  std::shared_ptr<CapturedCall> captured_;   ///< nullptr: nothing is captured
+  std::shared_ptr<CapturedCalls> captured_;  ///< nullptr: nothing is captured
   StagedRounds rounds_;
   std::deque<Given> given_;
   std::optional<std::uint64_t> ticket_;  ///< until the first round has it

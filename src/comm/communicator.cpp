@@ -227,8 +227,11 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
                                                          static_cast<int>(rules.slots.slots)));
   }
   members_->plans.set_rules(rules);
-  log_info("communicator {} rank {} of {} ready: {}", options_.name.empty() ? "(unnamed)" : options_.name, rank_,
+  log_info("communicator {} rank {} of {} ready: {}{}", options_.name.empty() ? "(unnamed)" : options_.name, rank_,
            ranks_,
+           !device_            ? ""
+           : device_->staged() ? "GPU memory staged through the host, "
+                               : "GPU memory, ",
            members_->mpi                   ? "processes on several hosts, over MPI"
            : spans_hosts                   ? "processes on several hosts"
            : members_->reach.one_process() ? "threads of one process"

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 #include <csignal>
+#include <memory>
 #include <thread>
 
 namespace tutti::test {
@@ -229,6 +230,52 @@ TEST_CASE("staged: a rank that is killed lets the others' streams go on", "[stag
                   return "";
                 }),
       {1});
+}
+
+TEST_CASE("staged: ranks of several hosts are all on GPU memory, or none", "[staged]") {
+  setenv("TEST_RANKS_PER_HOST", "1", 1);
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    if (std::string why = Gpu::why_not(); !why.empty()) return why;
+    if (m.rank == 1) CREW_TRY(fine(tuttiSetDevice(tuttiDeviceHost), "tuttiSetDevice"));
+    ncclComm_t comm = nullptr;
+    const ncclResult_t made = ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank);
+    return crew::refused(made, ncclInvalidUsage, {"rank 0 works on GPU memory and rank 1 on host memory"});
+  }));
+  unsetenv("TEST_RANKS_PER_HOST");
+}
+
+TEST_CASE("staged: devices that NCCL_P2P_DISABLE keeps apart, and what explains it", "[staged]") {
+  const bool apart = GENERATE(false, true);
+  crew::check(crew::run(1, [apart](const Member&) -> std::string {
+    setenv("NCCL_P2P_DISABLE", apart ? "1" : "0", 1);
+    const Gpu& gpu = Gpu::get();
+    ncclComm_t comms[2] = {};
+    const int devices[2] = {0, 1};
+    CREW_TRY(fine(ncclCommInitAll(comms, 2, devices), "ncclCommInitAll"));
+    CUstream streams[2] = {};
+    std::unique_ptr<IntsOnGpu> data[2];
+    CREW_TRY(fine(ncclGroupStart(), "ncclGroupStart"));
+    for (int r = 0; r < 2; ++r) {
+      gpu.use(r);
+      streams[r] = gpu.make_stream();
+      data[r] = std::make_unique<IntsOnGpu>(values(r, 100));
+      ncclAllReduce(data[r]->data(), data[r]->data(), 100, ncclInt32, ncclSum, comms[r], streams[r]);
+    }
+    CREW_TRY(fine(ncclGroupEnd(), "ncclGroupEnd"));
+    for (int r = 0; r < 2; ++r) {
+      gpu.wait(streams[r]);
+      CREW_TRY(compare(
+          data[r]->read(), [&](std::size_t i) { return sum(2, i); }, "sum"));
+    }
+    char text[4096];
+    std::size_t needed = 0;
+    CREW_TRY(fine(tuttiExplain(comms[0], tuttiAllReduce, 5000000, ncclInt32, ncclSum, 0, text, sizeof text, &needed),
+                  "tuttiExplain"));
+    const bool staged = std::string(text).find("parts of up to 1048576 elements") != std::string::npos;
+    if (staged != apart) return "it explains " + std::string(text);
+    for (ncclComm_t comm : comms) CREW_TRY(fine(ncclCommDestroy(comm), "ncclCommDestroy"));
+    return "";
+  }));
 }
 
 }  // namespace tutti::test

@@ -5,6 +5,7 @@
 #include "gpu.h"
 
 #include <nccl.h>
+#include <tutti/tutti.h>
 
 #include <cstdlib>
 #include <functional>

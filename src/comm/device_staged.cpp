@@ -27,12 +27,7 @@ void CapturedCalls::replay(void* round) {
   if (now.number == 1) std::atomic_ref(*done).store(0, std::memory_order_relaxed);
   const std::lock_guard lock(now.calls->gate->mutex);
   if (StagedRank* const rank = now.calls->gate->rank) {
-    rank->post({.parts = now.parts,
-                .number = now.number,
-                .ticket = {},
-                .replay = now.calls,
-                .done = done,
-                .is_last = now.is_last});
+    rank->post({.parts = now.parts, .number = now.number, .replay = now.calls, .done = done, .is_last = now.is_last});
   } else {
     std::atomic_ref(*done).store(now.number, std::memory_order_release);
   }
@@ -90,6 +85,7 @@ Status StagedRank::start() {
 void StagedRank::post(Work work) {
   {
     const std::lock_guard lock(mutex_);
+    if (work.is_first) work.ticket = comm_.take_ticket();
     (work.replay ? replays_ : queue_).push_back(std::move(work));
   }
   news_.notify_one();
@@ -97,34 +93,30 @@ void StagedRank::post(Work work) {
 
 void StagedRank::run() {
   for (;;) {
-    std::optional<Work> work;
+    Work work;
+    bool replays = false;
     {
       std::unique_lock lock(mutex_);
       news_.wait(lock, [&] { return ends_ || !queue_.empty() || !replays_.empty(); });
       if (ends_ && queue_.empty()) return;
-      if (!queue_.empty()) {
+      replays = queue_.empty();
+      if (replays) {
+        work.ticket = comm_.take_ticket();
+      } else {
         work = std::move(queue_.front());
         queue_.pop_front();
       }
     }
-    if (work) {
-      run(*work);
-      continue;
-    }
-    const std::uint64_t ticket = comm_.take_ticket();
     executor::Backoff backoff(true);
-    while (!comm_.is_turn(ticket)) backoff.wait();
-    run_replay();
-    comm_.complete_ticket();
+    while ((replays || work.is_first) && !comm_.is_turn(work.ticket)) backoff.wait();
+    if (replays) {
+      run_replay();
+    } else {
+      if (!work.parts.empty() && wait_until_ready(work)) run_calls(work);
+      finish(work);
+    }
+    if (replays || work.is_last) comm_.complete_ticket();
   }
-}
-
-void StagedRank::run(const Work& work) {
-  executor::Backoff backoff(true);
-  while (work.ticket && !comm_.is_turn(*work.ticket)) backoff.wait();
-  if (!work.parts.empty() && wait_until_ready(work)) run_calls(work);
-  finish(work);
-  if (work.is_last) comm_.complete_ticket();
 }
 
 void StagedRank::finish(const Work& work) { std::atomic_ref(*work.done).store(work.number, std::memory_order_release); }
@@ -134,7 +126,7 @@ bool StagedRank::wait_until_ready(const Work& work) {
   executor::Backoff backoff(comm_.crowded());
   while (!has_reached(resources_.ready(), work.number)) {
     if (comm_.failed()) return false;
-    if (work.ticket && has_replays()) run_replay();
+    if (work.is_first && has_replays()) run_replay();
     backoff.wait();
   }
   return true;

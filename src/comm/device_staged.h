@@ -70,9 +70,10 @@ class StagedRank {
   struct Work {
     std::vector<StagedPart> parts;  ///< with host memory for buffers
     std::uint32_t number = 0;
-    std::optional<std::uint64_t> ticket;    ///< of the first round of a call: it waits for its turn
     const CapturedCalls* replay = nullptr;  ///< only its address counts
     std::uint32_t* done = nullptr;
+    bool is_first = false;     ///< of a group's calls: has their ticket
+    std::uint64_t ticket = 0;  ///< post() takes it
     bool is_last = false;
   };
 
@@ -90,12 +91,12 @@ class StagedRank {
   Result<std::shared_ptr<CapturedCalls>> capture(const cuda::Capture& into);
   /// Before the first post().
   Status start();
+  /// The calls of a group have their place in the communicator's order from their first round on.
   void post(Work work);
 
  private:
   StagedRank(Communicator& communicator, std::shared_ptr<cuda::Device> device, StagedResources resources);
   void run();
-  void run(const Work& work);
   void run_replay();
   std::optional<Work> next_of(const CapturedCalls* replay);
   bool has_replays();
@@ -113,7 +114,8 @@ class StagedRank {
   std::weak_ptr<CapturedCalls> captured_;  ///< of the capture with that id
   std::thread thread_;
 
-  std::mutex mutex_;  ///< of what follows; no CUDA function is called while it is held
+  /// Of what follows, and of tickets, which are in the order of the queue. No CUDA function is called while it is held.
+  std::mutex mutex_;
   std::condition_variable news_;
   std::deque<Work> queue_;
   std::deque<Work> replays_;

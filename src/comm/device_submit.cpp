@@ -94,7 +94,6 @@ Status enqueue_staged(std::deque<StagedCalls> works) {
   };
   for (StagedCalls& one : works) keep(one.check());
   if (!first.ok()) return first;
-  for (StagedCalls& one : works) one.begin();
   for (bool busy = true; busy;) {
     busy = false;
     for (StagedCalls& one : works) {

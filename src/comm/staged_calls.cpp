@@ -32,7 +32,7 @@ StagedCalls::StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank>
 }
 
 StagedCalls::~StagedCalls() {
-  if (!has_begun_ || is_done_) return;
+  if (!has_joined_ || is_done_) return;
   if (!captured_) comm_.fail(Code::kSystem, comm_.rank(), "a call broke off for want of memory");
   end();
 }
@@ -57,11 +57,6 @@ Result<cuda::Capture> StagedCalls::find_capture() const {
                  "captured; capture them all into one (fork them from one stream by events)");
   }
   return first;
-}
-
-void StagedCalls::begin() {
-  has_begun_ = true;
-  if (!captured_) ticket_ = comm_.take_ticket();
 }
 
 Status StagedCalls::step() {
@@ -105,11 +100,10 @@ Status StagedCalls::give(const StagedRound& round) {
   } else {
     rank_->post({.parts = std::move(placed),
                  .number = given.number,
-                 .ticket = ticket_,
                  .done = resources().done(),
+                 .is_first = posted_ == Posted::kNothing,
                  .is_last = round.is_last});
-    ticket_.reset();
-    posted_last_ = round.is_last;
+    posted_ = round.is_last ? Posted::kAll : Posted::kSome;
   }
   TUTTI_TRY(copy_in(given));
   TUTTI_TRY(hand_over(given.number));
@@ -155,12 +149,8 @@ Status StagedCalls::take() {
 void StagedCalls::end() {
   is_done_ = true;
   if (captured_) return;
-  if (!posted_last_) {
-    rank_->post({.parts = {},
-                 .number = resources().last_number(),
-                 .ticket = ticket_,
-                 .done = resources().done(),
-                 .is_last = true});
+  if (posted_ == Posted::kSome) {
+    rank_->post({.parts = {}, .number = resources().last_number(), .done = resources().done(), .is_last = true});
   }
   resources().give_up(streams_[0]);
 }

@@ -6,7 +6,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,10 +23,8 @@ class StagedCalls {
 
   /// What keeps the calls from being made. Nothing has been done then.
   Status check();
-  /// The calls have their place in the communicator's order from here on; those that are captured have none.
-  void begin();
   bool is_done() const { return is_done_; }
-  /// The next round. The failure of any fails the communicator, as others wait for this rank then; of captured calls nobody does.
+  /// The next round, once check() has succeeded. The failure of any fails the communicator, as others wait for this rank then; of captured calls nobody does.
   Status step();
 
  private:
@@ -55,10 +52,8 @@ class StagedCalls {
   std::shared_ptr<CapturedCalls> captured_;  ///< nullptr: nothing is captured
   StagedRounds rounds_;
   std::deque<Given> given_;
-  std::optional<std::uint64_t> ticket_;  ///< until the first round has it
-  bool has_begun_ = false;
+  enum class Posted : std::uint8_t { kNothing, kSome, kAll } posted_ = Posted::kNothing;  ///< rounds, to the thread
   bool has_joined_ = false;
-  bool posted_last_ = false;
   bool is_done_ = false;
 };
 

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <map>
 
 namespace tutti::comm {
 namespace {
@@ -20,6 +21,28 @@ bool has_reached(std::uint32_t* word, std::uint32_t number) {
 }
 
 }  // namespace
+
+/// A communicator's ranks in this process: what those leave that have failed, until the last one ends.
+struct StagedFamily {
+  std::mutex mutex;
+  std::vector<StagedResources> left;
+  ~StagedFamily() {
+    for (StagedResources& one : left) let_go(std::move(one));
+  }
+
+  /// The ranks that name the same control segment get the same one.
+  static std::shared_ptr<StagedFamily> of(const Control& control) {
+    static std::mutex mutex;
+    static auto* const families = new std::map<const void*, std::weak_ptr<StagedFamily>>;
+    const std::lock_guard lock(mutex);
+    std::erase_if(*families, [](const auto& entry) { return entry.second.expired(); });
+    std::weak_ptr<StagedFamily>& place = (*families)[control.abort_word()];
+    if (auto known = place.lock()) return known;
+    auto made = std::make_shared<StagedFamily>();
+    place = made;
+    return made;
+  }
+};
 
 void CapturedCalls::replay(void* round) {
   const Round& now = *static_cast<const Round*>(round);
@@ -44,6 +67,7 @@ Result<std::shared_ptr<StagedRank>> StagedRank::create(Communicator& communicato
 StagedRank::StagedRank(Communicator& communicator, std::shared_ptr<cuda::Device> device, StagedResources resources)
     : comm_(communicator),
       device_(std::move(device)),
+      family_(StagedFamily::of(communicator.members().control)),
       gate_(std::make_shared<StagedGate>()),
       resources_(std::move(resources)) {
   gate_->rank = this;
@@ -61,7 +85,12 @@ StagedRank::~StagedRank() {
   news_.notify_one();
   if (thread_.joinable()) thread_.join();
   for (const Work& late : replays_) finish(late);
-  let_go(std::move(resources_));
+  if (comm_.failed()) {
+    const std::lock_guard lock(family_->mutex);
+    family_->left.push_back(std::move(resources_));
+  } else {
+    let_go(std::move(resources_));
+  }
   let_go_of_remains();
   cuda::release_graph_memory();
 }

@@ -18,7 +18,8 @@
 //      last one of the call before. So staging memory is used again only when what was in it has been copied.
 //  S4. Whatever ends a round, done becomes n: no stream waits for ever. After a failure outputs are undefined, and the communicator says
 //      so (keep_async, or its failure).
-//  S5. Memory that streams may still touch is let go of when the last operation is through, also after an abort.
+//  S5. Memory that streams may still touch is let go of when the last operation is through, also after an abort. After a failure a rank of the
+//      same process may still be reading it in a host call: then it stays until all of these have ended their threads.
 //  S6. The captured calls of a graph have words and memory of their own, which the graph keeps. In place of writing `ready`, a replay calls a
 //      function that hands the round to the thread and returns, so that the driver's thread for such functions never waits. Replays run
 //      when they come: in any order with calls that the program's streams do not order with them, but never within one.
@@ -40,6 +41,7 @@
 namespace tutti::comm {
 
 class StagedRank;
+struct StagedFamily;
 
 /// How a replay finds its rank, which may have ended.
 struct StagedGate {
@@ -107,6 +109,7 @@ class StagedRank {
 
   Communicator& comm_;
   const std::shared_ptr<cuda::Device> device_;
+  const std::shared_ptr<StagedFamily> family_;
   const std::shared_ptr<StagedGate> gate_;
   std::mutex submitting_;
   StagedResources resources_;

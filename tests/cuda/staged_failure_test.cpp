@@ -135,6 +135,7 @@ Outcome everything(const Fixture& f) {
     if (outcome.result != ncclSuccess) return outcome;
     keep(sum_up_all(f, comms));
   }
+  f.wait();
   keep(replay(f, comms));
   f.wait();
   // Three times the sum of both.

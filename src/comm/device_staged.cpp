@@ -2,7 +2,6 @@
 
 #include "comm/batch.h"
 #include "comm/quiet_thread.h"
-#include "executor/backoff.h"
 
 #include <fmt/format.h>
 
@@ -14,6 +13,8 @@
 
 namespace tutti::comm {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 bool has_reached(std::uint32_t* word, std::uint32_t number) {
   const std::uint32_t now = std::atomic_ref(*word).load(std::memory_order_acquire);
@@ -150,11 +151,25 @@ void StagedRank::run() {
 
 void StagedRank::finish(const Work& work) { std::atomic_ref(*work.done).store(work.number, std::memory_order_release); }
 
+bool StagedRank::may_wait(executor::Backoff& backoff, Clock::time_point since, const char* what) {
+  if (comm_.failed() || is_ending()) return false;
+  const double limit = comm_.members().control.settings().timeout_s;
+  if (limit > 0 && backoff.is_slow() && std::chrono::duration<double>(Clock::now() - since).count() > limit) {
+    comm_.fail(Code::kSystem, comm_.rank(),
+               fmt::format("rank {} waited {} s for its own stream, which has not come to {} (TUTTI_TIMEOUT_S): work "
+                           "before it goes on, or its GPU has failed",
+                           comm_.rank(), limit, what));
+    return false;
+  }
+  return true;
+}
+
 /// False: the communicator has failed. A replay may be what the stream comes to before this call.
 bool StagedRank::wait_until_ready(const Work& work) {
   executor::Backoff backoff(comm_.crowded());
+  const auto since = Clock::now();
   while (!has_reached(resources_.ready(), work.number)) {
-    if (comm_.failed()) return false;
+    if (!may_wait(backoff, since, "the call")) return false;
     if (work.is_first && has_replays()) run_replay();
     backoff.wait();
   }
@@ -185,10 +200,11 @@ std::optional<StagedRank::Work> StagedRank::next_of(const CapturedCalls* replay)
 void StagedRank::run_replay() {
   executor::Backoff backoff(comm_.crowded());
   const CapturedCalls* replay = nullptr;
+  const auto since = Clock::now();
   for (;;) {
     const std::optional<Work> work = next_of(replay);
     if (!work) {
-      if (comm_.failed() || is_ending()) return;
+      if (!may_wait(backoff, since, "the rest of a graph's call")) return;
       backoff.wait();
       continue;
     }

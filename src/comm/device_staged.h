@@ -28,7 +28,9 @@
 #include "comm/communicator.h"
 #include "comm/staged_memory.h"
 #include "comm/staged_rounds.h"
+#include "executor/backoff.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -101,6 +103,9 @@ class StagedRank {
   void run();
   void run_replay();
   std::optional<Work> next_of(const CapturedCalls* replay);
+  /// Whether this thread has anything to wait for: the communicator has not failed, nor is it over. Fails it if the stream, on which `what`
+  /// is to come, has taken longer than peers wait for each other.
+  bool may_wait(executor::Backoff& backoff, std::chrono::steady_clock::time_point since, const char* what);
   bool has_replays();
   bool is_ending();
   void finish(const Work& work);

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include <unistd.h>
+#include <atomic>
 #include <csignal>
 #include <memory>
 #include <thread>
@@ -230,6 +231,29 @@ TEST_CASE("staged: a rank that is killed lets the others' streams go on", "[stag
                   return "";
                 }),
       {1});
+}
+
+TEST_CASE("staged: a stream that never comes to a call ends the others' wait", "[staged]") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    setenv("TUTTI_TIMEOUT_S", "1", 1);
+    Rank rank;
+    CREW_TRY(Rank::make(m, rank));
+    const Gpu& gpu = Gpu::get();
+    const IntsOnGpu data(values(m.rank, 100));
+    auto* const gate = static_cast<std::uint32_t*>(gpu.allocate_pinned(4096));
+    *gate = 0;
+    gpu.wait_for_word(rank.stream, gate, 1);
+    CREW_TRY(fine(sum_up(rank, data.data(), data.data(), 100), "sum"));
+    ncclResult_t state = ncclSuccess;
+    for (int tries = 0; tries < 10000 && state == ncclSuccess; ++tries, usleep(1000)) {
+      CREW_TRY(fine(ncclCommGetAsyncError(rank.comm, &state), "ncclCommGetAsyncError"));
+    }
+    CREW_TRY(crew::refused(state, ncclSystemError, {"for its own stream", "TUTTI_TIMEOUT_S"}, rank.comm));
+    CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    std::atomic_ref(*gate).store(1);
+    gpu.wait(rank.stream);
+    return "";
+  }));
 }
 
 TEST_CASE("staged: ranks of several hosts are all on GPU memory, or none", "[staged]") {

@@ -147,7 +147,7 @@ Outcome everything(const Fixture& f) {
 
 }  // namespace
 
-TEST_CASE("staged: every CUDA call fails once, and nothing is left", "[staged][failure]") {
+TEST_CASE("staged: every CUDA call fails once, and nothing is left", "[staged][failure][races]") {
   const Fixture f;
   REQUIRE(everything(f).right);
   const fake_driver::Live before = fake_driver::live();

@@ -227,6 +227,17 @@ TEST_CASE("staged: a rank that is killed lets the others' streams go on", "[stag
                   }
                   CREW_TRY(crew::refused(state, ncclRemoteError, {"rank 1"}, rank.comm));
                   CREW_TRY(crew::refused(sum_up(rank, data.data(), data.data(), 1), ncclRemoteError, {"rank 1"}));
+                  // The others go on.
+                  int gone = 1;
+                  ncclComm_t rest = nullptr;
+                  CREW_TRY(fine(ncclCommShrink(rank.comm, &gone, 1, &rest, nullptr, NCCL_SHRINK_ABORT), "shrink"));
+                  data.write(values(m.rank, 2500));
+                  CREW_TRY(fine(ncclAllReduce(data.data(), data.data(), 2500, ncclInt32, ncclSum, rest, rank.stream),
+                                "sum"));
+                  Gpu::get().wait(rank.stream);
+                  CREW_TRY(compare(
+                      data.read(), [&](std::size_t i) { return value(0, i) + value(2, i); }, "the rest"));
+                  CREW_TRY(fine(ncclCommDestroy(rest), "ncclCommDestroy"));
                   CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
                   return "";
                 }),
@@ -295,6 +306,8 @@ TEST_CASE("staged: devices that NCCL_P2P_DISABLE keeps apart, and what explains 
     std::size_t needed = 0;
     CREW_TRY(fine(tuttiExplain(comms[0], tuttiAllReduce, 5000000, ncclInt32, ncclSum, 0, text, sizeof text, &needed),
                   "tuttiExplain"));
+    // Host calls run schedules, kernels that fetch do not.
+    if ((tuttiCommSetSchedule(comms[0], nullptr, nullptr) == ncclSuccess) != apart) return "a schedule can be set";
     const bool staged = std::string(text).find("parts of up to 1048576 elements") != std::string::npos;
     if (staged != apart) return "it explains " + std::string(text);
     for (ncclComm_t comm : comms) CREW_TRY(fine(ncclCommDestroy(comm), "ncclCommDestroy"));

@@ -126,6 +126,15 @@ TEST_CASE("staged: other types, and a factor that lies on the GPU", "[staged]") 
                   "scaled"));
     CREW_TRY(fine(ncclRedOpDestroy(scaled, rank.comm), "ncclRedOpDestroy"));
     Gpu::get().wait(rank.stream);
+    // Pinned host memory is as good as a GPU's.
+    auto* const pinned = static_cast<std::uint8_t*>(Gpu::get().allocate_pinned(kCount));
+    for (std::size_t i = 0; i < kCount; ++i) pinned[i] = static_cast<std::uint8_t>(i + 7 * m.rank);
+    CREW_TRY(fine(ncclBroadcast(pinned, pinned, kCount, ncclUint8, 1, rank.comm, rank.stream), "broadcast"));
+    Gpu::get().wait(rank.stream);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      if (pinned[i] != static_cast<std::uint8_t>(i + 7)) return "pinned memory is wrong";
+    }
+    Gpu::get().release_pinned(pinned);
     if (bytes.read() != std::vector<std::uint8_t>(kCount, 4)) return "the greater byte is wrong";
     if (doubles.read() != std::vector<double>(kCount, 0.25 * 10 + 0.5 * 11)) return "the scaled sum is wrong";
     return rank.end();

@@ -93,6 +93,8 @@ class StagedRank {
   StagedResources& resources() { return resources_; }
   /// What the calls of this capture have in common, which the graph keeps.
   Result<std::shared_ptr<CapturedCalls>> capture(const cuda::Capture& into);
+  /// After a failure: further calls of the capture have nothing to do with those that are in it.
+  void forget_capture() { captured_.reset(); }
   /// Before the first post().
   Status start();
   /// The calls of a group have their place in the communicator's order from their first round on.

@@ -148,7 +148,7 @@ Status StagedCalls::take() {
 /// After a failure: the thread lets everything through, also streams that wait already.
 void StagedCalls::end() {
   is_done_ = true;
-  if (captured_) return;
+  if (captured_) return rank_->forget_capture();
   if (posted_ == Posted::kSome) {
     rank_->post({.parts = {}, .number = resources().last_number(), .done = resources().done(), .is_last = true});
   }

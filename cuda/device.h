@@ -54,8 +54,10 @@ class Device {
   Status launch_nothing(StreamHandle stream) const;
   /// Blocks of any kernel that are resident at once.
   std::uint32_t resident_blocks() const { return resident_blocks_; }
-  /// Lets this device load from and store to the other's memory; false: the machine cannot.
-  Result<bool> reach(const Device& other) const;
+  /// Whether the machine lets this device load from and store to the other's memory.
+  Result<bool> can_reach(const Device& other) const;
+  /// Lets it: only where it can.
+  Status reach(const Device& other) const;
 
  private:
   Device() = default;

@@ -141,6 +141,9 @@ void Bridge::share_phase() {
   if (rank_ == 0 && executor::load_acquire(phase) == static_cast<std::uint64_t>(RankPhase::kMapped)) {
     for (const std::span<const std::byte> part : control_.written_by_leader()) share(part.data(), part.size());
   }
+  if (executor::load_acquire(phase) == static_cast<std::uint64_t>(RankPhase::kMapped)) {
+    share(&control_.device_card(rank_), sizeof(DeviceCard));
+  }
   // What it sees of its machine is there once it is ready, and then stays.
   if (executor::load_acquire(phase) != static_cast<std::uint64_t>(RankPhase::kLeft)) {
     for (const std::span<const std::byte> part : control_.machine().told_by(rank_)) share(part.data(), part.size());

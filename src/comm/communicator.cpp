@@ -182,14 +182,9 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
     TUTTI_TRY_ASSIGN(tuning, publish_tuning(members_->control));
   }
   take_seat(port);
-  if (spans_hosts && options_.device != kHostMemory) {
-    return error(Code::kInvalidUsage,
-                 "communicators on GPU memory over several hosts are not supported yet; work on host memory there "
-                 "(tuttiSetDevice(tuttiDeviceHost), or TUTTI_DEVICE=host)");
-  }
   TUTTI_TRY_ASSIGN(device_, DeviceRank::open(*this));
   TUTTI_TRY(meet(RankPhase::kMapped, parent));
-  if (!spans_hosts) TUTTI_TRY(DeviceRank::connect(*this));
+  TUTTI_TRY(DeviceRank::connect(*this));
   members_->connect(rank_);
   if (spans_hosts) {
     if (members_->host_segment) connect_within_host();
@@ -232,8 +227,11 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
                                                          static_cast<int>(rules.slots.slots)));
   }
   members_->plans.set_rules(rules);
-  log_info("communicator {} rank {} of {} ready: {}", options_.name.empty() ? "(unnamed)" : options_.name, rank_,
+  log_info("communicator {} rank {} of {} ready: {}{}", options_.name.empty() ? "(unnamed)" : options_.name, rank_,
            ranks_,
+           !device_            ? ""
+           : device_->staged() ? "GPU memory staged through the host, "
+                               : "GPU memory, ",
            members_->mpi                   ? "processes on several hosts, over MPI"
            : spans_hosts                   ? "processes on several hosts"
            : members_->reach.one_process() ? "threads of one process"

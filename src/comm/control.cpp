@@ -44,6 +44,9 @@ protocol::SlotShape configured_slots(int ranks) {
 /// Small messages go as lines: as far as they spare the receiver a cache miss that costs more than half the bandwidth.
 constexpr std::uint32_t kLinePayloadBytes = 512;
 
+/// Copies of that size take much longer than to ask for them, and four of them are not much pinned memory.
+constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
+
 struct Header {
   protocol::SlotShape slots;
   Settings settings;
@@ -151,6 +154,7 @@ std::uint32_t Signature::fingerprint() const {
   mix(count);
   mix(static_cast<std::uint32_t>(root) | std::uint64_t{schedule} << 32);
   if (tuning != 0) mix(tuning);
+  if (whole_count != 0) mix(whole_count);
   mix(static_cast<std::uint64_t>(collective) | static_cast<std::uint64_t>(type) << 8 |
       static_cast<std::uint64_t>(op) << 16 | std::uint64_t{scaled} << 24 | std::uint64_t{internal} << 32);
   return hash;
@@ -158,7 +162,8 @@ std::uint32_t Signature::fingerprint() const {
 
 std::string Signature::describe() const {
   if (internal) return "ncclCommSplit" + describe_tuning();
-  std::string text = fmt::format("{} count {} {}", name_of(collective), count, name_of(type));
+  std::string text =
+      fmt::format("{} count {} {}", name_of(collective), whole_count != 0 ? whole_count : count, name_of(type));
   if (reduces(collective)) text += fmt::format(" {}", scaled ? "premulsum" : name_of(op));
   if (is_rooted(collective)) text += fmt::format(" root {}", root);
   if (schedule != 0) text += fmt::format(" by a set schedule ({:08x})", schedule);
@@ -210,6 +215,7 @@ void Control::set_up() const {
                              c.timeout_s,
                              1,
                              c.calibrate,
+                             c.staging_bytes != 0 ? c.staging_bytes : kStagingBytes,
                              {},
                              0,
                              {}};

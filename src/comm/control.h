@@ -46,8 +46,9 @@ struct Signature {
   std::uint8_t one_way =
       0;  ///< the rank may be through with the call before others have come to it; follows from the rest
   std::uint8_t reserved[2] = {};
-  std::uint32_t schedule = 0;  ///< of the schedule that tuttiCommSetSchedule has set for such calls; 0: none
-  std::uint32_t tuning = 0;    ///< of the tuning that tuttiCommSetTuning has set; 0: none
+  std::uint32_t schedule = 0;     ///< of the schedule that tuttiCommSetSchedule has set for such calls; 0: none
+  std::uint32_t tuning = 0;       ///< of the tuning that tuttiCommSetTuning has set; 0: none
+  std::uint64_t whole_count = 0;  ///< CallArgs::whole_count
 
   std::uint32_t fingerprint() const;
   /// "all_reduce count 5 float32 sum"
@@ -91,10 +92,11 @@ struct Settings {
   std::uint64_t lines = 0;        ///< small messages may go as lines
   std::uint64_t carry_bytes = 0;  ///< longest input that travels beside an announce line
   double timeout_s = 0;
-  double crowding = 1;             ///< ranks per core, as rank 0 may use them, where seats do not tell
-  std::uint64_t calibrate = 0;     ///< rank 0 wants costs measured
-  planner::MeasuredCosts costs;    ///< there once all ranks are ready
-  std::uint32_t tuning_bytes = 0;  ///< of the text behind Control::tuning_text()
+  double crowding = 1;              ///< ranks per core, as rank 0 may use them, where seats do not tell
+  std::uint64_t calibrate = 0;      ///< rank 0 wants costs measured
+  std::uint64_t staging_bytes = 0;  ///< longest part of a call on device memory that goes through host memory
+  planner::MeasuredCosts costs;     ///< there once all ranks are ready
+  std::uint32_t tuning_bytes = 0;   ///< of the text behind Control::tuning_text()
   char algorithm[1024] = {};
   double between_groups_gbps =
       0;  ///< what the machine has between groups of ranks; 0: not known. There once all are ready

@@ -1,6 +1,7 @@
 #include "comm/device_rank.h"
 
 #include "base/config.h"
+#include "comm/device_staged.h"
 
 #include <fmt/format.h>
 
@@ -12,6 +13,30 @@ namespace {
 
 bool same_device(const DeviceCard& a, const DeviceCard& b) { return std::memcmp(a.uuid, b.uuid, sizeof a.uuid) == 0; }
 
+/// How the ranks' data gets from one to another.
+enum class Route : std::uint8_t {
+  kMeeting,  ///< kernels load from and store to all ranks' memory; one process
+  kStaged,   ///< through host memory
+};
+
+/// From what all ranks know alike.
+Result<Route> choose_route(const Membership& members) {
+  const Control& control = members.control;
+  if (members.bridge || !members.reach.one_process()) return Route::kStaged;
+  if (control.ranks() > static_cast<int>(cuda::kRanksMax)) return Route::kStaged;
+  for (int r = 0; r < control.ranks(); ++r) {
+    TUTTI_TRY_ASSIGN(const auto from, cuda::Device::open(control.device_card(r).device));
+    for (int other = 0; other < control.ranks(); ++other) {
+      if (same_device(control.device_card(r), control.device_card(other))) continue;
+      if (control.settings().p2p_disable != 0) return Route::kStaged;
+      TUTTI_TRY_ASSIGN(const auto to, cuda::Device::open(control.device_card(other).device));
+      TUTTI_TRY_ASSIGN(const bool reached, from->can_reach(*to));
+      if (!reached) return Route::kStaged;
+    }
+  }
+  return Route::kMeeting;
+}
+
 /// What every rank finds alike.
 Status check_cards(const Control& control) {
   const DeviceCard& first = control.device_card(0);
@@ -22,11 +47,6 @@ Status check_cards(const Control& control) {
                  fmt::format("rank 0 works on {} memory and rank {} on {} memory; give all ranks the same "
                              "(TUTTI_DEVICE=host or cuda, or tuttiSetDevice)",
                              on_gpu ? "GPU" : "host", r, on_gpu ? "host" : "GPU"));
-  }
-  if (first.device < 0) return {};
-  if (control.ranks() > static_cast<int>(cuda::kRanksMax)) {
-    return error(Code::kInvalidUsage, fmt::format("{} ranks work on GPU memory; at most {} are supported today",
-                                                  control.ranks(), cuda::kRanksMax));
   }
   return {};
 }
@@ -63,15 +83,22 @@ void DeviceRank::close() {
   std::shared_ptr<DeviceMeeting> meeting;
   std::shared_ptr<cuda::Device> device;
   std::unique_ptr<Detour> detour;
+  std::shared_ptr<StagedRank> staged;
   const std::lock_guard lock(mutex_);
   detour.swap(detour_);
   meeting.swap(meeting_);
+  staged.swap(staged_);
   device.swap(device_);
 }
 
 std::shared_ptr<DeviceMeeting> DeviceRank::meeting() const {
   const std::lock_guard lock(mutex_);
   return meeting_;
+}
+
+std::shared_ptr<StagedRank> DeviceRank::staged() const {
+  const std::lock_guard lock(mutex_);
+  return staged_;
 }
 
 Result<cuda::StreamHandle> DeviceRank::enter_detour(cuda::StreamHandle stream) {
@@ -101,22 +128,14 @@ Status DeviceRank::connect(Communicator& communicator) {
   DeviceRank* const self = communicator.device();
   if (!self) return {};
   TUTTI_TRY(check_sharing(members.control));
+  TUTTI_TRY_ASSIGN(const Route route, choose_route(members));
+  if (route == Route::kStaged) {
+    TUTTI_TRY_ASSIGN(self->staged_, StagedRank::create(communicator, self->device_));
+    return {};
+  }
   for (int r = 0; r < communicator.ranks(); ++r) {
-    if (!members.reach.same_process(r)) {
-      return error(
-          Code::kInvalidUsage,
-          fmt::format("ranks {} and {} are in different processes: today a communicator on GPU memory has all its "
-                      "ranks in one process",
-                      std::min(r, communicator.rank()), std::max(r, communicator.rank())));
-    }
     TUTTI_TRY_ASSIGN(const auto other, cuda::Device::open(members.control.device_card(r).device));
-    TUTTI_TRY_ASSIGN(const bool reached, self->device_->reach(*other));
-    if (reached) continue;
-    return error(
-        Code::kInvalidUsage,
-        fmt::format("GPU {} (rank {}) cannot reach the memory of GPU {} (rank {}), and data is not staged through "
-                    "the host yet",
-                    self->device_->facts().bus_id.data(), communicator.rank(), other->facts().bus_id.data(), r));
+    TUTTI_TRY(self->device_->reach(*other));
   }
   LaunchPlace where{self->device_, {}};
   TUTTI_TRY_ASSIGN(where.event, cuda::Event::create(self->device_));

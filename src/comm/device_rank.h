@@ -1,4 +1,4 @@
-// One rank's side of a communicator on device memory: its device, and where it meets the other ranks.
+// One rank's side of a communicator on device memory: its device, and the way to the other ranks.
 #pragma once
 
 #include "comm/communicator.h"
@@ -9,18 +9,22 @@
 
 namespace tutti::comm {
 
+class StagedRank;
+
 class DeviceRank {
  public:
   /// Before the ranks meet: opens the device that the options name and writes this rank's card. nullptr for host memory.
   static Result<std::unique_ptr<DeviceRank>> open(Communicator& communicator);
   /// When all cards are there. kInvalidUsage, on every rank: some ranks are on host memory and some are not, a device has several
-  /// ranks and NCCL_MULTI_RANK_GPU_ENABLE is not 1, or the ranks are spread as is not supported.
+  /// ranks and NCCL_MULTI_RANK_GPU_ENABLE is not 1.
   static Status connect(Communicator& communicator);
 
   /// Lets go of all that is the device's. The communicator has ended; a thread that has found it may still come.
   void close();
-  /// nullptr: closed.
+  /// Where the ranks meet if they share a process and reach each other's memory. nullptr: closed, or they do not.
   std::shared_ptr<DeviceMeeting> meeting() const;
+  /// The way through host memory, for all others. nullptr: closed, or not of this communicator.
+  std::shared_ptr<StagedRank> staged() const;
 
   /// A stream that any thread may use in place of this thread's own default stream. By whoever has the communicator's turn: what
   /// follows on it waits for what `stream` was given.
@@ -40,6 +44,7 @@ class DeviceRank {
   std::unique_ptr<Detour> detour_;
   std::shared_ptr<cuda::Device> device_;
   std::shared_ptr<DeviceMeeting> meeting_;
+  std::shared_ptr<StagedRank> staged_;
 };
 
 /// The calls of one communicator in a group, or a lone one.

@@ -1,5 +1,6 @@
 // Calls on device memory, from the submitting thread's side: post, launch what is complete, wait for the others' threads.
 #include "comm/device_rank.h"
+#include "comm/staged_calls.h"
 #include "executor/backoff.h"
 
 #include <deque>
@@ -85,17 +86,44 @@ class Enqueuing {
   DeviceSubmission submission_;
 };
 
+/// Those that go through host memory: nothing here waits for other ranks.
+Status enqueue_staged(std::deque<StagedCalls> works) {
+  Status first;
+  const auto keep = [&](const Status& status) {
+    if (first.ok() && !status.ok()) first = status;
+  };
+  for (StagedCalls& one : works) keep(one.check());
+  if (!first.ok()) return first;
+  for (bool busy = true; busy;) {
+    busy = false;
+    for (StagedCalls& one : works) {
+      if (one.is_done()) continue;
+      keep(one.step());
+      busy = true;
+    }
+  }
+  return first;
+}
+
 }  // namespace
 
 Status enqueue_on_devices(std::span<const DeviceCalls> works) {
   std::deque<Enqueuing> open;
-  for (const DeviceCalls& work : works) open.emplace_back(work);
+  std::deque<StagedCalls> staged;
+  for (const DeviceCalls& work : works) {
+    if (auto rank = work.communicator->device()->staged()) {
+      staged.emplace_back(*work.communicator, std::move(rank), work.calls);
+    } else {
+      open.emplace_back(work);
+    }
+  }
   Status first;
   const auto keep = [&](const Status& status) {
     if (first.ok() && !status.ok()) first = status;
   };
   for (Enqueuing& one : open) keep(one.post());
   for (Enqueuing& one : open) one.launch();
+  keep(enqueue_staged(std::move(staged)));
   for (Enqueuing& one : open) keep(one.wait());
   return first;
 }

@@ -11,10 +11,11 @@ namespace tutti::comm {
 
 Result<ScheduleForms> set_schedule(Communicator& communicator, const char* text) {
   if (!communicator.is_initialised()) return error(Code::kInvalidUsage, "the communicator is not initialised");
-  if (communicator.device()) {
-    return error(Code::kInvalidUsage,
-                 "schedules cannot be set for communicators on GPU memory: all ranks share one "
-                 "launch, which runs none");
+  if (communicator.device() && !communicator.device()->staged()) {
+    return error(
+        Code::kInvalidUsage,
+        "schedules cannot be set for communicators on GPU memory whose ranks reach each other's: all share one "
+        "launch, which runs none");
   }
   if (in_group()) return error(Code::kInvalidUsage, "inside a group; set a schedule before ncclGroupStart");
   if (!communicator.is_idle()) {

@@ -13,6 +13,8 @@ namespace {
 
 using Kind = Allocation::Kind;
 
+bool is_host(const Allocation& memory) { return memory.kind == Kind::kHost || memory.kind == Kind::kRegistered; }
+
 CUresult mem_alloc(CUdeviceptr* address, std::size_t bytes) {
   FAKE_CALL("cuMemAlloc");
   FAKE_SAFE();
@@ -49,6 +51,27 @@ CUresult host_free(void* address) {
   const CUresult freed = free_allocation(reinterpret_cast<std::uintptr_t>(address), Kind::kHost);
   return freed == CUDA_SUCCESS ? failure : freed;
 }
+CUresult host_register(void* address, std::size_t bytes, unsigned) {
+  FAKE_CALL("cuMemHostRegister");
+  FAKE_SAFE();
+  World& w = world();
+  const auto begin = reinterpret_cast<std::uintptr_t>(address);
+  if (bytes == 0 || find_allocation(begin)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  w.allocations[begin] = {bytes, Kind::kRegistered, current_device(), w.next_id++, -1};
+  ++w.counts.registrations;
+  return CUDA_SUCCESS;
+}
+CUresult host_unregister(void* address) {
+  FAKE_END("cuMemHostUnregister");
+  FAKE_SAFE();
+  const auto found = world().allocations.find(reinterpret_cast<std::uintptr_t>(address));
+  if (found == world().allocations.end() || found->second.kind != Kind::kRegistered) {
+    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  }
+  world().allocations.erase(found);
+  --world().counts.registrations;
+  return failure;
+}
 CUresult host_device_pointer(CUdeviceptr* device, void* host, unsigned) {
   FAKE_CALL("cuMemHostGetDevicePointer");
   *device = reinterpret_cast<CUdeviceptr>(host);
@@ -61,9 +84,9 @@ CUresult pointer_attributes(unsigned count, CUpointer_attribute* attributes, voi
   for (unsigned i = 0; i < count; ++i) {
     switch (attributes[i]) {
       case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *static_cast<unsigned*>(values[i]) = !found                       ? 0u
-                                             : found->kind == Kind::kHost ? unsigned{CU_MEMORYTYPE_HOST}
-                                                                          : unsigned{CU_MEMORYTYPE_DEVICE};
+        *static_cast<unsigned*>(values[i]) = !found            ? 0u
+                                             : is_host(*found) ? unsigned{CU_MEMORYTYPE_HOST}
+                                                               : unsigned{CU_MEMORYTYPE_DEVICE};
         break;
       case CU_POINTER_ATTRIBUTE_IS_MANAGED: *static_cast<unsigned*>(values[i]) = 0; break;
       case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(values[i]) = found ? found->device : -2; break;
@@ -137,6 +160,8 @@ std::vector<Entry> memory_entries() {
           {"cuMemFree", entry(mem_free)},
           {"cuMemHostAlloc", entry(host_alloc)},
           {"cuMemFreeHost", entry(host_free)},
+          {"cuMemHostRegister", entry(host_register)},
+          {"cuMemHostUnregister", entry(host_unregister)},
           {"cuMemHostGetDevicePointer", entry(host_device_pointer)},
           {"cuPointerGetAttributes", entry(pointer_attributes)},
           {"cuMemGetAddressRange", entry(address_range)},

@@ -17,7 +17,7 @@
 namespace fake_driver {
 
 struct Allocation {
-  enum class Kind { kDevice, kHost, kImport };
+  enum class Kind { kDevice, kHost, kImport, kRegistered };
   std::size_t bytes = 0;
   Kind kind = Kind::kDevice;
   int device = 0;
@@ -80,6 +80,7 @@ struct Capture {
 struct World {
   std::recursive_mutex mutex;
   int devices = 1;
+  bool peers = true;
   std::uint64_t random = 1;
   std::map<std::uintptr_t, Allocation> allocations;
   std::uint64_t next_id = 1;

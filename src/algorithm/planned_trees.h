@@ -18,6 +18,11 @@
 
 namespace tutti::algorithm {
 
+/// Packing is quick for so many ranks.
+inline constexpr int kTreeRanksMax = 64;
+/// As many as tutti-topo's plans have, unless they need more.
+inline constexpr int kTreeLanesMax = 32;
+
 struct PlannedTrees {
   Collective collective = Collective::kAllReduce;  ///< or all_gather, reduce_scatter
   std::vector<Parents> lanes;                      ///< of an all-reduce

@@ -316,7 +316,8 @@ Status CollectiveCall::run_lanes() {
   question.in_place = in_place;
   TUTTI_TRY_ASSIGN(auto plan, comm_.members().plans.find(question, comm_.rank()));
   TUTTI_TRY(reach_buffers(*plan));
-  lanes_.start(args_, std::move(plan), peers_.data(), {0, writes_past_caches(args_, comm_.ranks(), in_place)});
+  lanes_.start(args_, std::move(plan), peers_.data(),
+               {kFirstCollectiveLane, writes_past_caches(args_, comm_.ranks(), in_place)});
   reached_ = true;
   reached_with_ = comm_.members().reach.drops();
   phase_ = Phase::kRun;

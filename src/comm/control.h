@@ -2,6 +2,7 @@
 // settings that rank 0 decides, and the first failure.
 #pragma once
 
+#include "algorithm/planned_trees.h"
 #include "base/dtype.h"
 #include "base/result.h"
 #include "comm/calibration.h"
@@ -23,10 +24,13 @@
 
 namespace tutti::comm {
 
-/// Lanes 0 .. kCollectiveLanes-1 carry collectives; the last one carries send and receive.
-inline constexpr std::uint32_t kCollectiveLanes = 2;
-inline constexpr std::uint32_t kPointToPointLane = kCollectiveLanes;
-inline constexpr std::uint32_t kLanes = kCollectiveLanes + 1;
+/// The first lane carries send and receive, the others carry collectives.
+inline constexpr std::uint32_t kPointToPointLane = 0;
+inline constexpr std::uint32_t kFirstCollectiveLane = 1;
+/// For as many as a machine's trees may have, where ranks are so few that they are planned.
+constexpr std::uint32_t collective_lanes(int ranks) {
+  return ranks <= algorithm::kTreeRanksMax ? algorithm::kTreeLanesMax : planner::kWideLanes;
+}
 
 enum class RankPhase : std::uint64_t { kAbsent, kMapped, kReady, kLeft };
 
@@ -141,7 +145,8 @@ class Control {
   FailureRecord& failure() const;
   CalibrationBoard& calibration() const;
   const std::uint64_t* abort_word() const { return &failure().word; }
-  protocol::SlotShape slot_shape() const;
+  /// Of a lane. The last ones' are short (planner::slots_of_lane).
+  protocol::SlotShape slot_shape(std::uint32_t lane) const;
   protocol::LineShape line_shape() const;
 
   /// Measured crossovers, for which rank 0 has a text: room for planner::kTuningBytesMax, with more than one rank.
@@ -185,6 +190,7 @@ class Control {
   Control(std::shared_ptr<std::byte> base, std::size_t bytes, int ranks)
       : base_(std::move(base)), bytes_(bytes), ranks_(ranks) {}
   Layout layout() const;
+  protocol::SlotShape wide_slots() const;
   void set_up() const;
   template <class T>
   T* at(std::size_t offset) const {

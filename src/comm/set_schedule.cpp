@@ -27,7 +27,8 @@ Result<ScheduleForms> set_schedule(Communicator& communicator, const char* text)
     plans.set_schedule(nullptr);
     return forms;
   }
-  TUTTI_TRY_ASSIGN(auto set, planner::prove_schedule(text, communicator.ranks(), kCollectiveLanes, plans.rules()));
+  TUTTI_TRY_ASSIGN(auto set, planner::prove_schedule(text, communicator.ranks(), collective_lanes(communicator.ranks()),
+                                                     plans.rules()));
   for (const bool in_place : {false, true}) {
     for (const bool direct : {false, true}) {
       if (set->is_proved(in_place, direct)) forms.bits |= ScheduleForms::bit(in_place, direct);

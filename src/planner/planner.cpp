@@ -130,13 +130,19 @@ void price_groups(schedule::CostInputs& inputs, const Rules& rules) {
   inputs.far_gbps = rules.between_groups_gbps / std::ranges::max(sizes);
 }
 
+/// What the messages of a plan fit into: the shares of all lanes are alike, so that the last one's slots say how long they are.
+schedule::SlotShape slots_for(const schedule::Shape& shape, const Rules& rules) {
+  return slots_of_lane(rules.slots, shape.lanes - 1);
+}
+
 double price(const Schedule& schedule, const Question& q, const Rules& rules, bool direct) {
+  const schedule::SlotShape slots = slots_for(schedule.shape, rules);
   schedule::CostInputs inputs;
   inputs.count = q.count;
   inputs.element_bytes = q.element_bytes;
   inputs.wide_bytes = q.wide_wire ? sizeof(float) : 0;
-  inputs.slot_bytes = rules.slots.slot_bytes;
-  inputs.slots = static_cast<int>(rules.slots.slots);
+  inputs.slot_bytes = slots.slot_bytes;
+  inputs.slots = static_cast<int>(slots.slots);
   inputs.direct = direct;
   inputs.ranks_per_core = rules.crowding;
   const Prices prices = prices_of(q, direct, rules.measured);
@@ -290,7 +296,7 @@ Plan make_plan(const Question& q, const Rules& rules, const Candidate& candidate
   plan.reason = candidate.reason;
   plan.predicted_us = candidate.predicted_us;
   const Widest widest{candidate.widest, candidate.widest_wide};
-  plan.tiling = make_tiling(q, plan.shape, widest, rules.slots);
+  plan.tiling = make_tiling(q, plan.shape, widest, slots_for(plan.shape, rules));
   const std::uint64_t longest = message_bytes_max(plan.tiling, widest);
   // Words of lines order nothing but themselves, and pushes rely on the order that earlier messages make.
   plan.lines = !candidate.direct && longest != 0 && longest <= rules.line_bytes;

@@ -39,12 +39,17 @@ std::vector<PlannedTrees> trees_of(const topology::Graph& graph, const std::vect
   const auto text = machine_trees(graph, numas, 2);
   INFO((text.ok() ? "" : text.error().message));
   REQUIRE(text.ok());
-  const auto proved = prove_trees(text.value(), static_cast<int>(numas.size()), 2, 4);
-  INFO((proved.ok() ? "" : proved.error().message));
-  REQUIRE(proved.ok());
+  const auto planned = PlannedSchedules::read(text.value(), static_cast<int>(numas.size()), 2, 4);
+  INFO((planned.ok() ? "" : planned.error().message));
+  REQUIRE(planned.ok());
   auto read = algorithm::parse_trees(text.value(), static_cast<int>(numas.size()), 2);
   REQUIRE(read.ok());
-  CHECK(proved.value()->size() == read.value().size());
+  for (const PlannedTrees& trees : read.value()) {
+    CHECK(planned.value()->of(trees.collective).size() == 1);
+    const Status proved = planned.value()->prove(trees.collective, "packed_trees");
+    INFO((proved.ok() ? "" : proved.error().message));
+    CHECK(proved.ok());
+  }
   return std::move(read).value();
 }
 
@@ -98,11 +103,17 @@ TEST_CASE("no trees where the machine's nodes are not the ranks", "[trees]") {
   CHECK(refusal(line_of_nodes(), {-1, -1}) == "the machine has 3 numas, but there are 2 ranks");
   CHECK(refusal(graph_of("tutti-topology 1\ngpu a\ngpu b\nlink a <-> b nvlink 50\n"), {0, 1, 2}) ==
         "the machine has 2 gpus, but there are 3 ranks");
-  CHECK(refusal(line_of_nodes(), std::vector<int>(kTreeRanksMax + 1, 0)).starts_with("65 ranks: trees are planned"));
+  CHECK(refusal(line_of_nodes(), std::vector<int>(algorithm::kTreeRanksMax + 1, 0))
+            .starts_with("65 ranks: trees are planned"));
 }
 
 TEST_CASE("text that other ranks write is proved before it runs", "[trees]") {
-  CHECK(prove_trees("", 3, 2, 4).value()->empty());
-  CHECK_FALSE(prove_trees("trees all_reduce ranks 3 lanes 1\n1 2 0\n", 3, 2, 4).ok());
-  CHECK_FALSE(prove_trees("nonsense", 3, 2, 4).ok());
+  const auto none = PlannedSchedules::read("", 3, 2, 4);
+  REQUIRE(none.ok());
+  CHECK(none.value()->of(Collective::kAllReduce).empty());
+  const Status missing = none.value()->prove(Collective::kAllReduce, "packed_trees");
+  REQUIRE_FALSE(missing.ok());
+  CHECK(missing.error().message == "no packed_trees is planned for all_reduce");
+  CHECK_FALSE(PlannedSchedules::read("trees all_reduce ranks 3 lanes 1\n1 2 0\n", 3, 2, 4).ok());
+  CHECK_FALSE(PlannedSchedules::read("nonsense", 3, 2, 4).ok());
 }

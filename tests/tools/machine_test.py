@@ -123,8 +123,9 @@ class MachineTest(FolderTest):
         self.assertIn("NCCL_TOPO_FILE is not read", log)
 
     def test_communicators_run_the_packed_trees_that_tutti_topo_prints(self):
-        for model, ranks, collectives in (("power9-ac922.topo", 4, ("all_reduce", "all_gather", "reduce_scatter")),
-                                          ("mi250x.topo", 8, ("all_reduce",))):
+        every = ("all_reduce", "all_gather", "reduce_scatter")
+        for model, ranks, collectives, lanes in (("power9-ac922.topo", 4, every, 2), ("mi250x.topo", 8, every[:2], 10),
+                                                 ("dgx-1v.topo", 8, ("all_reduce",), 24)):
             path = os.path.join(MODELS, model)
             for collective in collectives:
                 given = {"ranks": ranks, "NCCL_TOPO_FILE": path}
@@ -134,7 +135,9 @@ class MachineTest(FolderTest):
                 self.assertRegex(explained.stdout, r"\n\* packed_trees", explained.stderr)
                 runs = explained.stdout[explained.stdout.index("schedule packed_trees"):explained.stdout.index("# certificate")].strip()
                 units = re.search(r" units (\d+) ", runs)[1]
-                printed = subprocess.run([TOPO, path, "--collective", collective, "--lanes", "2", "--schedule", "--units", units],
+                if collective == "all_reduce":
+                    self.assertIn(f" lanes {lanes} ", runs)
+                printed = subprocess.run([TOPO, path, "--collective", collective, "--schedule", "--units", units],
                                          capture_output=True, text=True, timeout=TIMEOUT_S, check=True).stdout.strip()
                 self.assertEqual(runs, printed, f"{collective} on {model}")
                 log = self.good(perf(collective, *CALLS[1:], NCCL_ALGO="packed_trees", **given))

@@ -71,6 +71,14 @@ class Renaming {
       made[static_cast<std::size_t>(rank_of_[root])] = renamed(trees[root]);
     return made;
   }
+  algorithm::PlannedTrees renamed(Collective collective, const MachineCandidate& candidate) const {
+    algorithm::PlannedTrees made{collective, {}, {}, {}};
+    for (const algorithm::Parents& parents : candidate.trees) made.lanes.push_back(renamed(parents));
+    for (const algorithm::TreePair& pair : candidate.pairs)
+      made.pairs.push_back({renamed(pair.up), renamed(pair.down)});
+    for (const algorithm::RootedTrees& rooted : candidate.rooted) made.rooted.push_back(renamed(rooted));
+    return made;
+  }
 
  private:
   std::vector<int> rank_of_;  ///< by rank of the view
@@ -95,12 +103,10 @@ Result<std::string> machine_trees(const topology::Graph& graph, const std::vecto
     TUTTI_TRY_ASSIGN(
         const MachinePlan plan,
         plan_machine(view.network, {.collective = collective, .lanes_max = lanes, .hosts = {}, .direct = direct}));
-    const MachineCandidate* candidate = plan.find("packed_trees");
-    if (candidate == nullptr) continue;
-    algorithm::PlannedTrees trees{collective, {}, {}};
-    for (const algorithm::Parents& parents : candidate->trees) trees.lanes.push_back(renaming.renamed(parents));
-    for (const algorithm::RootedTrees& rooted : candidate->rooted) trees.rooted.push_back(renaming.renamed(rooted));
-    text += algorithm::to_text(trees);
+    for (const char* const algorithm : {"packed_trees", "packed_pairs"}) {
+      const MachineCandidate* candidate = plan.find(algorithm);
+      if (candidate != nullptr) text += algorithm::to_text(renaming.renamed(collective, *candidate));
+    }
   }
   return text;
 }

@@ -86,6 +86,29 @@ TEST_CASE("planned trees are the machine's, for all three collectives", "[trees]
   CHECK(plans[0].lanes == plan.find("packed_trees")->trees);
 }
 
+TEST_CASE("where links differ in their two directions there are pairs of trees", "[trees]") {
+  // A ring that is twice as fast one way.
+  const topology::Graph graph = graph_of(
+      "tutti-topology 1\ngpu a\ngpu b\ngpu c\ngpu d\nlink a -> b nvlink 40\nlink b -> c nvlink 40\nlink c -> d nvlink "
+      "40\n"
+      "link d -> a nvlink 40\nlink b -> a nvlink 20\nlink c -> b nvlink 20\nlink d -> c nvlink 20\nlink a -> d nvlink "
+      "20\n");
+  const auto text = machine_trees(graph, {-1, -1, -1, -1}, 8);
+  REQUIRE(text.ok());
+  const auto planned = PlannedSchedules::read(text.value(), 4, 8, 4);
+  REQUIRE(planned.ok());
+  const topology::View view = std::move(topology::view_of(graph)).value();
+  const MachinePlan plan = std::move(plan_machine(view.network, {.lanes_max = 8})).value();
+  const MachineCandidate* pairs = plan.find("packed_pairs");
+  REQUIRE(pairs != nullptr);
+  CHECK(pairs->gbps > plan.find("packed_trees")->gbps);
+  const std::vector<schedule::Schedule>& made = planned.value()->of(Collective::kAllReduce);
+  const auto found = std::ranges::find(made, "packed_pairs", &schedule::Schedule::algorithm);
+  REQUIRE(found != made.end());
+  CHECK(found->ranks == full_schedule(*pairs, static_cast<int>(found->shape.units)).ranks);
+  CHECK(planned.value()->prove(Collective::kAllReduce, "packed_pairs").ok());
+}
+
 TEST_CASE("ranks on NUMA nodes follow the nodes that they sit on", "[trees]") {
   const topology::Graph graph = line_of_nodes();
   // Rank 2 sits in the middle.

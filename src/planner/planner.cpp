@@ -135,7 +135,13 @@ schedule::SlotShape slots_for(const schedule::Shape& shape, const Rules& rules) 
   return slots_of_lane(rules.slots, shape.lanes - 1);
 }
 
-double price(const Schedule& schedule, const Question& q, const Rules& rules, bool direct) {
+/// Prices were fitted to the rows of the table, which have two lanes at most, with the first lane first; of many lanes it would be
+/// through all rounds before the last one began, and further rounds would seem to cost nothing.
+bool takes_turns(const Algorithm& a, const Schedule& schedule) {
+  return a.planned || schedule.shape.lanes > kWideLanes;
+}
+
+double price(const Algorithm& a, const Schedule& schedule, const Question& q, const Rules& rules, bool direct) {
   const schedule::SlotShape slots = slots_for(schedule.shape, rules);
   schedule::CostInputs inputs;
   inputs.count = q.count;
@@ -144,6 +150,7 @@ double price(const Schedule& schedule, const Question& q, const Rules& rules, bo
   inputs.slot_bytes = slots.slot_bytes;
   inputs.slots = static_cast<int>(slots.slots);
   inputs.direct = direct;
+  inputs.lanes_take_turns = takes_turns(a, schedule);
   inputs.ranks_per_core = rules.crowding;
   const Prices prices = prices_of(q, direct, rules.measured);
   inputs.message_us = prices.message_us;
@@ -258,7 +265,7 @@ void put_ordered_first(std::vector<Candidate>& found, const Question& q, const R
 Candidate make_candidate(const Algorithm& a, const Schedule& schedule, const Question& q, const Rules& rules,
                          bool direct) {
   const Widest widest = widest_messages(schedule, q, direct);
-  return {&a, direct, widest.narrow, price(schedule, q, rules, direct), widest.wide, Reason::kPrice};
+  return {&a, direct, widest.narrow, price(a, schedule, q, rules, direct), widest.wide, Reason::kPrice};
 }
 
 Result<std::vector<Candidate>> candidates(const Question& q, const Rules& rules) {

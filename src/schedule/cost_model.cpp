@@ -119,8 +119,7 @@ class TimedRun {
 
  private:
   static constexpr std::size_t kNone = ~std::size_t{0};
-  /// When, in which round, which process. Of lanes that wait for their rank's thread the one that is behind comes first.
-  using Event = std::tuple<double, int, std::size_t>;
+  using Event = std::tuple<double, int, std::size_t>;  ///< when, in which round, which process
 
   Channel& channel(const Process& p, std::size_t from, std::size_t to) {
     return channels_[(p.lane_index * ranks_ + from) * ranks_ + to];
@@ -154,7 +153,7 @@ class TimedRun {
     const double at = ready_at(p);
     if (at < 0) return;
     p.queued = true;
-    queue_.push({at, p.round, index});
+    queue_.push({at, in_.lanes_take_turns ? p.round : 0, index});
   }
 
   void take_step(std::size_t index, double when) {

@@ -2,6 +2,7 @@
 #include "planner/machine_trees.h"
 #include "algorithm/planned_trees.h"
 #include "planner/machine_plan.h"
+#include "planner/plan.h"
 #include "planner/planned_schedules.h"
 #include "topology/source.h"
 #include "topology/view.h"
@@ -139,4 +140,27 @@ TEST_CASE("text that other ranks write is proved before it runs", "[trees]") {
   CHECK(missing.error().message == "no packed_trees is planned for all_reduce");
   CHECK_FALSE(PlannedSchedules::read("trees all_reduce ranks 3 lanes 1\n1 2 0\n", 3, 2, 4).ok());
   CHECK_FALSE(PlannedSchedules::read("nonsense", 3, 2, 4).ok());
+}
+
+TEST_CASE("plans of many lanes have messages that fit the short slots, and a price for every round", "[trees]") {
+  constexpr int kRanks = 4, kTreeLanes = 24;
+  std::string text = "trees all_reduce ranks 4 lanes 24\n";
+  for (int lane = 0; lane < kTreeLanes; ++lane) text += lane % 2 == 0 ? "- 0 1 2\n" : "1 2 3 -\n";
+  auto read = PlannedSchedules::read(text, kRanks, kTreeLanes, 8);
+  REQUIRE(read.ok());
+  Rules rules = std::move(make_rules("packed_trees", false)).value();
+  rules.slots = {8, 32 << 10};
+  rules.planned = read.value();
+  Question question{{Collective::kAllReduce, kRanks, 0, 0}, 0, 4};
+  const auto price = [&](std::uint64_t count) {
+    question.count = count;
+    const auto found = candidates(question, rules);
+    REQUIRE(found.ok());
+    const Plan plan = make_plan(question, rules, found.value().front(), 0);
+    CHECK(plan.shape.lanes == kTreeLanes);
+    CHECK(plan.tiling.message_bytes_max(1) <= rules.slots.slot_bytes / 4);
+    return found.value().front().predicted_us;
+  };
+  const double least = price(std::uint64_t{16} << 20);
+  CHECK(price(std::uint64_t{256} << 20) == Approx(16 * least).epsilon(0.1));
 }

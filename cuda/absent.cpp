@@ -1,6 +1,7 @@
 // The same functions where the library is built without CUDA's headers: there is no device.
 #include "cuda/device.h"
 #include "cuda/pointers.h"
+#include "cuda/stream_words.h"
 
 namespace tutti::cuda {
 namespace {
@@ -20,8 +21,8 @@ Device::~Device() = default;
 Status Device::launch(KernelKind, DataType, std::uint32_t, const void*, StreamHandle) const { return absent(); }
 Status Device::launch_copy(const CopyLaunch&, std::uint32_t, StreamHandle) const { return absent(); }
 Status Device::launch_nothing(StreamHandle) const { return absent(); }
-Result<bool> Device::reach(const Device&) const { return absent(); }
-Status copy_in_order(const Device&, void*, const void*, std::size_t, StreamHandle) { return absent(); }
+Result<bool> Device::can_reach(const Device&) const { return absent(); }
+Status Device::reach(const Device&) const { return absent(); }
 Result<void*> copy_aside(const Device&, const void*, std::size_t, StreamHandle) { return absent(); }
 Status free_aside(const Device&, void*, StreamHandle) { return absent(); }
 DeviceMemory::~DeviceMemory() = default;
@@ -52,5 +53,12 @@ bool is_for_user(const void*) { return false; }
 Result<MemoryHandle> export_memory(const void*, void*) { return absent(); }
 Result<ImportedMemory> ImportedMemory::open(const MemoryHandle&, void*) { return absent(); }
 ImportedMemory::~ImportedMemory() = default;
+
+Result<RegisteredMemory> RegisteredMemory::add(std::shared_ptr<Device>, void*, std::size_t) { return absent(); }
+RegisteredMemory::~RegisteredMemory() = default;
+Status copy_on_stream(const Device&, void*, const void*, std::size_t, StreamHandle) { return absent(); }
+Status write_word(const Device&, std::uint32_t*, std::uint32_t, StreamHandle) { return absent(); }
+Status wait_for_word(const Device&, const std::uint32_t*, std::uint32_t, StreamHandle) { return absent(); }
+Status call_host(const Device&, void (*)(void*), void*, StreamHandle) { return absent(); }
 
 }  // namespace tutti::cuda

@@ -155,16 +155,20 @@ Status Device::launch_copy(const CopyLaunch& copy, std::uint32_t blocks, StreamH
 
 Status Device::launch_nothing(StreamHandle stream) const { return run(nothing_, 1, nullptr, stream); }
 
-Result<bool> Device::reach(const Device& other) const {
+Result<bool> Device::can_reach(const Device& other) const {
   if (other.context_ == context_) return true;
   int can = 0;
   TUTTI_TRY(driver().device_can_access(&can, facts_.ordinal, other.facts_.ordinal));
-  if (can == 0) return false;
+  return can != 0;
+}
+
+Status Device::reach(const Device& other) const {
+  if (other.context_ == context_) return {};
   const ContextScope scope(static_cast<CUcontext>(context_));
   TUTTI_TRY(scope.status());
   const CUresult result = driver().context_enable_peer.raw(static_cast<CUcontext>(other.context_), 0);
   // Others in this process may have asked for it before.
-  if (result == CUDA_SUCCESS || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return true;
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return {};
   return driver_error(driver().context_enable_peer.name(), result);
 }
 

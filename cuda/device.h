@@ -55,8 +55,10 @@ class Device {
   Status launch_nothing(StreamHandle stream) const;
   /// Blocks of any kernel that are resident at once.
   std::uint32_t resident_blocks() const { return resident_blocks_; }
-  /// Lets this device load from and store to the other's memory; false: the machine cannot.
-  Result<bool> reach(const Device& other) const;
+  /// Whether the machine lets this device load from and store to the other's memory.
+  Result<bool> can_reach(const Device& other) const;
+  /// Lets it: only where it can.
+  Status reach(const Device& other) const;
 
  private:
   Device() = default;
@@ -73,8 +75,6 @@ class Device {
   std::uint32_t resident_blocks_ = 0;
 };
 
-/// Between any memory that the device reaches, in the stream's order.
-Status copy_in_order(const Device& device, void* to, const void* from, std::size_t bytes, StreamHandle stream);
 /// A copy of `from`, made and freed in the stream's order, so that a capture takes both.
 Result<void*> copy_aside(const Device& device, const void* from, std::size_t bytes, StreamHandle stream);
 Status free_aside(const Device& device, void* copy, StreamHandle stream);

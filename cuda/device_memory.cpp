@@ -100,13 +100,6 @@ PinnedMemory::~PinnedMemory() {
   (void)driver().host_free(data_);
 }
 
-Status copy_in_order(const Device& device, void* to, const void* from, std::size_t bytes, StreamHandle stream) {
-  const ContextScope scope(context_of(device));
-  TUTTI_TRY(scope.status());
-  return driver().copy_async(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes,
-                             static_cast<CUstream>(stream));
-}
-
 Result<void*> copy_aside(const Device& device, const void* from, std::size_t bytes, StreamHandle stream) {
   const ContextScope scope(context_of(device));
   TUTTI_TRY(scope.status());

@@ -207,7 +207,8 @@ typedef enum {
  * names them. No call of `comm` may be under way.
  * ncclInvalidArgument: not a schedule; the message has the line, what was found and what was expected.
  * ncclInvalidUsage: right in no form (the message says which rank, lane and step does what wrong), for another number of
- * ranks, for send or recv, of more than two lanes; or a group is open or a call under way. What was set before stays. */
+ * ranks, for send or recv, of more than 32 lanes (two among more than 64 ranks); or a group is open or a call under way. What was
+ * set before stays. */
 ncclResult_t tuttiCommSetSchedule(ncclComm_t comm, const char* text, int* forms);
 
 /* Sets measured crossovers, in the text form of docs/tuning.md: the algorithm that runs from a size on, in place of the one that

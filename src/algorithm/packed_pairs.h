@@ -12,6 +12,8 @@ namespace tutti::algorithm {
 struct TreePair {
   Parents up;  ///< of the same root
   Parents down;
+
+  friend bool operator==(const TreePair&, const TreePair&) = default;
 };
 
 /// All-reduce. As packed_trees, a round has `units` units that follow each other: a rank sends unit u + d up before it waits

@@ -41,6 +41,10 @@ std::optional<int> number_in(std::string_view word, int end) {
   return number;
 }
 
+int root_of(const Parents& parents) {
+  return static_cast<int>(std::ranges::find(parents, kNoParent) - parents.begin());
+}
+
 /// Whether every rank leads to the one root.
 bool is_tree(const Parents& parents) {
   if (std::ranges::count(parents, kNoParent) != 1) return false;
@@ -84,13 +88,21 @@ class TreesParser {
     const std::vector<std::string_view> words = words_of(head);
     const auto is_named = [&](Collective c) { return words.size() == 6 && words[1] == name_of(c); };
     const auto* collective = std::ranges::find_if(kPlanned, is_named);
-    if (collective == std::end(kPlanned) || words[0] != "trees" || words[2] != "ranks" || words[4] != "lanes")
+    const bool pairs = !words.empty() && words[0] == "pairs";
+    if (collective == std::end(kPlanned) || (words[0] != "trees" && !pairs) || words[2] != "ranks" ||
+        words[4] != "lanes")
       return wrong("\"trees COLLECTIVE ranks N lanes N\"", head);
+    if (pairs && *collective != Collective::kAllReduce) return wrong("\"pairs all_reduce\"", head);
     if (number_in(words[3], ranks_ + 1) != ranks_) return wrong(fmt::format("trees for {} ranks", ranks_), head);
     const std::optional<int> lanes = number_in(words[5], lanes_most_ + 1);
     if (!lanes || *lanes == 0) return wrong(fmt::format("1 to {} lanes", lanes_most_), head);
-    PlannedTrees found{*collective, {}, {}};
+    PlannedTrees found{*collective, {}, {}, {}};
     for (int lane = 0; lane < *lanes; ++lane) {
+      if (pairs) {
+        TUTTI_TRY_ASSIGN(TreePair pair, tree_pair());
+        found.pairs.push_back(std::move(pair));
+        continue;
+      }
       if (found.collective == Collective::kAllReduce) {
         TUTTI_TRY_ASSIGN(Parents parents, tree());
         found.lanes.push_back(std::move(parents));
@@ -105,6 +117,15 @@ class TreesParser {
       }
     }
     return found;
+  }
+
+  Result<TreePair> tree_pair() {
+    TreePair pair;
+    TUTTI_TRY_ASSIGN(pair.up, tree());
+    TUTTI_TRY_ASSIGN(pair.down, tree());
+    if (root_of(pair.up) != root_of(pair.down))
+      return wrong(fmt::format("a tree with the root {}", root_of(pair.up)), line_of(pair.down));
+    return pair;
   }
 
   Result<Parents> tree() {
@@ -130,6 +151,10 @@ int deepest_of(const PlannedTrees& trees) {
   int deepest = 1;
   const auto look = [&](const Parents& parents) { deepest = std::max(deepest, std::ranges::max(depths_of(parents))); };
   for (const Parents& parents : trees.lanes) look(parents);
+  for (const TreePair& pair : trees.pairs) {
+    look(pair.up);
+    look(pair.down);
+  }
   for (const RootedTrees& rooted : trees.rooted) std::ranges::for_each(rooted, look);
   return deepest;
 }
@@ -137,10 +162,14 @@ int deepest_of(const PlannedTrees& trees) {
 }  // namespace
 
 std::string to_text(const PlannedTrees& trees) {
-  const std::size_t ranks = trees.lanes.empty() ? trees.rooted.front().size() : trees.lanes.front().size();
-  std::string text = fmt::format("trees {} ranks {} lanes {}\n", name_of(trees.collective), ranks,
-                                 trees.lanes.size() + trees.rooted.size());
+  const std::size_t ranks = !trees.pairs.empty()   ? trees.pairs.front().up.size()
+                            : !trees.lanes.empty() ? trees.lanes.front().size()
+                                                   : trees.rooted.front().size();
+  std::string text =
+      fmt::format("{} {} ranks {} lanes {}\n", trees.pairs.empty() ? "trees" : "pairs", name_of(trees.collective),
+                  ranks, trees.lanes.size() + trees.pairs.size() + trees.rooted.size());
   for (const Parents& parents : trees.lanes) text += line_of(parents);
+  for (const TreePair& pair : trees.pairs) text += line_of(pair.up) + line_of(pair.down);
   for (const RootedTrees& rooted : trees.rooted) {
     for (const Parents& parents : rooted) text += line_of(parents);
   }
@@ -153,6 +182,7 @@ Result<std::vector<PlannedTrees>> parse_trees(std::string_view text, int ranks, 
 
 schedule::Schedule schedule_of(const PlannedTrees& trees, int slots) {
   const int units = kPlannedUnitsPerHop * deepest_of(trees);
+  if (!trees.pairs.empty()) return packed_pairs(trees.pairs, units);
   switch (trees.collective) {
     case Collective::kAllGather: return packed_out_trees(trees.rooted, units, slots);
     case Collective::kReduceScatter: return packed_in_trees(trees.rooted, units, slots);

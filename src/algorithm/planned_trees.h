@@ -5,8 +5,12 @@
 //   1 - 1 2
 //   trees all_gather ranks 4 lanes 1         then for each lane a line for each root, in order
 //   ...
+//   pairs all_reduce ranks 4 lanes 1         then for each lane a line for the tree that sums go up, and one for results
+//   - 0 1 1
+//   - 0 0 0
 #pragma once
 
+#include "algorithm/packed_pairs.h"
 #include "algorithm/packed_trees.h"
 #include "base/dtype.h"
 #include "base/result.h"
@@ -18,10 +22,16 @@
 
 namespace tutti::algorithm {
 
+/// Packing is quick for so many ranks.
+inline constexpr int kTreeRanksMax = 64;
+/// As many as tutti-topo's plans have, unless they need more.
+inline constexpr int kTreeLanesMax = 32;
+
 struct PlannedTrees {
   Collective collective = Collective::kAllReduce;  ///< or all_gather, reduce_scatter
   std::vector<Parents> lanes;                      ///< of an all-reduce
   std::vector<RootedTrees> rooted;                 ///< of the others, by lane
+  std::vector<TreePair> pairs;                     ///< of an all-reduce, in place of `lanes`
 
   friend bool operator==(const PlannedTrees&, const PlannedTrees&) = default;
 };

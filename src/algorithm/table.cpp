@@ -70,22 +70,31 @@ bool over_hosts(const Request& request) {
 }
 
 /// The schedule that was made for the machine, or nullptr.
+template <const char* kName>
 const schedule::Schedule* planned_for(const Request& request) {
   if (request.planned == nullptr) return nullptr;
   const auto is_for_it = [&](const schedule::Schedule& made) {
-    return made.request.collective == request.collective && made.request.ranks == request.ranks;
+    return made.algorithm == kName && made.request.collective == request.collective &&
+           made.request.ranks == request.ranks;
   };
   const auto made = std::ranges::find_if(*request.planned, is_for_it);
   return made == request.planned->end() ? nullptr : &*made;
 }
-template <Collective kServed>
+template <const char* kName, Collective kServed>
 bool is_planned(const Request& request) {
-  return serves<kServed>(request) && planned_for(request) != nullptr;
+  return serves<kServed>(request) && planned_for<kName>(request) != nullptr;
 }
-Shape planned_shape(const Request& request) { return planned_for(request)->shape; }
-schedule::RankProgram planned(const Request& request, int rank) { return planned_for(request)->ranks[index(rank)]; }
+template <const char* kName>
+Shape planned_shape(const Request& request) {
+  return planned_for<kName>(request)->shape;
+}
+template <const char* kName>
+schedule::RankProgram planned(const Request& request, int rank) {
+  return planned_for<kName>(request)->ranks[index(rank)];
+}
 
-// What goes across, by name: template arguments need names of their own.
+// Template arguments need names of their own: what is planned, and what goes across hosts.
+constexpr char kTrees[] = "packed_trees", kPairs[] = "packed_pairs";
 constexpr char kRing[] = "ring", kTree[] = "tree", kTwoshot[] = "twoshot", kOneshot[] = "oneshot",
                kDoubling[] = "halving_doubling", kBinomial[] = "binomial", kPairwise[] = "pairwise";
 
@@ -180,14 +189,17 @@ constexpr Algorithm kTable[] = {
    .supports = over_hosts<kAllToAll>, .shape = hosts_shape<kPairwise>, .build = hosts<kPairwise>, .over_hosts = true},
 
   {.name = "packed_trees", .summary = "trees that together use what the machine's links have: sums go up them, results down",
-   .supports = is_planned<kAllReduce>, .shape = planned_shape, .build = planned,
+   .supports = is_planned<kTrees, kAllReduce>, .shape = planned_shape<kTrees>, .build = planned<kTrees>,
    .direct = true, .direct_in_place = true, .wide_wire = true, .planned = true},
   {.name = "packed_trees", .summary = "trees from every rank that together use what the machine's links have",
-   .supports = is_planned<kAllGather>, .shape = planned_shape, .build = planned,
+   .supports = is_planned<kTrees, kAllGather>, .shape = planned_shape<kTrees>, .build = planned<kTrees>,
    .direct = true, .direct_in_place = true, .planned = true},
   {.name = "packed_trees", .summary = "trees to every rank that together use what the machine's links have, sums on the way",
-   .supports = is_planned<kReduceScatter>, .shape = planned_shape, .build = planned,
+   .supports = is_planned<kTrees, kReduceScatter>, .shape = planned_shape<kTrees>, .build = planned<kTrees>,
    .wide_wire = true, .planned = true},
+  {.name = "packed_pairs", .summary = "packed trees where links differ in their two directions: sums up one tree, results down another",
+   .supports = is_planned<kPairs, kAllReduce>, .shape = planned_shape<kPairs>, .build = planned<kPairs>,
+   .direct = true, .direct_in_place = true, .wide_wire = true, .planned = true},
 
   {.name = "pairwise", .summary = "exchange rounds: to the rank k ahead, from the rank k behind",
    .supports = serves<kAllToAll>, .shape = whole, .build = pairwise, .direct = true},
@@ -207,7 +219,6 @@ constexpr Algorithm kTable[] = {
 };
 
 constexpr PlannedAlgorithm kPlanned[] = {
-  {.name = "packed_pairs", .summary = "packed trees where links differ in their two directions: sums up one tree, results down another"},
   {.name = "hierarchical", .summary = "sums inside each host, a pattern of this table across hosts on each rail, results inside"},
 };
 // clang-format on

@@ -1,6 +1,7 @@
 // The boundary between C and the library: nothing is thrown across it, and every failure leaves its reason behind.
 #pragma once
 
+#include "api/range.h"
 #include "base/result.h"
 
 #include <nccl.h>
@@ -21,6 +22,7 @@ ncclResult_t report(const char* function, ncclComm_t comm, InGroup in_group, con
 /// Runs `body`, which returns a Status.
 template <class Body>
 ncclResult_t boundary(const char* function, ncclComm_t comm, InGroup in_group, Body&& body) noexcept {
+  const Range range(function);
   try {
     const Status status = std::forward<Body>(body)();
     return status.ok() ? ncclSuccess : report(function, comm, in_group, status.error());

@@ -36,7 +36,9 @@ struct Config {
   std::size_t single_copy_min_bytes = 0;  ///< TUTTI_SINGLE_COPY_MIN_BYTES: single copies from here on; 0 = by cost
   std::size_t carry_bytes = std::size_t{1} << 20;  ///< TUTTI_CARRY_BYTES: longest input carried beside announce lines
   std::size_t stream_min_bytes =
-      0;                    ///< TUTTI_STREAM_MIN_BYTES: calls that touch so much write past the caches; 0 = default
+      0;  ///< TUTTI_STREAM_MIN_BYTES: calls that touch so much write past the caches; 0 = default
+  std::size_t staging_bytes =
+      0;                    ///< TUTTI_STAGING_BYTES: longest part of a GPU's call through host memory; 0 = default
   bool calibrate = true;    ///< TUTTI_CALIBRATE: measure what bytes cost between processes when a communicator is made
   std::string tuning_file;  ///< TUTTI_TUNING_FILE: measured crossovers; empty = the cost model's
   std::string topology_file;       ///< NCCL_TOPO_FILE: the machine, read instead of looked at

@@ -88,15 +88,18 @@ bool Bridge::carries_all() const {
   return std::ranges::all_of(remotes_, [](const Remote& r) { return r.has_channels && r.link->is_stream(); });
 }
 
-void Bridge::attach(Membership& members) {
+void Bridge::open(Membership& members) {
   members_ = &members;
-  TUTTI_ASSERT(control_.slot_shape().slots <= protocol::Crossing::kSlotsMax);
-  for (Remote& remote : remotes_) {
+  for (Remote& remote : remotes_)
     remote.link->set_place([this, &remote](const Record& record) { return place_of(remote, record); });
+}
+
+void Bridge::attach(std::uint32_t lane, std::vector<protocol::Channel>& channels) {
+  TUTTI_ASSERT(control_.slot_shape(lane).slots <= protocol::Crossing::kSlotsMax);
+  for (Remote& remote : remotes_) {
     if (!remote.has_channels) continue;
-    for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
-      members.channels[lane][remote.peer].crossing = &remote.crossings[lane];
-    }
+    remote.channels.emplace_back();
+    channels[remote.peer].crossing = &remote.crossings.emplace_back();
   }
 }
 
@@ -125,7 +128,7 @@ void Bridge::share(const void* payload, std::size_t bytes, const std::uint64_t* 
 
 /// Where the lane waits for just this message and knows where it belongs, it goes there.
 std::byte* Bridge::place_of(const Remote& remote, const Record& record) const {
-  for (std::uint32_t lane = 0; members_ != nullptr && remote.has_channels && lane < kLanes; ++lane) {
+  for (std::uint32_t lane = 0; lane < remote.channels.size(); ++lane) {
     const protocol::Channel& channel = members_->channels[lane][remote.peer];
     protocol::Crossing& crossing = *channel.crossing;
     if (record.word != offset_of(&channel.theirs->tail)) continue;
@@ -140,6 +143,9 @@ void Bridge::share_phase() {
   const std::uint64_t* const phase = control_.phase(rank_);
   if (rank_ == 0 && executor::load_acquire(phase) == static_cast<std::uint64_t>(RankPhase::kMapped)) {
     for (const std::span<const std::byte> part : control_.written_by_leader()) share(part.data(), part.size());
+  }
+  if (executor::load_acquire(phase) == static_cast<std::uint64_t>(RankPhase::kMapped)) {
+    share(&control_.device_card(rank_), sizeof(DeviceCard));
   }
   // What it sees of its machine is there once it is ready, and then stays.
   if (executor::load_acquire(phase) != static_cast<std::uint64_t>(RankPhase::kLeft)) {
@@ -194,7 +200,7 @@ void Bridge::collect() {
   collect_announcements();
   for (Remote& remote : remotes_) {
     collect_pair(remote);
-    for (std::uint32_t lane = 0; remote.has_channels && lane < kLanes; ++lane) collect_channel(remote, lane);
+    for (std::uint32_t lane = 0; lane < remote.channels.size(); ++lane) collect_channel(remote, lane);
   }
 }
 
@@ -241,7 +247,7 @@ void Bridge::collect_pair(Remote& remote) {
 void Bridge::collect_channel(Remote& remote, std::uint32_t lane) {
   const protocol::Channel& channel = members_->channels[lane][remote.peer];
   SentChannel& sent = remote.channels[lane];
-  const protocol::SlotShape shape = control_.slot_shape();
+  const protocol::SlotShape shape = control_.slot_shape(lane);
   for (; sent.messages != channel.sent; ++sent.messages) {
     // All messages over the bridge take a slot, so that the slot's number is the message's.
     const std::uint64_t slot = sent.messages % shape.slots;

@@ -22,6 +22,7 @@
 #include "protocol/channel.h"
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -40,8 +41,10 @@ class Bridge {
 
   /// The channels with this peer lead through shared memory.
   void leave_channels_alone(int peer);
-  /// Once the channels exist: the ones that lead over the bridge.
-  void attach(Membership& members);
+  /// Once channels can be made.
+  void open(Membership& members);
+  /// A lane's new channels, by peer: those that lead over the bridge. Lanes come in order.
+  void attach(std::uint32_t lane, std::vector<protocol::Channel>& channels);
 
   /// Tells the others this rank's phase, and what belongs to it.
   void share_phase();
@@ -95,8 +98,8 @@ class Bridge {
     PairSignatures signatures_to;
     PairSignatures signatures_from;
     Sent sent;
-    SentChannel channels[kLanes];
-    protocol::Crossing crossings[kLanes];
+    std::vector<SentChannel> channels;         ///< by lane
+    std::deque<protocol::Crossing> crossings;  ///< by lane; channels point there
   };
 
   void collect();

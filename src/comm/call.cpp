@@ -57,7 +57,10 @@ void LaneRun::start(const CallArgs& args, std::shared_ptr<const planner::Plan> p
   machine_.set_reduce(plan_->wide_wire ? reduce_mixed_function(args.type, args.op)
                                        : reduce_function(args.type, args.op));
   const std::size_t lane_count = plan_->program->lanes.size();
-  TUTTI_ASSERT(lane_count <= kCollectiveLanes);
+  const auto lanes_end = options.first_lane + static_cast<std::uint32_t>(lane_count);
+  TUTTI_ASSERT(lanes_end <= kFirstCollectiveLane + collective_lanes(comm_.ranks()));
+  Membership& members = comm_.members();
+  if (lanes_end > members.channels.size()) members.connect(lanes_end);
   lanes_.resize(lane_count);
   scratch_.resize(plan_->scratch_bytes * lane_count);
   for (std::size_t l = 0; l < lane_count; ++l) {
@@ -71,9 +74,10 @@ void LaneRun::start(const CallArgs& args, std::shared_ptr<const planner::Plan> p
     call.input = static_cast<std::byte*>(const_cast<void*>(args.send));
     call.output = static_cast<std::byte*>(args.receive);
     call.scratch = scratch_.data() + plan_->scratch_bytes * l;
-    call.channels = comm_.members().channels[options.first_lane + l].data();
-    call.slot_shape = comm_.members().control.slot_shape();
-    call.line_shape = comm_.members().control.line_shape();
+    const std::uint32_t lane = options.first_lane + static_cast<std::uint32_t>(l);
+    call.channels = members.channels[lane].data();
+    call.slot_shape = members.control.slot_shape(lane);
+    call.line_shape = members.control.line_shape();
     call.peers = peers;
     call.direct = plan_->direct;
     call.lines = plan_->lines;

@@ -48,8 +48,8 @@ class LaneRun {
   LaneRun(Communicator& communicator);
 
   struct Options {
-    std::uint32_t first_lane = 0;  ///< which channels carry the plan's lanes
-    bool streams = false;          ///< LaneCall's
+    std::uint32_t first_lane = kPointToPointLane;  ///< which channels carry the plan's lanes
+    bool streams = false;                          ///< LaneCall's
   };
 
   /// `peers`: by rank, valid until done.

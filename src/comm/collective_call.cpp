@@ -64,6 +64,7 @@ void CollectiveCall::prepare(const CallArgs& args) {
                          static_cast<std::uint8_t>(args.scaled),
                          static_cast<std::uint8_t>(internal_),
                          {}};
+  signature_.whole_count = args.whole_count;
   shape_ = shape_of(args, comm_.ranks(), comm_.rank());
   prepared_with_ = comm_.members().plans.schedules_version();
   const planner::SetSchedule* set = internal_ ? nullptr : comm_.members().plans.schedule_for(shape_.request);
@@ -95,7 +96,7 @@ void CollectiveCall::prepare(const CallArgs& args) {
 bool CollectiveCall::is_prepared_for(const CallArgs& args) const {
   return prepared_ && args.count == args_.count && args.collective == args_.collective && args.type == args_.type &&
          args.op == args_.op && args.root == args_.root && args.scaled == args_.scaled &&
-         prepared_with_ == comm_.members().plans.schedules_version();
+         args.whole_count == args_.whole_count && prepared_with_ == comm_.members().plans.schedules_version();
 }
 
 void CollectiveCall::start(const CallArgs& args) {
@@ -315,7 +316,8 @@ Status CollectiveCall::run_lanes() {
   question.in_place = in_place;
   TUTTI_TRY_ASSIGN(auto plan, comm_.members().plans.find(question, comm_.rank()));
   TUTTI_TRY(reach_buffers(*plan));
-  lanes_.start(args_, std::move(plan), peers_.data(), {0, writes_past_caches(args_, comm_.ranks(), in_place)});
+  lanes_.start(args_, std::move(plan), peers_.data(),
+               {kFirstCollectiveLane, writes_past_caches(args_, comm_.ranks(), in_place)});
   reached_ = true;
   reached_with_ = comm_.members().reach.drops();
   phase_ = Phase::kRun;

@@ -42,6 +42,7 @@ struct CallArgs {
   bool scale_is_address = false;  ///< in device memory, read when the call runs
   int root = 0;                   ///< root, or the peer of send and receive
   void* stream = nullptr;         ///< nullptr or a host stream's handle (executor/stream.h)
+  std::size_t whole_count = 0;    ///< of the call that this is a part of; 0: it is one
 };
 inline bool is_point_to_point(const CallArgs& args) {
   return args.collective == Collective::kSend || args.collective == Collective::kReceive;

@@ -66,14 +66,19 @@ Membership::Membership(std::vector<Peer> all, Control c, int rank, planner::Rule
       sent_calls(peers.size()),
       received_calls(peers.size()),
       shrinks_seen(peers.size()),
-      announcer(control.board(), static_cast<std::uint32_t>(rank)) {}
+      announcer(control.board(), static_cast<std::uint32_t>(rank)),
+      places(peers.size(), -1) {}
 
-void Membership::connect(int rank) {
-  channels.resize(kLanes);
-  for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
+void Membership::connect(std::uint32_t lanes) {
+  const int rank = reach.rank();
+  for (auto lane = static_cast<std::uint32_t>(channels.size()); lane < lanes; ++lane) {
+    std::vector<protocol::Channel>& made = channels.emplace_back(control.ranks());
     for (int peer = 0; peer < control.ranks(); ++peer) {
-      channels[lane].push_back(peer == rank ? protocol::Channel{} : control.channel(rank, peer, lane));
+      if (peer == rank) continue;
+      made[peer] = places[peer] < 0 ? control.channel(rank, peer, lane)
+                                    : host_segment->channel(places[rank], places[peer], lane);
     }
+    if (bridge) bridge->attach(lane, made);
   }
 }
 
@@ -182,19 +187,12 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
     TUTTI_TRY_ASSIGN(tuning, publish_tuning(members_->control));
   }
   take_seat(port);
-  if (spans_hosts && options_.device != kHostMemory) {
-    return error(Code::kInvalidUsage,
-                 "communicators on GPU memory over several hosts are not supported yet; work on host memory there "
-                 "(tuttiSetDevice(tuttiDeviceHost), or TUTTI_DEVICE=host)");
-  }
   TUTTI_TRY_ASSIGN(device_, DeviceRank::open(*this));
   TUTTI_TRY(meet(RankPhase::kMapped, parent));
-  if (!spans_hosts) TUTTI_TRY(DeviceRank::connect(*this, [&] { return meet(RankPhase::kLinked, parent); }));
-  members_->connect(rank_);
-  if (spans_hosts) {
-    if (members_->host_segment) connect_within_host();
-    members_->bridge->attach(*members_);
-  }
+  TUTTI_TRY(DeviceRank::connect(*this, [&] { return meet(RankPhase::kLinked, parent); }));
+  if (members_->host_segment) find_places_on_host();
+  if (spans_hosts) members_->bridge->open(*members_);
+  members_->connect(kFirstCollectiveLane + planner::kWideLanes);
   const Settings& settings = members_->control.settings();
   members_->single_copy = settings.single_copy != 0;
   bool reproducible = false;
@@ -206,7 +204,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   }
   TUTTI_TRY_ASSIGN(planner::Rules rules, planner::make_rules(settings.algorithm, reproducible));
   rules.wide_wire = wide_wire;
-  rules.slots = members_->control.slot_shape();
+  rules.slots = members_->control.slot_shape(kFirstCollectiveLane);
   rules.single_copy_min_bytes = settings.single_copy_min_bytes;
   rules.line_bytes = settings.lines != 0 && !spans_hosts ? members_->control.line_shape().payload_bytes() : 0;
   rules.crowding = settings.crowding;
@@ -228,12 +226,16 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
     rules.network_us = kNetworkUs;
   }
   if (const std::string trees = machine_->trees(); !trees.empty()) {
-    TUTTI_TRY_ASSIGN(rules.planned, planner::prove_trees(trees, ranks_, static_cast<int>(kCollectiveLanes),
-                                                         static_cast<int>(rules.slots.slots)));
+    TUTTI_TRY_ASSIGN(rules.planned,
+                     planner::PlannedSchedules::read(trees, ranks_, static_cast<int>(collective_lanes(ranks_)),
+                                                     static_cast<int>(rules.slots.slots)));
   }
   members_->plans.set_rules(rules);
-  log_info("communicator {} rank {} of {} ready: {}", options_.name.empty() ? "(unnamed)" : options_.name, rank_,
+  log_info("communicator {} rank {} of {} ready: {}{}", options_.name.empty() ? "(unnamed)" : options_.name, rank_,
            ranks_,
+           !device_                        ? ""
+           : device_->stages_collectives() ? "GPU memory staged through the host, "
+                                           : "GPU memory, ",
            members_->mpi                   ? "processes on several hosts, over MPI"
            : spans_hosts                   ? "processes on several hosts"
            : members_->reach.one_process() ? "threads of one process"
@@ -267,7 +269,7 @@ Status Communicator::look_at_machine() {
   TUTTI_TRY(machine_->look());
   if (rank_ != 0) return {};
   members_->control.settings().between_groups_gbps = machine_->between_groups_gbps();
-  machine_->plan_trees(static_cast<int>(kCollectiveLanes));
+  machine_->plan_trees(static_cast<int>(collective_lanes(ranks_)));
   return {};
 }
 
@@ -281,8 +283,9 @@ void Communicator::measure_costs() {
   if (other == peers.end() || (rank_ != 0 && rank_ != other->rank)) return;
   const CalibrationArgs args{
       .board = control.calibration(),
-      .slots = rank_ == 0 ? control.channel(0, other->rank, 0).inbox : control.channel(rank_, 0, 0).outbox,
-      .bytes = std::min<std::size_t>(kCalibrationBytes, control.slot_shape().slot_bytes),
+      .slots = rank_ == 0 ? control.channel(0, other->rank, kFirstCollectiveLane).inbox
+                          : control.channel(rank_, 0, kFirstCollectiveLane).outbox,
+      .bytes = std::min<std::size_t>(kCalibrationBytes, control.slot_shape(kFirstCollectiveLane).slot_bytes),
       .partner = other->pid,
       .given_up = [this] { return cancelled_ || failed(); }};
   if (rank_ != 0) {

@@ -38,12 +38,14 @@ struct Membership {
   Control control;
   Reach reach;
   planner::PlanCache plans;
-  std::vector<std::vector<protocol::Channel>> channels;  ///< [lane][peer]
-  std::vector<std::uint32_t> sent_calls;                 ///< point-to-point calls so far, per peer
+  /// [lane][peer]; those of lanes after the first few only once connect() was asked for them.
+  std::vector<std::vector<protocol::Channel>> channels;
+  std::vector<std::uint32_t> sent_calls;  ///< point-to-point calls so far, per peer
   std::vector<std::uint32_t> received_calls;
   std::vector<std::uint64_t> shrinks_seen;     ///< by rank: the number of its last shrink that included this one
   protocol::Announcer announcer;               ///< of calls of all ranks; belongs to whoever has the turn
   std::unique_ptr<Control> host_segment;       ///< over hosts: of the ranks of this one, if there are several
+  std::vector<int> places;                     ///< by rank, in the host's segment where channels lie there; else -1
   std::shared_ptr<transport::MpiNetwork> mpi;  ///< what the bridge's streams go over; nullptr: TCP
   std::unique_ptr<Bridge> bridge;              ///< to ranks of other hosts; nullptr: there are none
   bool single_copy = false;                    ///< works between all processes, on every rank
@@ -51,8 +53,9 @@ struct Membership {
   std::unique_ptr<PeerWatch> peer_watch;               ///< over ranks of other hosts
 
   Membership(std::vector<Peer> all, Control c, int rank, planner::Rules rules);
-  /// Makes the channels; only once rank 0 has written the control segment's sizes.
-  void connect(int rank);
+  /// Makes the channels of the lanes before this one that are not there yet; only once rank 0 has written the control
+  /// segment's sizes. By whoever has the turn; channels that are there stay where they are.
+  void connect(std::uint32_t lanes);
   /// How buffers are reached. `mappable`: all of them are in shared memory, or the ranks in question share a process.
   planner::Access access(bool mappable, bool same_process) const;
   /// Whether the other ranks load from and store to these buffers of this rank, if theirs are like them.
@@ -176,7 +179,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status watch_hosts(std::vector<PeerSockets>& sockets, bool over_mpi);
   /// Streams over MPI in place of the sockets for data.
   Status open_streams(std::vector<PeerSockets>& sockets, const MpiGroup& mpi);
-  void connect_within_host();
+  void find_places_on_host();
   bool is_on_this_host(int peer) const;
   /// By rank: its host, numbered by their lowest ranks.
   schedule::Groups hosts_of_ranks() const;

@@ -45,6 +45,9 @@ protocol::SlotShape configured_slots(int ranks) {
 /// Small messages go as lines: as far as they spare the receiver a cache miss that costs more than half the bandwidth.
 constexpr std::uint32_t kLinePayloadBytes = 512;
 
+/// Copies of that size take much longer than to ask for them, and four of them are not much pinned memory.
+constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
+
 struct Header {
   protocol::SlotShape slots;
   Settings settings;
@@ -113,6 +116,20 @@ protocol::LineShape line_shape_for(protocol::SlotShape slots) {
   return shape;
 }
 
+std::uint32_t lanes_of(int ranks) { return kFirstCollectiveLane + collective_lanes(ranks); }
+
+/// Of the lane that carries send and receive, too.
+protocol::SlotShape slots_of(protocol::SlotShape wide, std::uint32_t lane) {
+  return planner::slots_of_lane(wide, lane < kFirstCollectiveLane ? 0 : lane - kFirstCollectiveLane);
+}
+
+/// Of one pair of ranks in all lanes before this one.
+std::size_t slot_bytes_before(protocol::SlotShape wide, std::uint32_t lane) {
+  constexpr std::uint32_t kWide = kFirstCollectiveLane + planner::kWideLanes;
+  const std::size_t short_ones = lane > kWide ? lane - kWide : 0;
+  return (lane - short_ones) * wide.bytes() + short_ones * slots_of(wide, kWide).bytes();
+}
+
 }  // namespace
 
 struct Control::Layout {
@@ -121,7 +138,8 @@ struct Control::Layout {
 
   Layout(std::size_t n, protocol::SlotShape shape) {
     // A rank has no channel to itself, and one that is alone announces and carries nothing.
-    const std::size_t channels = kLanes * n * (n - 1);
+    const std::uint32_t lanes = lanes_of(static_cast<int>(n));
+    const std::size_t channels = n * (n - 1);
     const std::size_t announcing = n > 1 ? n : 0;
     const std::size_t pair_count = n > 1 ? n * n : 0;
     const std::size_t carried_bytes = n > 1 ? protocol::carried_bytes_max(static_cast<int>(n)) : 0;
@@ -139,9 +157,9 @@ struct Control::Layout {
     pairs = round_up(signatures + CollectiveSignatures::kDepth * announcing * sizeof(CollectiveSignatures::Place), 64);
     pair_inputs = round_up(pairs + pair_count * sizeof(PairMemory), kPage);
     counts = pair_inputs + pair_count * protocol::kSendDepth * carried_bytes;
-    lines = round_up(counts + kLanes * n * n * sizeof(protocol::PairLine), kPage);
-    slots = round_up(lines + channels * line_shape_for(shape).bytes(), kPage);
-    end = slots + channels * shape.bytes();
+    lines = round_up(counts + lanes * pair_count * sizeof(protocol::PairLine), kPage);
+    slots = round_up(lines + lanes * channels * line_shape_for(shape).bytes(), kPage);
+    end = slots + channels * slot_bytes_before(shape, lanes);
   }
 };
 
@@ -154,6 +172,7 @@ std::uint32_t Signature::fingerprint() const {
   mix(count);
   mix(static_cast<std::uint32_t>(root) | std::uint64_t{schedule} << 32);
   if (tuning != 0) mix(tuning);
+  if (whole_count != 0) mix(whole_count);
   mix(static_cast<std::uint64_t>(collective) | static_cast<std::uint64_t>(type) << 8 |
       static_cast<std::uint64_t>(op) << 16 | std::uint64_t{scaled} << 24 | std::uint64_t{internal} << 32);
   return hash;
@@ -161,7 +180,8 @@ std::uint32_t Signature::fingerprint() const {
 
 std::string Signature::describe() const {
   if (internal) return "ncclCommSplit" + describe_tuning();
-  std::string text = fmt::format("{} count {} {}", name_of(collective), count, name_of(type));
+  std::string text =
+      fmt::format("{} count {} {}", name_of(collective), whole_count != 0 ? whole_count : count, name_of(type));
   if (reduces(collective)) text += fmt::format(" {}", scaled ? "premulsum" : name_of(op));
   if (is_rooted(collective)) text += fmt::format(" root {}", root);
   if (schedule != 0) text += fmt::format(" by a set schedule ({:08x})", schedule);
@@ -213,6 +233,7 @@ void Control::set_up() const {
                              c.timeout_s,
                              1,
                              c.calibrate,
+                             c.staging_bytes != 0 ? c.staging_bytes : kStagingBytes,
                              {},
                              0,
                              {}};
@@ -223,10 +244,11 @@ void Control::set_up() const {
 Settings& Control::settings() const { return at<Header>(0)->settings; }
 FailureRecord& Control::failure() const { return at<Header>(0)->failure; }
 CalibrationBoard& Control::calibration() const { return at<Header>(0)->calibration; }
-protocol::SlotShape Control::slot_shape() const { return at<Header>(0)->slots; }
-Control::Layout Control::layout() const { return Layout(static_cast<std::size_t>(ranks_), slot_shape()); }
+protocol::SlotShape Control::wide_slots() const { return at<Header>(0)->slots; }
+protocol::SlotShape Control::slot_shape(std::uint32_t lane) const { return slots_of(wide_slots(), lane); }
+Control::Layout Control::layout() const { return Layout(static_cast<std::size_t>(ranks_), wide_slots()); }
 
-protocol::LineShape Control::line_shape() const { return line_shape_for(slot_shape()); }
+protocol::LineShape Control::line_shape() const { return line_shape_for(wide_slots()); }
 
 // Everything before the lines lies where it lies whatever the slots' size.
 namespace {
@@ -292,16 +314,23 @@ protocol::Channel Control::channel(int me, int peer, std::uint32_t lane) const {
   const auto counts = [&](int from, int to) {
     return (lane * n + static_cast<std::size_t>(from)) * n + static_cast<std::size_t>(to);
   };
-  const auto channel = [&](int from, int to) {
-    return (lane * n + static_cast<std::size_t>(from)) * (n - 1) + static_cast<std::size_t>(to > from ? to - 1 : to);
+  const auto pair = [&](int from, int to) {
+    return static_cast<std::size_t>(from) * (n - 1) + static_cast<std::size_t>(to > from ? to - 1 : to);
+  };
+  const auto lines = [&](int from, int to) {
+    return at<std::uint64_t>(l.lines + (lane * n * (n - 1) + pair(from, to)) * line_shape().bytes());
+  };
+  const auto slots = [&](int from, int to) {
+    return at<std::byte>(l.slots + n * (n - 1) * slot_bytes_before(wide_slots(), lane) +
+                         pair(from, to) * slot_shape(lane).bytes());
   };
   protocol::Channel c;
   c.mine = at<protocol::PairLine>(l.counts) + counts(me, peer);
   c.theirs = at<protocol::PairLine>(l.counts) + counts(peer, me);
-  c.outbox = at<std::byte>(l.slots + channel(me, peer) * slot_shape().bytes());
-  c.inbox = at<std::byte>(l.slots + channel(peer, me) * slot_shape().bytes());
-  c.outlines = at<std::uint64_t>(l.lines + channel(me, peer) * line_shape().bytes());
-  c.inlines = at<std::uint64_t>(l.lines + channel(peer, me) * line_shape().bytes());
+  c.outbox = slots(me, peer);
+  c.inbox = slots(peer, me);
+  c.outlines = lines(me, peer);
+  c.inlines = lines(peer, me);
   return c;
 }
 

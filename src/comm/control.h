@@ -2,6 +2,7 @@
 // settings that rank 0 decides, and the first failure.
 #pragma once
 
+#include "algorithm/planned_trees.h"
 #include "base/dtype.h"
 #include "base/result.h"
 #include "comm/calibration.h"
@@ -23,10 +24,13 @@
 
 namespace tutti::comm {
 
-/// Lanes 0 .. kCollectiveLanes-1 carry collectives; the last one carries send and receive.
-inline constexpr std::uint32_t kCollectiveLanes = 2;
-inline constexpr std::uint32_t kPointToPointLane = kCollectiveLanes;
-inline constexpr std::uint32_t kLanes = kCollectiveLanes + 1;
+/// The first lane carries send and receive, the others carry collectives.
+inline constexpr std::uint32_t kPointToPointLane = 0;
+inline constexpr std::uint32_t kFirstCollectiveLane = 1;
+/// For as many as a machine's trees may have, where ranks are so few that they are planned.
+constexpr std::uint32_t collective_lanes(int ranks) {
+  return ranks <= algorithm::kTreeRanksMax ? algorithm::kTreeLanesMax : planner::kWideLanes;
+}
 
 enum class RankPhase : std::uint64_t { kAbsent, kMapped, kLinked, kReady, kLeft };
 
@@ -46,8 +50,9 @@ struct Signature {
   std::uint8_t one_way =
       0;  ///< the rank may be through with the call before others have come to it; follows from the rest
   std::uint8_t reserved[2] = {};
-  std::uint32_t schedule = 0;  ///< of the schedule that tuttiCommSetSchedule has set for such calls; 0: none
-  std::uint32_t tuning = 0;    ///< of the tuning that tuttiCommSetTuning has set; 0: none
+  std::uint32_t schedule = 0;     ///< of the schedule that tuttiCommSetSchedule has set for such calls; 0: none
+  std::uint32_t tuning = 0;       ///< of the tuning that tuttiCommSetTuning has set; 0: none
+  std::uint64_t whole_count = 0;  ///< CallArgs::whole_count
 
   std::uint32_t fingerprint() const;
   /// "all_reduce count 5 float32 sum"
@@ -91,10 +96,11 @@ struct Settings {
   std::uint64_t lines = 0;        ///< small messages may go as lines
   std::uint64_t carry_bytes = 0;  ///< longest input that travels beside an announce line
   double timeout_s = 0;
-  double crowding = 1;             ///< ranks per core, as rank 0 may use them, where seats do not tell
-  std::uint64_t calibrate = 0;     ///< rank 0 wants costs measured
-  planner::MeasuredCosts costs;    ///< there once all ranks are ready
-  std::uint32_t tuning_bytes = 0;  ///< of the text behind Control::tuning_text()
+  double crowding = 1;              ///< ranks per core, as rank 0 may use them, where seats do not tell
+  std::uint64_t calibrate = 0;      ///< rank 0 wants costs measured
+  std::uint64_t staging_bytes = 0;  ///< longest part of a call on device memory that goes through host memory
+  planner::MeasuredCosts costs;     ///< there once all ranks are ready
+  std::uint32_t tuning_bytes = 0;   ///< of the text behind Control::tuning_text()
   char algorithm[1024] = {};
   double between_groups_gbps =
       0;  ///< what the machine has between groups of ranks; 0: not known. There once all are ready
@@ -139,7 +145,8 @@ class Control {
   FailureRecord& failure() const;
   CalibrationBoard& calibration() const;
   const std::uint64_t* abort_word() const { return &failure().word; }
-  protocol::SlotShape slot_shape() const;
+  /// Of a lane. The last ones' are short (planner::slots_of_lane).
+  protocol::SlotShape slot_shape(std::uint32_t lane) const;
   protocol::LineShape line_shape() const;
 
   /// Measured crossovers, for which rank 0 has a text: room for planner::kTuningBytesMax, with more than one rank.
@@ -185,6 +192,7 @@ class Control {
   Control(std::shared_ptr<std::byte> base, std::size_t bytes, int ranks)
       : base_(std::move(base)), bytes_(bytes), ranks_(ranks) {}
   Layout layout() const;
+  protocol::SlotShape wide_slots() const;
   void set_up() const;
   template <class T>
   T* at(std::size_t offset) const {

@@ -2,6 +2,7 @@
 
 #include "comm/call.h"
 #include "comm/device_launch.h"
+#include "cuda/stream_words.h"
 #include "executor/backoff.h"
 
 #include <fmt/format.h>
@@ -89,12 +90,6 @@ DeviceIpc::~DeviceIpc() {
 }
 
 Status DeviceIpc::enqueue(std::span<const CallArgs> calls) {
-  if (std::ranges::any_of(calls, is_point_to_point)) {
-    return error(
-        Code::kInvalidUsage,
-        "ncclSend and ncclRecv on GPU memory among ranks in several processes are not supported yet, and nothing "
-        "was done; use collectives, or give all ranks one process");
-  }
   for (const CallArgs& call : calls) {
     Status status = put(call);
     if (status.ok()) continue;
@@ -232,10 +227,10 @@ Status DeviceIpc::copy_blocks(const CallArgs& args, const Piece& piece, std::siz
   const std::size_t piece_bytes = piece.count * size_of(args.type);
   std::size_t at = piece.first * size_of(args.type);
   for (; at < bytes; at += block_bytes, staged += piece_bytes) {
-    TUTTI_TRY(in ? cuda::copy_in_order(*device_, staged, static_cast<const std::byte*>(args.send) + at, piece_bytes,
-                                       args.stream)
-                 : cuda::copy_in_order(*device_, static_cast<std::byte*>(args.receive) + at, staged, piece_bytes,
-                                       args.stream));
+    TUTTI_TRY(in ? cuda::copy_on_stream(*device_, staged, static_cast<const std::byte*>(args.send) + at, piece_bytes,
+                                        args.stream)
+                 : cuda::copy_on_stream(*device_, static_cast<std::byte*>(args.receive) + at, staged, piece_bytes,
+                                        args.stream));
   }
   return {};
 }

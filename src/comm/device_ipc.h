@@ -50,8 +50,8 @@ class DeviceIpc {
 
   DeviceWindows& windows() { return *windows_; }
 
-  /// Puts the calls on their streams, in order, and waits for nobody. By whoever has the communicator's turn, in the caller's thread.
-  /// kInvalidUsage: a send or a receive; nothing is on the streams then. After any other failure the communicator has failed too.
+  /// Puts the collectives on their streams, in order, and waits for nobody. By whoever has the communicator's turn, in the caller's
+  /// thread. After a failure the communicator has failed too.
   Status enqueue(std::span<const CallArgs> calls);
   /// Waits until what is on the streams is done. It is over soon if the communicator fails.
   void finish();

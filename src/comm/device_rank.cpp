@@ -1,6 +1,8 @@
 #include "comm/device_rank.h"
 
 #include "base/config.h"
+#include "base/log.h"
+#include "comm/device_staged.h"
 
 #include <fmt/format.h>
 
@@ -12,6 +14,31 @@ namespace {
 
 bool same_device(const DeviceCard& a, const DeviceCard& b) { return std::memcmp(a.uuid, b.uuid, sizeof a.uuid) == 0; }
 
+/// How the ranks' data gets from one to another.
+enum class Route : std::uint8_t {
+  kMeeting,  ///< kernels load from and store to all ranks' memory; one process
+  kIpc,      ///< the same in several processes, if they can map each other's
+  kStaged,   ///< through host memory
+};
+
+/// From what all ranks know alike.
+Result<Route> choose_route(const Membership& members) {
+  const Control& control = members.control;
+  if (members.bridge || control.ranks() > static_cast<int>(cuda::kRanksMax)) return Route::kStaged;
+  if (!members.reach.one_process()) return control.settings().p2p_disable != 0 ? Route::kStaged : Route::kIpc;
+  for (int r = 0; r < control.ranks(); ++r) {
+    TUTTI_TRY_ASSIGN(const auto from, cuda::Device::open(control.device_card(r).device));
+    for (int other = 0; other < control.ranks(); ++other) {
+      if (same_device(control.device_card(r), control.device_card(other))) continue;
+      if (control.settings().p2p_disable != 0) return Route::kStaged;
+      TUTTI_TRY_ASSIGN(const auto to, cuda::Device::open(control.device_card(other).device));
+      TUTTI_TRY_ASSIGN(const bool reached, from->can_reach(*to));
+      if (!reached) return Route::kStaged;
+    }
+  }
+  return Route::kMeeting;
+}
+
 /// What every rank finds alike.
 Status check_cards(const Control& control) {
   const DeviceCard& first = control.device_card(0);
@@ -22,11 +49,6 @@ Status check_cards(const Control& control) {
                  fmt::format("rank 0 works on {} memory and rank {} on {} memory; give all ranks the same "
                              "(TUTTI_DEVICE=host or cuda, or tuttiSetDevice)",
                              on_gpu ? "GPU" : "host", r, on_gpu ? "host" : "GPU"));
-  }
-  if (first.device < 0) return {};
-  if (control.ranks() > static_cast<int>(cuda::kRanksMax)) {
-    return error(Code::kInvalidUsage, fmt::format("{} ranks work on GPU memory; at most {} are supported today",
-                                                  control.ranks(), cuda::kRanksMax));
   }
   return {};
 }
@@ -82,10 +104,12 @@ void DeviceRank::close() {
   std::shared_ptr<DeviceIpc> ipc;
   std::shared_ptr<cuda::Device> device;
   std::unique_ptr<Detour> detour;
+  std::shared_ptr<StagedRank> staged;
   const std::lock_guard lock(mutex_);
   ipc.swap(ipc_);
   detour.swap(detour_);
   meeting.swap(meeting_);
+  staged.swap(staged_);
   device.swap(device_);
 }
 
@@ -97,6 +121,11 @@ std::shared_ptr<DeviceMeeting> DeviceRank::meeting() const {
 std::shared_ptr<DeviceIpc> DeviceRank::ipc() const {
   const std::lock_guard lock(mutex_);
   return ipc_;
+}
+
+std::shared_ptr<StagedRank> DeviceRank::staged() const {
+  const std::lock_guard lock(mutex_);
+  return staged_;
 }
 
 void DeviceRank::finish() {
@@ -129,18 +158,29 @@ Status DeviceRank::connect(Communicator& communicator, const std::function<Statu
   TUTTI_TRY(check_cards(members.control));
   if (!communicator.device()) return {};
   TUTTI_TRY(check_sharing(members.control));
-  return members.reach.one_process() ? connect_here(communicator) : connect_processes(communicator, meet);
+  TUTTI_TRY_ASSIGN(Route route, choose_route(members));
+  if (route == Route::kIpc) {
+    TUTTI_TRY_ASSIGN(const bool mapped, connect_processes(communicator, meet));
+    if (!mapped) route = Route::kStaged;
+  }
+  DeviceRank* const self = communicator.device();
+  if (route != Route::kIpc) self->drop_ipc();
+  if (route == Route::kMeeting) return connect_here(communicator);
+  // Also where memory is mapped: sends and receives go that way.
+  TUTTI_TRY_ASSIGN(self->staged_, StagedRank::create(communicator, self->device_));
+  return {};
+}
+
+void DeviceRank::drop_ipc() {
+  std::shared_ptr<DeviceIpc> ipc;
+  const std::lock_guard lock(mutex_);
+  ipc.swap(ipc_);
 }
 
 /// Every rank maps all that it needs, or says on its card why it cannot; all read all cards, and come to the same end.
-Status DeviceRank::connect_processes(Communicator& communicator, const std::function<Status()>& meet) {
+Result<bool> DeviceRank::connect_processes(Communicator& communicator, const std::function<Status()>& meet) {
   Membership& members = communicator.members();
   const std::shared_ptr<DeviceIpc> ipc = communicator.device()->ipc();
-  if (members.control.settings().p2p_disable != 0) {
-    return error(Code::kInvalidUsage,
-                 "NCCL_P2P_DISABLE=1, and the ranks are in several processes: on GPU memory they work through each "
-                 "other's memory only; unset it, or give all ranks one process");
-  }
   DeviceCard& card = members.control.device_card(communicator.rank());
   const Status linked = ipc ? ipc->link(members, communicator.rank()) : error(Code::kUnhandledCuda, card.why);
   card.link = linked.ok() ? DeviceLink::kMapped : DeviceLink::kFailed;
@@ -149,12 +189,12 @@ Status DeviceRank::connect_processes(Communicator& communicator, const std::func
   for (int r = 0; r < communicator.ranks(); ++r) {
     const DeviceCard& other = members.control.device_card(r);
     if (other.link == DeviceLink::kMapped) continue;
-    return error(Code::kUnhandledCuda,
-                 fmt::format("the ranks are in several processes, and rank {} on GPU {} cannot share memory with all "
-                             "others by CUDA IPC: {}",
-                             r, other.bus_id, other.why[0] != 0 ? other.why : "NCCL_P2P_DISABLE is set there only"));
+    log_info("GPU data goes through host memory: rank {} on GPU {} cannot share memory with all others by CUDA IPC: {}",
+             r, other.bus_id, other.why[0] != 0 ? other.why : "NCCL_P2P_DISABLE is set there");
+    return false;
   }
-  return ipc->start(communicator);
+  TUTTI_TRY(ipc->start(communicator));
+  return true;
 }
 
 Status DeviceRank::connect_here(Communicator& communicator) {
@@ -162,13 +202,7 @@ Status DeviceRank::connect_here(Communicator& communicator) {
   DeviceRank* const self = communicator.device();
   for (int r = 0; r < communicator.ranks(); ++r) {
     TUTTI_TRY_ASSIGN(const auto other, cuda::Device::open(members.control.device_card(r).device));
-    TUTTI_TRY_ASSIGN(const bool reached, self->device_->reach(*other));
-    if (reached) continue;
-    return error(
-        Code::kInvalidUsage,
-        fmt::format("GPU {} (rank {}) cannot reach the memory of GPU {} (rank {}), and data is not staged through "
-                    "the host yet",
-                    self->device_->facts().bus_id.data(), communicator.rank(), other->facts().bus_id.data(), r));
+    TUTTI_TRY(self->device_->reach(*other));
   }
   LaunchPlace where{self->device_, {}};
   TUTTI_TRY_ASSIGN(where.event, cuda::Event::create(self->device_));

@@ -1,4 +1,4 @@
-// One rank's side of a communicator on device memory: its device, and where it meets the other ranks.
+// One rank's side of a communicator on device memory: its device, and the way to the other ranks.
 #pragma once
 
 #include "comm/communicator.h"
@@ -11,23 +11,28 @@
 
 namespace tutti::comm {
 
+class StagedRank;
+
 class DeviceRank {
  public:
   /// Before the ranks meet: opens the device that the options name and writes this rank's card. nullptr for host memory.
   static Result<std::unique_ptr<DeviceRank>> open(Communicator& communicator);
   /// When all cards are there. kInvalidUsage, on every rank: some ranks are on host memory and some are not, a device has several
-  /// ranks and NCCL_MULTI_RANK_GPU_ENABLE is not 1, or the ranks are spread as is not supported. `meet`: waits until all ranks have come
-  /// to it; called by all or by none.
+  /// ranks and NCCL_MULTI_RANK_GPU_ENABLE is not 1. `meet`: waits until all ranks have come to it; called by all or by none.
   static Status connect(Communicator& communicator, const std::function<Status()>& meet);
 
   /// Waits for what this rank has on its streams, where others can end it only while this rank is in the communicator.
   void finish();
   /// Lets go of all that is the device's. The communicator has ended; a thread that has found it may still come.
   void close();
-  /// Of ranks in one process. nullptr: closed, or they are not.
+  /// Where the ranks meet if they share a process and reach each other's memory. nullptr: closed, or they do not.
   std::shared_ptr<DeviceMeeting> meeting() const;
-  /// Of ranks in several processes. nullptr: closed, or they are not.
+  /// Of ranks in several processes that map each other's memory: the way of their collectives. nullptr: closed, or they do not.
   std::shared_ptr<DeviceIpc> ipc() const;
+  /// The way through host memory, for all other calls. nullptr: closed, or not of this communicator.
+  std::shared_ptr<StagedRank> staged() const;
+  /// Whether collectives go through host memory.
+  bool stages_collectives() const { return staged() && !ipc(); }
 
   /// A stream that any thread may use in place of this thread's own default stream. By whoever has the communicator's turn: what
   /// follows on it waits for what `stream` was given.
@@ -39,7 +44,9 @@ class DeviceRank {
   explicit DeviceRank(std::shared_ptr<cuda::Device> device) : device_(std::move(device)) {}
 
   static Status connect_here(Communicator& communicator);
-  static Status connect_processes(Communicator& communicator, const std::function<Status()>& meet);
+  /// False: some rank cannot share its memory, or map another's.
+  static Result<bool> connect_processes(Communicator& communicator, const std::function<Status()>& meet);
+  void drop_ipc();
 
   struct Detour {
     cuda::OwnStream stream;
@@ -51,6 +58,7 @@ class DeviceRank {
   std::shared_ptr<cuda::Device> device_;
   std::shared_ptr<DeviceMeeting> meeting_;
   std::shared_ptr<DeviceIpc> ipc_;
+  std::shared_ptr<StagedRank> staged_;
 };
 
 /// The calls of one communicator in a group, or a lone one.

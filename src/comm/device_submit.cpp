@@ -1,8 +1,14 @@
 // Calls on device memory, from the submitting thread's side: post, launch what is complete, wait for the others' threads.
 #include "comm/device_rank.h"
+#include "comm/staged_calls.h"
 #include "executor/backoff.h"
 
+#include <algorithm>
 #include <deque>
+#include <functional>
+#include <iterator>
+#include <utility>
+#include <vector>
 
 namespace tutti::comm {
 namespace {
@@ -12,12 +18,12 @@ using Clock = std::chrono::steady_clock;
 /// One communicator's calls, from its turn to its end.
 class Enqueuing {
  public:
-  explicit Enqueuing(const DeviceCalls& work)
-      : comm_(*work.communicator),
+  Enqueuing(Communicator& communicator, std::vector<CallArgs> calls)
+      : comm_(communicator),
         meeting_(comm_.device()->meeting()),
         ipc_(comm_.device()->ipc()),
         ticket_(comm_.take_ticket()),
-        calls_(work.calls) {
+        calls_(std::move(calls)) {
     executor::Backoff backoff(comm_.crowded());
     while (!comm_.is_turn(ticket_)) backoff.wait();
   }
@@ -88,17 +94,55 @@ class Enqueuing {
   DeviceSubmission submission_;
 };
 
+/// Those that go through host memory: nothing here waits for other ranks.
+Status enqueue_staged(std::deque<StagedCalls> works) {
+  Status first;
+  const auto keep = [&](const Status& status) {
+    if (first.ok() && !status.ok()) first = status;
+  };
+  for (StagedCalls& one : works) keep(one.check());
+  if (!first.ok()) return first;
+  for (bool busy = true; busy;) {
+    busy = false;
+    for (StagedCalls& one : works) {
+      if (one.is_done()) continue;
+      keep(one.step());
+      busy = true;
+    }
+  }
+  return first;
+}
+
 }  // namespace
 
 Status enqueue_on_devices(std::span<const DeviceCalls> works) {
   std::deque<Enqueuing> open;
-  for (const DeviceCalls& work : works) open.emplace_back(work);
+  std::deque<StagedCalls> staged;
+  std::deque<std::vector<CallArgs>> kept;  ///< what these point into
+  for (const DeviceCalls& work : works) {
+    Communicator& communicator = *work.communicator;
+    auto rank = communicator.device()->staged();
+    if (!rank) {
+      open.emplace_back(communicator, work.calls);
+      continue;
+    }
+    // Collectives go by mapped memory, where there is such, before sends and receives: on all ranks alike.
+    std::vector<CallArgs>& left = kept.emplace_back(work.calls);
+    if (communicator.device()->ipc()) {
+      std::vector<CallArgs> collectives;
+      std::ranges::remove_copy_if(left, std::back_inserter(collectives), is_point_to_point);
+      std::erase_if(left, std::not_fn(is_point_to_point));
+      if (!collectives.empty()) open.emplace_back(communicator, std::move(collectives));
+    }
+    if (!left.empty()) staged.emplace_back(communicator, std::move(rank), left);
+  }
   Status first;
   const auto keep = [&](const Status& status) {
     if (first.ok() && !status.ok()) first = status;
   };
   for (Enqueuing& one : open) keep(one.post());
   for (Enqueuing& one : open) one.launch();
+  keep(enqueue_staged(std::move(staged)));
   for (Enqueuing& one : open) keep(one.wait());
   return first;
 }

@@ -2,7 +2,9 @@
 
 #include "comm/call.h"
 #include "comm/chosen.h"
+#include "comm/device_rank.h"
 #include "comm/group_jobs.h"
+#include "comm/staged_rounds.h"
 #include "planner/tuning.h"
 #include "schedule/text.h"
 
@@ -15,6 +17,13 @@
 namespace tutti::comm {
 namespace {
 
+/// Those of calls that go through host memory are the library's, and all ranks can map them.
+protocol::BufferReferences buffers_of(Communicator& communicator, const CallArgs& args, const CallShape& shape) {
+  const Reach& reach = communicator.members().reach;
+  if (communicator.device()) return reach.describe(nullptr, 0, nullptr, 0);
+  return reach.describe(args.send, shape.input_bytes, args.receive, shape.output_bytes);
+}
+
 /// As if every rank's buffers were like this one's.
 planner::Question question_for(Communicator& communicator, const CallArgs& args) {
   const CallShape shape = shape_of(args, communicator.ranks(), communicator.rank());
@@ -26,7 +35,7 @@ planner::Question question_for(Communicator& communicator, const CallArgs& args)
   q.wide_wire = planner::uses_wide_wire(members.plans.rules(), args.collective, args.type, args.op);
   q.in_place = args.send != nullptr && is_in_place(args, communicator.rank());  // no buffers were named: out of place
   q.set = members.plans.schedule_for(q.request) != nullptr;
-  const auto buffers = members.reach.describe(args.send, shape.input_bytes, args.receive, shape.output_bytes);
+  const auto buffers = buffers_of(communicator, args, shape);
   if (communicator.ranks() > 1) {
     q.access = members.access((buffers.flags & protocol::kMappable) != 0, members.reach.one_process());
   }
@@ -40,7 +49,7 @@ Carriage carriage_here(Communicator& communicator, const CallArgs& args) {
   if (members.plans.schedule_for(shape.request) != nullptr) return Carriage::kNone;
   const Carriage carriage = carriage_of(members, args);
   if (carriage != Carriage::kBesideLines || is_rooted(args.collective)) return carriage;
-  const auto buffers = members.reach.describe(args.send, shape.input_bytes, args.receive, shape.output_bytes);
+  const auto buffers = buffers_of(communicator, args, shape);
   return members.maps(buffers) ? Carriage::kNone : carriage;
 }
 
@@ -113,18 +122,11 @@ Result<std::string> candidate_rules(Communicator& communicator, const CallArgs& 
   return text;
 }
 
-Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
-  if (!communicator.is_initialised()) return error(Code::kInvalidUsage, "the communicator is not initialised");
-  const std::uint64_t bytes = args.count * size_of(args.type);
-  std::string text =
-      fmt::format("{} of {} {} ({} bytes{}) on {} ranks\n", name_of(args.collective), args.count, name_of(args.type),
-                  bytes, reduces(args.collective) ? fmt::format(", {}", name_of(args.op)) : "", communicator.ranks());
-  if (communicator.device()) {
-    return text +
-           "access: GPU memory: the ranks share a process and a GPU; one kernel does everybody's part, straight from "
-           "buffer to buffer,\nsums in rank order\n";
-  }
-  if (args.count == 0) return text + "nothing to move: the ranks only check that all make the same call\n";
+namespace {
+
+/// What the ranks' threads do.
+Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& args) {
+  std::string text;
   if (const Carriage carriage = carriage_here(communicator, args); carriage != Carriage::kNone) {
     return text +
            fmt::format(
@@ -166,6 +168,36 @@ Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
                  plan.lines ? "; messages go as flag-in-word lines" : "");
   if (const planner::SetSchedule* set = plans.schedule_for(q.request)) return text + schedule::to_text(set->schedule);
   return text + schedule::to_text(algorithm::make_schedule(*plan.algorithm, planner::in_groups(q.request, rules)));
+}
+
+}  // namespace
+
+Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
+  if (!communicator.is_initialised()) return error(Code::kInvalidUsage, "the communicator is not initialised");
+  const std::uint64_t bytes = args.count * size_of(args.type);
+  std::string text =
+      fmt::format("{} of {} {} ({} bytes{}) on {} ranks\n", name_of(args.collective), args.count, name_of(args.type),
+                  bytes, reduces(args.collective) ? fmt::format(", {}", name_of(args.op)) : "", communicator.ranks());
+  const DeviceRank* const device = communicator.device();
+  const bool staged = device && (is_point_to_point(args) ? device->staged() != nullptr : device->stages_collectives());
+  if (device && !staged) {
+    return text + (device->ipc() ? "access: GPU memory of several processes, mapped; each rank's kernel does its part, "
+                                   "from staging or windows,\nsums in rank order\n"
+                                 : "access: GPU memory: the ranks share a process; kernels do everybody's part, "
+                                   "straight from buffer to buffer,\nsums in rank order\n");
+  }
+  if (args.count == 0) return text + "nothing to move: the ranks only check that all make the same call\n";
+  CallArgs part = args;
+  if (staged) {
+    const std::size_t most =
+        elements_per_part(args, communicator.ranks(), communicator.members().control.settings().staging_bytes);
+    part.count = std::min(args.count, most);
+    text += fmt::format(
+        "staged: GPU memory, copied to host memory and back in parts of up to {} elements; a part of {} there:\n", most,
+        part.count);
+  }
+  TUTTI_TRY_ASSIGN(const std::string on_host, explain_on_host(communicator, part));
+  return text + on_host;
 }
 
 }  // namespace tutti::comm

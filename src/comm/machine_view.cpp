@@ -75,7 +75,10 @@ void for_each_line(std::string_view text, const Print& print) {
   }
 }
 
-bool names_trees() { return config().algorithm.find("packed_trees") != std::string::npos; }
+bool names_trees() {
+  const auto names = [](const char* row) { return config().algorithm.find(row) != std::string::npos; };
+  return names("packed_trees") || names("packed_pairs");
+}
 
 bool wants_machine() {
   return log_enabled(LogSubject::kGraph) || names_trees() || !config().topology_file.empty() ||

@@ -90,22 +90,16 @@ Status Communicator::open_streams(std::vector<PeerSockets>& sockets, const MpiGr
   return {};
 }
 
-/// Of this host's other ranks, as long as their slots hold what all ranks' slots do: both ends find the same.
-void Communicator::connect_within_host() {
-  const protocol::SlotShape here = members_->host_segment->slot_shape();
-  const protocol::SlotShape wanted = members_->control.slot_shape();
+/// Channels with this host's other ranks lie there, as long as its slots hold what all ranks' slots do: both ends find the same.
+void Communicator::find_places_on_host() {
+  const protocol::SlotShape here = members_->host_segment->slot_shape(kFirstCollectiveLane);
+  const protocol::SlotShape wanted = members_->control.slot_shape(kFirstCollectiveLane);
   if (here.bytes() < wanted.bytes()) return;
-  std::vector<int> places(ranks_, -1);
   int count = 0;
   for (int r = 0; r < ranks_; ++r) {
-    if (is_on_this_host(r)) places[r] = count++;
-  }
-  for (int r = 0; r < ranks_; ++r) {
-    if (r == rank_ || places[r] < 0) continue;
-    for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
-      members_->channels[lane][r] = members_->host_segment->channel(places[rank_], places[r], lane);
-    }
-    members_->bridge->leave_channels_alone(r);
+    if (!is_on_this_host(r)) continue;
+    members_->places[r] = count++;
+    if (r != rank_) members_->bridge->leave_channels_alone(r);
   }
 }
 

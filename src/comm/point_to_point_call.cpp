@@ -38,6 +38,7 @@ void PointToPointCall::prepare(const CallArgs& args) {
   // Both ends give the same signature: the sender's view, no root.
   signature_ = Signature{args.count, 0, 0, Collective::kSend, args.type, ReduceOp::kSum, 0, 0, {}};
   signature_.tuning = plans.tuning_fingerprint();
+  signature_.whole_count = args.whole_count;
   fingerprint_ = signature_.fingerprint();
   eager_ = is_eager(signature_);
   may_carry_ = may_carry(signature_);
@@ -46,7 +47,7 @@ void PointToPointCall::prepare(const CallArgs& args) {
 }
 
 bool PointToPointCall::is_prepared_for(const CallArgs& args) const {
-  return prepared_ && args.count == args_.count && args.type == args_.type &&
+  return prepared_ && args.count == args_.count && args.type == args_.type && args.whole_count == args_.whole_count &&
          prepared_with_ == comm_.members().plans.schedules_version();
 }
 

@@ -21,6 +21,7 @@ class Reach : public executor::RemoteMemory {
   /// Lets go of the peers' memory; other communicators keep what they hold.
   ~Reach() override;
 
+  int rank() const { return rank_; }
   bool one_process() const { return one_process_; }
   bool same_process(int peer) const { return members_[peer].same_process; }
   std::int32_t pid(int peer) const { return members_[peer].pid; }

@@ -11,10 +11,11 @@ namespace tutti::comm {
 
 Result<ScheduleForms> set_schedule(Communicator& communicator, const char* text) {
   if (!communicator.is_initialised()) return error(Code::kInvalidUsage, "the communicator is not initialised");
-  if (communicator.device()) {
-    return error(Code::kInvalidUsage,
-                 "schedules cannot be set for communicators on GPU memory: all ranks share one "
-                 "launch, which runs none");
+  if (communicator.device() && !communicator.device()->stages_collectives()) {
+    return error(
+        Code::kInvalidUsage,
+        "schedules cannot be set for communicators on GPU memory whose ranks reach each other's: all share one "
+        "launch, which runs none");
   }
   if (in_group()) return error(Code::kInvalidUsage, "inside a group; set a schedule before ncclGroupStart");
   if (!communicator.is_idle()) {
@@ -26,7 +27,8 @@ Result<ScheduleForms> set_schedule(Communicator& communicator, const char* text)
     plans.set_schedule(nullptr);
     return forms;
   }
-  TUTTI_TRY_ASSIGN(auto set, planner::prove_schedule(text, communicator.ranks(), kCollectiveLanes, plans.rules()));
+  TUTTI_TRY_ASSIGN(auto set, planner::prove_schedule(text, communicator.ranks(), collective_lanes(communicator.ranks()),
+                                                     plans.rules()));
   for (const bool in_place : {false, true}) {
     for (const bool direct : {false, true}) {
       if (set->is_proved(in_place, direct)) forms.bits |= ScheduleForms::bit(in_place, direct);

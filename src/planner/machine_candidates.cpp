@@ -149,7 +149,7 @@ std::vector<Proposal> pairs_for_all_reduce(const topology::Network& network, con
   const std::vector<int> host_of = host_of_ranks(question, static_cast<int>(ranks));
   Proposal proposal;
   MachineCandidate& candidate = proposal.candidate;
-  candidate.algorithm = "packed_pairs";  // as in algorithm::planned_algorithms()
+  candidate.algorithm = "packed_pairs";  // as in the table of algorithms
   candidate.lanes = static_cast<int>(lanes.size());
   candidate.most_gbps = packing.best / topology::kGigabyte;
   candidate.most_is_proved = packing.exact;

@@ -13,7 +13,7 @@
 namespace tutti::planner {
 
 /// Both sides must be built with the same one: what is passed are C++ types.
-inline constexpr const char* kMachineServiceVersion = "Tutti 0.1.0, machine service 4";
+inline constexpr const char* kMachineServiceVersion = "Tutti 0.1.0, machine service 5";
 
 /// What a rank says of itself and sees (topology/merge.h).
 struct RankLook {

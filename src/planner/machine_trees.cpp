@@ -39,6 +39,14 @@ Result<std::vector<int>> places_of(const topology::Graph& graph, const std::vect
   return places;
 }
 
+/// A rank has a tree to or from each rank in each lane: fewer lanes where ranks are many, so that programs stay short.
+int lanes_for(Collective collective, int ranks, int lanes_most) {
+  constexpr int kTreesMost = 8192;
+  constexpr int kLeastLanes = 2;
+  if (collective == Collective::kAllReduce) return lanes_most;
+  return std::min(lanes_most, std::max(kLeastLanes, kTreesMost / (ranks * ranks)));
+}
+
 /// A view has ranks in the order of their places.
 class Renaming {
  public:
@@ -63,6 +71,14 @@ class Renaming {
       made[static_cast<std::size_t>(rank_of_[root])] = renamed(trees[root]);
     return made;
   }
+  algorithm::PlannedTrees renamed(Collective collective, const MachineCandidate& candidate) const {
+    algorithm::PlannedTrees made{collective, {}, {}, {}};
+    for (const algorithm::Parents& parents : candidate.trees) made.lanes.push_back(renamed(parents));
+    for (const algorithm::TreePair& pair : candidate.pairs)
+      made.pairs.push_back({renamed(pair.up), renamed(pair.down)});
+    for (const algorithm::RootedTrees& rooted : candidate.rooted) made.rooted.push_back(renamed(rooted));
+    return made;
+  }
 
  private:
   std::vector<int> rank_of_;  ///< by rank of the view
@@ -70,26 +86,27 @@ class Renaming {
 
 }  // namespace
 
+static_assert(algorithm::kTreeLanesMax == kLanesWanted, "communicators run what tutti-topo shows");
+
 Result<std::string> machine_trees(const topology::Graph& graph, const std::vector<int>& numas, int lanes_most) {
   if (graph.hosts().size() != 1) return error(Code::kInvalidArgument, "the machine is several hosts");
-  if (numas.size() > kTreeRanksMax)
+  if (numas.size() > algorithm::kTreeRanksMax)
     return error(Code::kInvalidArgument,
-                 fmt::format("{} ranks: trees are planned for at most {}", numas.size(), kTreeRanksMax));
+                 fmt::format("{} ranks: trees are planned for at most {}", numas.size(), algorithm::kTreeRanksMax));
   TUTTI_TRY_ASSIGN(const std::vector<int> places, places_of(graph, numas));
   TUTTI_TRY_ASSIGN(const topology::View view, topology::view_of(graph, {.chosen = places, .all_links = false}));
   const bool direct = may_be_direct(link_table(graph, view));
   const Renaming renaming(places);
   std::string text;
   for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter}) {
+    const int lanes = lanes_for(collective, static_cast<int>(numas.size()), lanes_most);
     TUTTI_TRY_ASSIGN(
         const MachinePlan plan,
-        plan_machine(view.network, {.collective = collective, .lanes_max = lanes_most, .hosts = {}, .direct = direct}));
-    const MachineCandidate* candidate = plan.find("packed_trees");
-    if (candidate == nullptr) continue;
-    algorithm::PlannedTrees trees{collective, {}, {}};
-    for (const algorithm::Parents& parents : candidate->trees) trees.lanes.push_back(renaming.renamed(parents));
-    for (const algorithm::RootedTrees& rooted : candidate->rooted) trees.rooted.push_back(renaming.renamed(rooted));
-    text += algorithm::to_text(trees);
+        plan_machine(view.network, {.collective = collective, .lanes_max = lanes, .hosts = {}, .direct = direct}));
+    for (const char* const algorithm : {"packed_trees", "packed_pairs"}) {
+      const MachineCandidate* candidate = plan.find(algorithm);
+      if (candidate != nullptr) text += algorithm::to_text(renaming.renamed(collective, *candidate));
+    }
   }
   return text;
 }

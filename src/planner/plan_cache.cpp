@@ -1,5 +1,6 @@
 #include "planner/plan_cache.h"
 
+#include "planner/planned_schedules.h"
 #include "planner/tuning.h"
 
 #include <bit>
@@ -48,6 +49,8 @@ Result<std::vector<Candidate>> PlanCache::candidates_for(const Question& questio
 
 Result<Plan> PlanCache::make(const Question& question, const Candidate& candidate, int rank) const {
   if (question.set) return make_plan(question, rules_, *set_, candidate, rank);
+  const algorithm::Algorithm& row = *candidate.algorithm;
+  if (row.planned) TUTTI_TRY(rules_.planned->prove(question.request.collective, row.name));
   return make_plan(question, rules_, candidate, rank);
 }
 

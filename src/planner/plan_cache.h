@@ -42,7 +42,7 @@ class PlanCache {
 
   /// All candidates for a question, cheapest first.
   Result<std::vector<Candidate>> candidates_for(const Question& question) const;
-  /// The plan of one of them, not remembered.
+  /// The plan of one of them, not remembered. kInvalidArgument: it follows a planned schedule that is not right.
   Result<Plan> make(const Question& question, const Candidate& candidate, int rank) const;
 
   /// The plan for `rank`.

@@ -130,14 +130,27 @@ void price_groups(schedule::CostInputs& inputs, const Rules& rules) {
   inputs.far_gbps = rules.between_groups_gbps / std::ranges::max(sizes);
 }
 
-double price(const Schedule& schedule, const Question& q, const Rules& rules, bool direct) {
+/// What the messages of a plan fit into: the shares of all lanes are alike, so that the last one's slots say how long they are.
+schedule::SlotShape slots_for(const schedule::Shape& shape, const Rules& rules) {
+  return slots_of_lane(rules.slots, shape.lanes - 1);
+}
+
+/// Prices were fitted to the rows of the table, which have two lanes at most, with the first lane first; of many lanes it would be
+/// through all rounds before the last one began, and further rounds would seem to cost nothing.
+bool takes_turns(const Algorithm& a, const Schedule& schedule) {
+  return a.planned || schedule.shape.lanes > kWideLanes;
+}
+
+double price(const Algorithm& a, const Schedule& schedule, const Question& q, const Rules& rules, bool direct) {
+  const schedule::SlotShape slots = slots_for(schedule.shape, rules);
   schedule::CostInputs inputs;
   inputs.count = q.count;
   inputs.element_bytes = q.element_bytes;
   inputs.wide_bytes = q.wide_wire ? sizeof(float) : 0;
-  inputs.slot_bytes = rules.slots.slot_bytes;
-  inputs.slots = static_cast<int>(rules.slots.slots);
+  inputs.slot_bytes = slots.slot_bytes;
+  inputs.slots = static_cast<int>(slots.slots);
   inputs.direct = direct;
+  inputs.lanes_take_turns = takes_turns(a, schedule);
   inputs.ranks_per_core = rules.crowding;
   const Prices prices = prices_of(q, direct, rules.measured);
   inputs.message_us = prices.message_us;
@@ -252,7 +265,7 @@ void put_ordered_first(std::vector<Candidate>& found, const Question& q, const R
 Candidate make_candidate(const Algorithm& a, const Schedule& schedule, const Question& q, const Rules& rules,
                          bool direct) {
   const Widest widest = widest_messages(schedule, q, direct);
-  return {&a, direct, widest.narrow, price(schedule, q, rules, direct), widest.wide, Reason::kPrice};
+  return {&a, direct, widest.narrow, price(a, schedule, q, rules, direct), widest.wide, Reason::kPrice};
 }
 
 Result<std::vector<Candidate>> candidates(const Question& q, const Rules& rules) {
@@ -290,7 +303,7 @@ Plan make_plan(const Question& q, const Rules& rules, const Candidate& candidate
   plan.reason = candidate.reason;
   plan.predicted_us = candidate.predicted_us;
   const Widest widest{candidate.widest, candidate.widest_wide};
-  plan.tiling = make_tiling(q, plan.shape, widest, rules.slots);
+  plan.tiling = make_tiling(q, plan.shape, widest, slots_for(plan.shape, rules));
   const std::uint64_t longest = message_bytes_max(plan.tiling, widest);
   // Words of lines order nothing but themselves, and pushes rely on the order that earlier messages make.
   plan.lines = !candidate.direct && longest != 0 && longest <= rules.line_bytes;

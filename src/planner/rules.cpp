@@ -1,6 +1,7 @@
 #include "planner/rules.h"
 
 #include "algorithm/algorithm.h"
+#include "planner/planned_schedules.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -102,6 +103,12 @@ Result<Rules> make_rules(std::string_view nccl_algo, bool reproducible) {
     rules.special[static_cast<int>(*collective)] = std::move(filter);
   }
   return rules;
+}
+
+schedule::Request in_groups(schedule::Request request, const Rules& rules) {
+  request.groups = rules.groups.empty() ? nullptr : &rules.groups;
+  request.planned = rules.planned ? &rules.planned->of(request.collective) : nullptr;
+  return request;
 }
 
 bool uses_wide_wire(const Rules& rules, Collective collective, DataType type, ReduceOp op) {

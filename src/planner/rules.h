@@ -26,7 +26,15 @@ struct AlgorithmFilter {
   bool names_it(std::string_view name) const { return present && !exclude && admits(name); }
 };
 
+class PlannedSchedules;
 class Tuning;
+
+/// Lanes of a communicator from this one on have slots of a quarter, so that many take little memory.
+inline constexpr std::uint32_t kWideLanes = 2;
+inline schedule::SlotShape slots_of_lane(schedule::SlotShape slots, std::uint32_t lane) {
+  if (lane >= kWideLanes) slots.slot_bytes /= 4;
+  return slots;
+}
 
 /// What bytes cost between two processes here, measured by comm/calibration.h. Zeros: not measured.
 struct MeasuredCosts {
@@ -41,8 +49,8 @@ struct Rules {
       special;       ///< "allreduce:ring": where it leaves nothing, the call is an error
   std::string text;  ///< NCCL_ALGO as given
   bool reproducible = false;
-  bool wide_wire = false;  ///< partial sums of 16- and 8-bit floats travel as float32
-  schedule::SlotShape slots;
+  bool wide_wire = false;                   ///< partial sums of 16- and 8-bit floats travel as float32
+  schedule::SlotShape slots;                ///< of lanes before kWideLanes
   std::uint64_t line_bytes = 0;             ///< messages of a plan go as lines if none is longer
   std::uint64_t single_copy_min_bytes = 0;  ///< 0: by cost
   double crowding = 1;                      ///< ranks per core
@@ -51,16 +59,12 @@ struct Rules {
   double between_groups_gbps = 0;  ///< what the machine, or the network, has from one group to another; 0: not known
   double network_us = 0;           ///< of a message from host to host: groups are hosts; 0: they are not
   /// By trees that the machine's links allow (planned_schedules.h); nullptr: none.
-  std::shared_ptr<const std::vector<schedule::Schedule>> planned;
+  std::shared_ptr<const PlannedSchedules> planned;
   std::shared_ptr<const Tuning> tuning;  ///< measured crossovers; nullptr: none
 };
 
 /// The same request with the groups and the planned schedules, if there are any: valid as long as the rules are.
-inline schedule::Request in_groups(schedule::Request request, const Rules& rules) {
-  request.groups = rules.groups.empty() ? nullptr : &rules.groups;
-  request.planned = rules.planned.get();
-  return request;
-}
+schedule::Request in_groups(schedule::Request request, const Rules& rules);
 
 /// Parses NCCL_ALGO: lists of names, "^" in front to exclude, sections split by ";", each for all collectives or, with
 /// "allreduce:" and so on in front, for one. Case does not matter. kInvalidUsage names the word that is wrong and the words there are.

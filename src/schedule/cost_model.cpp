@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <queue>
 #include <span>
+#include <tuple>
 #include <vector>
 
 namespace tutti::schedule {
@@ -100,13 +101,13 @@ class TimedRun {
     round_ends_.assign(static_cast<std::size_t>(rounds), 0.0);
     for (std::size_t p = 0; p < processes_.size(); ++p) enqueue(p);
     while (!queue_.empty()) {
-      const auto [when, p] = queue_.top();
+      const auto [when, round, p] = queue_.top();
       queue_.pop();
       processes_[p].queued = false;
       // The thread was taken by another lane in between: wait for it.
       if (const double free = free_at_[processes_[p].rank]; free > when) {
         processes_[p].queued = true;
-        queue_.push({free, p});
+        queue_.push({free, round, p});
         continue;
       }
       take_step(p, when);
@@ -118,7 +119,7 @@ class TimedRun {
 
  private:
   static constexpr std::size_t kNone = ~std::size_t{0};
-  using Event = std::pair<double, std::size_t>;
+  using Event = std::tuple<double, int, std::size_t>;  ///< when, in which round, which process
 
   Channel& channel(const Process& p, std::size_t from, std::size_t to) {
     return channels_[(p.lane_index * ranks_ + from) * ranks_ + to];
@@ -152,7 +153,7 @@ class TimedRun {
     const double at = ready_at(p);
     if (at < 0) return;
     p.queued = true;
-    queue_.push({at, index});
+    queue_.push({at, in_.lanes_take_turns ? p.round : 0, index});
   }
 
   void take_step(std::size_t index, double when) {

@@ -27,12 +27,14 @@ struct CostInputs {
   std::uint32_t wide_bytes = 0;          ///< of an element in a wide message; 0: as everywhere
   std::uint32_t slot_bytes = 256 << 10;  ///< the most that one message through slots carries
   int slots = 2;
-  bool direct = false;             ///< pull and push messages bypass the slots
-  double message_us = 0.5;         ///< from the end of a send to the start of its receive
-  double step_us = 0.05;           ///< to get a step going
-  double copy_gbps = 8;            ///< bytes copied per rank, 10^9 per second
-  double reduce_gbps = 6;          ///< bytes of each further source added, 10^9 per second
-  double ranks_per_core = 1;       ///< below 1 counts as 1
+  bool direct = false;  ///< pull and push messages bypass the slots
+  bool lanes_take_turns =
+      false;                  ///< of a rank's lanes that could go on the one in the earliest round does; else the first
+  double message_us = 0.5;    ///< from the end of a send to the start of its receive
+  double step_us = 0.05;      ///< to get a step going
+  double copy_gbps = 8;       ///< bytes copied per rank, 10^9 per second
+  double reduce_gbps = 6;     ///< bytes of each further source added, 10^9 per second
+  double ranks_per_core = 1;  ///< below 1 counts as 1
   const Groups* groups = nullptr;  ///< by rank; nullptr: all are near each other
   double far_message_us = 0;       ///< as message_us, to another group
   double far_gbps = 0;             ///< of one rank to other groups; 0: no limit

@@ -1,5 +1,6 @@
 #include "sim/world.h"
 
+#include "planner/planned_schedules.h"
 #include "sim/own_algorithms.h"
 
 #include <fmt/format.h>
@@ -48,8 +49,8 @@ Result<std::vector<planner::Plan>> make_plans(const RunShape& shape, const CallC
     rules.slots.slot_bytes = static_cast<std::uint32_t>(shape.lines.payload_bytes());
     rules.line_bytes = shape.lines.payload_bytes();
   }
-  // Not owned: the call outlives its plans.
-  if (call.request.planned != nullptr) rules.planned = {std::shared_ptr<const void>(), call.request.planned};
+  if (call.request.planned != nullptr)
+    rules.planned = std::make_shared<const planner::PlannedSchedules>(*call.request.planned);
   TUTTI_TRY_ASSIGN(const planner::Candidate wanted, find_candidate(question, rules, call));
   std::vector<planner::Plan> plans;
   for (int r = 0; r < shape.ranks; ++r) plans.push_back(planner::make_plan(question, rules, wanted, r));

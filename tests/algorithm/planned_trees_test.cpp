@@ -20,7 +20,8 @@ algorithm::RootedTrees line_of_three() { return {{kNoParent, 0, 1}, {1, kNoParen
 std::vector<PlannedTrees> plans() {
   return {{Collective::kAllReduce, {{kNoParent, 0, 1}, {1, 2, kNoParent}}, {}},
           {Collective::kAllGather, {}, {line_of_three(), line_of_three()}},
-          {Collective::kReduceScatter, {}, {line_of_three()}}};
+          {Collective::kReduceScatter, {}, {line_of_three()}},
+          {Collective::kAllReduce, {}, {}, {{{kNoParent, 0, 1}, {kNoParent, 0, 0}}}}};
 }
 
 std::string refusal(const std::string& text) {
@@ -58,31 +59,40 @@ TEST_CASE("planned trees: what is no such text is refused with the line") {
               .starts_with("trees, line 2: expected a rank below 3"));
   CHECK(refusal("trees all_gather ranks 3 lanes 1\n- 0 1\n- 0 1\n1 2 -\n")
             .starts_with("trees, line 3: expected a tree with the root 1"));
+  CHECK(refusal("pairs all_reduce ranks 3 lanes 1\n- 0 1\n- 0 0\n") == "none");
+  CHECK(refusal("pairs all_reduce ranks 3 lanes 1\n- 0 1\n1 - 1\n") ==
+        "trees, line 3: expected a tree with the root 0, found \"1 - 1\n\"");
+  CHECK(refusal("pairs all_reduce ranks 3 lanes 1\n- 0 1\n").starts_with("trees, line 3: expected the parents of 3"));
+  CHECK(refusal("pairs all_gather ranks 3 lanes 1\n- 0 1\n- 0 0\n")
+            .starts_with("trees, line 1: expected \"pairs all_reduce\""));
 }
 
 TEST_CASE("planned trees: rows of the table run them, and nothing else") {
   for (const int slots : {2, 4, 8}) {
     std::vector<schedule::Schedule> made;
     for (const PlannedTrees& trees : plans()) made.push_back(schedule_of(trees, slots));
-    for (int c = 0; c < kCollectives; ++c) {
-      const auto collective = static_cast<Collective>(c);
-      schedule::Request request{collective, 3, 0, 0};
-      CHECK(algorithm::find("packed_trees", request) == nullptr);
-      request.planned = &made;
-      const algorithm::Algorithm* row = algorithm::find("packed_trees", request);
-      const auto same = std::ranges::find_if(made, [&](const auto& s) { return s.request.collective == collective; });
-      REQUIRE((row != nullptr) == (same != made.end()));
-      if (row == nullptr) continue;
-      CHECK(row->planned);
-      CHECK(make_schedule(*row, request) == *same);
-      CHECK(same->shape.units == 2 * algorithm::kPlannedUnitsPerHop);
-      for (const bool in_place : {false, true}) {
-        const bool may_be_direct = in_place ? row->direct_in_place : row->direct;
-        for (const bool direct : {false, may_be_direct})
-          CHECK(schedule::verify(*same, {slots, in_place, direct, false, row->wide_wire}).ok());
+    for (const char* const name : {"packed_trees", "packed_pairs"}) {
+      for (int c = 0; c < kCollectives; ++c) {
+        const auto collective = static_cast<Collective>(c);
+        schedule::Request request{collective, 3, 0, 0};
+        CHECK(algorithm::find(name, request) == nullptr);
+        request.planned = &made;
+        const algorithm::Algorithm* row = algorithm::find(name, request);
+        const auto is_it = [&](const auto& s) { return s.algorithm == name && s.request.collective == collective; };
+        const auto same = std::ranges::find_if(made, is_it);
+        REQUIRE((row != nullptr) == (same != made.end()));
+        if (row == nullptr) continue;
+        CHECK(row->planned);
+        CHECK(make_schedule(*row, request) == *same);
+        CHECK(same->shape.units == 2 * algorithm::kPlannedUnitsPerHop);
+        for (const bool in_place : {false, true}) {
+          const bool may_be_direct = in_place ? row->direct_in_place : row->direct;
+          for (const bool direct : {false, may_be_direct})
+            CHECK(schedule::verify(*same, {slots, in_place, direct, false, row->wide_wire}).ok());
+        }
+        request.ranks = 4;
+        CHECK(algorithm::find(name, request) == nullptr);
       }
-      request.ranks = 4;
-      CHECK(algorithm::find("packed_trees", request) == nullptr);
     }
   }
 }

@@ -136,6 +136,9 @@ TEST_CASE("numbers are read strictly", "[config]") {
   for (const char* bad : {"2G", "-64", "64KB", "K", "64 K", "18446744073709551616", "18446744073709551552", "+64"}) {
     CHECK(in_child({{"TUTTI_SLOT_BYTES", bad}}, slots).report == "0");
   }
+  const auto staging = [](const tutti::Config& c) { return fmt::format("{}", c.staging_bytes); };
+  CHECK(in_child({{"TUTTI_STAGING_BYTES", "8K"}}, staging).report == "8192");
+  CHECK(in_child({{"TUTTI_STAGING_BYTES", "5000"}}, staging).report == "0");
 }
 
 TEST_CASE("NCCL_PROTO leaves lines or does not", "[config]") {

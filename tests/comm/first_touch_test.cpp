@@ -8,7 +8,9 @@
 #include <sys/mman.h>
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 using namespace tutti;
@@ -46,15 +48,55 @@ TEST_CASE("slots and lines of a channel are whole pages, and nobody has touched 
     INFO(ranks << " ranks");
     const Control control = opened(ranks);
     for (const int peer : {1, ranks - 1}) {
-      for (std::uint32_t lane = 0; lane < comm::kLanes; ++lane) {
+      for (std::uint32_t lane = 0; lane < comm::kFirstCollectiveLane + comm::collective_lanes(ranks); ++lane) {
         const protocol::Channel channel = control.channel(0, peer, lane);
-        REQUIRE(is_whole_pages(channel.outbox, control.slot_shape().bytes()));
+        REQUIRE(is_whole_pages(channel.outbox, control.slot_shape(lane).bytes()));
         REQUIRE(is_whole_pages(channel.outlines, control.line_shape().bytes()));
-        CHECK(pages_present(channel.outbox, control.slot_shape().bytes()) == 0);
+        CHECK(pages_present(channel.outbox, control.slot_shape(lane).bytes()) == 0);
         CHECK(pages_present(channel.outlines, control.line_shape().bytes()) == 0);
       }
     }
   }
+}
+
+TEST_CASE("channels of all lanes lie apart from each other, inside the segment", "[first-touch]") {
+  for (const int ranks : {2, 3, 9, 17}) {
+    INFO(ranks << " ranks");
+    const Control control = opened(ranks);
+    std::vector<std::pair<const std::byte*, const std::byte*>> parts;
+    const auto add = [&](const void* at, std::size_t bytes) {
+      const auto* const first = static_cast<const std::byte*>(at);
+      parts.emplace_back(first, first + bytes);
+    };
+    for (std::uint32_t lane = 0; lane < comm::kFirstCollectiveLane + comm::collective_lanes(ranks); ++lane) {
+      for (int me = 0; me < ranks; ++me) {
+        for (int peer = 0; peer < ranks; ++peer) {
+          if (me == peer) continue;
+          const protocol::Channel channel = control.channel(me, peer, lane);
+          add(channel.outbox, control.slot_shape(lane).bytes());
+          add(channel.outlines, control.line_shape().bytes());
+          add(channel.mine, sizeof(protocol::PairLine));
+          const protocol::Channel other_end = control.channel(peer, me, lane);
+          CHECK((channel.outbox == other_end.inbox && channel.outlines == other_end.inlines));
+          CHECK(channel.mine == other_end.theirs);
+        }
+      }
+    }
+    std::ranges::sort(parts);
+    const auto overlap = [](const auto& a, const auto& b) { return a.second > b.first; };
+    CHECK(std::ranges::adjacent_find(parts, overlap) == parts.end());
+    CHECK(parts.front().first >= control.memory().data());
+    CHECK(parts.back().second <= control.memory().data() + control.memory().size());
+  }
+}
+
+TEST_CASE("lanes after the first two have short slots, and many ranks have no such lanes", "[first-touch]") {
+  const Control control = opened(8);
+  const std::uint32_t wide = control.slot_shape(comm::kPointToPointLane).slot_bytes;
+  CHECK(control.slot_shape(comm::kFirstCollectiveLane + 1).slot_bytes == wide);
+  CHECK(control.slot_shape(comm::kFirstCollectiveLane + 2).slot_bytes == wide / 4);
+  CHECK(comm::collective_lanes(64) == 32);
+  CHECK(comm::collective_lanes(65) == 2);
 }
 
 TEST_CASE("the machine's board takes no memory for texts that nobody has written", "[first-touch]") {

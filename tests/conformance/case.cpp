@@ -63,7 +63,7 @@ algorithm::Parents star_from(int root, int ranks) {
   return parents;
 }
 
-/// As a machine's plan might have them: a lane of lines and one of stars, with as few slots as the interpreter's worlds have.
+/// As a machine's plan might have them: a lane of lines and one of stars, and a line up and a star down, with as few slots as the interpreter's worlds have.
 const std::vector<schedule::Schedule>& planned_schedules(int ranks) {
   constexpr int kSlots = 2;
   static std::map<int, std::vector<schedule::Schedule>> known;
@@ -75,6 +75,7 @@ const std::vector<schedule::Schedule>& planned_schedules(int ranks) {
     stars.push_back(star_from(root, ranks));
   }
   made.push_back(algorithm::schedule_of({Collective::kAllReduce, {lines.back(), stars.front()}, {}}, kSlots));
+  made.push_back(algorithm::schedule_of({Collective::kAllReduce, {}, {}, {{lines.back(), stars.back()}}}, kSlots));
   for (const Collective collective : {Collective::kAllGather, Collective::kReduceScatter})
     made.push_back(algorithm::schedule_of({collective, {}, {lines, stars}}, kSlots));
   return made;

@@ -126,6 +126,10 @@ void Gpu::order(CUstream from, CUstream to) const {
   check(stream_wait_event_(to, event, 0), "cuStreamWaitEvent");
   destroy(event);
 }
+void Gpu::wait_for_word(CUstream stream, const std::uint32_t* word, std::uint32_t value) const {
+  check(wait_value_(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WAIT_VALUE_GEQ),
+        "cuStreamWaitValue32");
+}
 std::size_t Gpu::free_bytes() const {
   std::size_t left = 0;
   std::size_t total = 0;

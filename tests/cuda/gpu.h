@@ -6,6 +6,7 @@
 #include <cudaTypedefs.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -42,6 +43,8 @@ class Gpu {
   void destroy(CUgraph graph) const;
   /// What `to` is given from now on waits for what `from` was given.
   void order(CUstream from, CUstream to) const;
+  /// What `stream` is given from now on waits until the word, in pinned memory, has come as far as the value.
+  void wait_for_word(CUstream stream, const std::uint32_t* word, std::uint32_t value) const;
   /// Free bytes of the current device; 0: not known.
   std::size_t free_bytes() const;
   CUevent make_event() const;
@@ -72,6 +75,7 @@ class Gpu {
   X(stream_synchronize_, cuStreamSynchronize, 2000)   \
   X(stream_query_, cuStreamQuery, 2000)               \
   X(stream_wait_event_, cuStreamWaitEvent, 3020)      \
+  X(wait_value_, cuStreamWaitValue32, 11070)          \
   X(event_create_, cuEventCreate, 2000)               \
   X(event_destroy_, cuEventDestroy, 4000)             \
   X(event_record_, cuEventRecord, 2000)               \

@@ -1,6 +1,8 @@
 // What goes wrong among ranks that are processes: everybody hears of it, and nobody waits for ever.
 #include "process_ranks.h"
 
+#include <tutti/tutti.h>
+
 #include <catch2/catch.hpp>
 
 #include <atomic>
@@ -106,31 +108,67 @@ TEST_CASE("processes: a rank that left, or does not come, is not waited for", "[
   }));
 }
 
-TEST_CASE("processes: what is not supported says so, and the communicator goes on", "[device][processes]") {
-  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+TEST_CASE("processes: sends and receives go through host memory, alone, in groups, and beside collectives",
+          "[device][processes]") {
+  crew::check(crew::run(3, [&](const Member& m) -> std::string {
     Rank rank(m);
     CREW_TRY(rank.open());
-    const OnGpu<std::int32_t> a(values(m.rank, 100));
-    const ncclResult_t sent = m.rank == 0 ? ncclSend(a.data(), 5, ncclInt32, 1, rank.comm, rank.stream)
-                                          : ncclRecv(a.data(), 5, ncclInt32, 0, rank.comm, rank.stream);
-    CREW_TRY(refused(sent, ncclInvalidUsage, {"not supported yet", "several processes"}));
-    CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "afterwards"));
+    constexpr std::size_t kCount = 5000;
+    const int next = (m.rank + 1) % 3;
+    const int before = (m.rank + 2) % 3;
+    const OnGpu<std::int32_t> a(values(m.rank, kCount));
+    const OnGpu<std::int32_t> b(values(7, kCount));
+    const OnGpu<std::int32_t> c(values(m.rank, kCount));
+    for (int round = 0; round < 3; ++round) {
+      CREW_TRY(fine(ncclGroupStart(), "group"));
+      CREW_TRY(fine(ncclSend(a.data(), kCount, ncclInt32, next, rank.comm, rank.stream), "send"));
+      if (round > 0) {
+        CREW_TRY(fine(ncclAllReduce(a.data(), c.data(), kCount, ncclInt32, ncclSum, rank.comm, rank.stream), "beside"));
+      }
+      CREW_TRY(fine(ncclRecv(b.data(), kCount, ncclInt32, before, rank.comm, rank.stream), "receive"));
+      CREW_TRY(fine(ncclGroupEnd(), "group"));
+      Gpu::get().wait(rank.stream);
+      CREW_TRY(differs(
+          "received", b.read(), [&](std::size_t i) { return value(before, i); }, kCount));
+      if (round > 0)
+        CREW_TRY(differs(
+            "beside", c.read(), [&](std::size_t i) { return sum(3, i); }, kCount));
+    }
+    if (m.rank == 0) CREW_TRY(fine(ncclSend(a.data(), 5, ncclInt32, 2, rank.comm, rank.stream), "alone"));
+    if (m.rank == 2) CREW_TRY(fine(ncclRecv(b.data(), 5, ncclInt32, 0, rank.comm, rank.stream), "alone"));
+    CREW_TRY(fine(ncclAllReduce(c.data(), c.data(), kCount, ncclInt32, ncclMax, rank.comm, rank.stream), "afterwards"));
     Gpu::get().wait(rank.stream);
     CREW_TRY(differs(
-        "afterwards", a.read(), [&](std::size_t i) { return sum(2, i); }, 100));
+        "afterwards", c.read(), [&](std::size_t i) { return sum(3, i); }, kCount));
+    if (m.rank == 2)
+      CREW_TRY(differs(
+          "alone", b.read(), [&](std::size_t i) { return i < 5 ? value(0, i) : value(1, i); }, kCount));
     return rank.close();
   }));
 }
 
-TEST_CASE("processes: NCCL_P2P_DISABLE refuses, on every rank", "[device][processes]") {
-  crew::check(crew::run(2, [&](const Member& m) -> std::string {
-    setenv("NCCL_P2P_DISABLE", "1", 1);
-    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
-    setenv("TUTTI_DEVICE", "cuda", 1);
-    if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
-    ncclComm_t comm = nullptr;
-    return refused(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), ncclInvalidUsage, {"NCCL_P2P_DISABLE=1"});
-  }));
+TEST_CASE("processes: where memory cannot be shared, or may not, everything goes through host memory",
+          "[device][processes]") {
+  for (const char* const how : {"NCCL_P2P_DISABLE of all", "no IPC anywhere", "no IPC on one rank"}) {
+    INFO(how);
+    const std::string which = how;
+    crew::check(crew::run(2, [&](const Member& m) -> std::string {
+      if (which == "NCCL_P2P_DISABLE of all") setenv("NCCL_P2P_DISABLE", "1", 1);
+      if (which == "no IPC anywhere" || (which == "no IPC on one rank" && m.rank == 1)) setenv("FAKE_CUDA_IPC", "0", 1);
+      Rank rank(m);
+      CREW_TRY(rank.open());
+      const OnGpu<std::int32_t> a(values(m.rank, 100));
+      CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "staged"));
+      Gpu::get().wait(rank.stream);
+      CREW_TRY(differs(
+          "staged", a.read(), [&](std::size_t i) { return sum(2, i); }, 100));
+      char text[4096];
+      CREW_TRY(fine(tuttiExplain(rank.comm, tuttiAllReduce, 100, ncclInt32, ncclSum, 0, text, sizeof text, nullptr),
+                    "explain"));
+      if (std::string(text).find("staged: GPU memory") == std::string::npos) return text;
+      return rank.close();
+    }));
+  }
 }
 
 }  // namespace tutti::test

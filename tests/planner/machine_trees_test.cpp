@@ -2,6 +2,7 @@
 #include "planner/machine_trees.h"
 #include "algorithm/planned_trees.h"
 #include "planner/machine_plan.h"
+#include "planner/plan.h"
 #include "planner/planned_schedules.h"
 #include "topology/source.h"
 #include "topology/view.h"
@@ -39,12 +40,17 @@ std::vector<PlannedTrees> trees_of(const topology::Graph& graph, const std::vect
   const auto text = machine_trees(graph, numas, 2);
   INFO((text.ok() ? "" : text.error().message));
   REQUIRE(text.ok());
-  const auto proved = prove_trees(text.value(), static_cast<int>(numas.size()), 2, 4);
-  INFO((proved.ok() ? "" : proved.error().message));
-  REQUIRE(proved.ok());
+  const auto planned = PlannedSchedules::read(text.value(), static_cast<int>(numas.size()), 2, 4);
+  INFO((planned.ok() ? "" : planned.error().message));
+  REQUIRE(planned.ok());
   auto read = algorithm::parse_trees(text.value(), static_cast<int>(numas.size()), 2);
   REQUIRE(read.ok());
-  CHECK(proved.value()->size() == read.value().size());
+  for (const PlannedTrees& trees : read.value()) {
+    CHECK(planned.value()->of(trees.collective).size() == 1);
+    const Status proved = planned.value()->prove(trees.collective, "packed_trees");
+    INFO((proved.ok() ? "" : proved.error().message));
+    CHECK(proved.ok());
+  }
   return std::move(read).value();
 }
 
@@ -81,6 +87,29 @@ TEST_CASE("planned trees are the machine's, for all three collectives", "[trees]
   CHECK(plans[0].lanes == plan.find("packed_trees")->trees);
 }
 
+TEST_CASE("where links differ in their two directions there are pairs of trees", "[trees]") {
+  // A ring that is twice as fast one way.
+  const topology::Graph graph = graph_of(
+      "tutti-topology 1\ngpu a\ngpu b\ngpu c\ngpu d\nlink a -> b nvlink 40\nlink b -> c nvlink 40\nlink c -> d nvlink "
+      "40\n"
+      "link d -> a nvlink 40\nlink b -> a nvlink 20\nlink c -> b nvlink 20\nlink d -> c nvlink 20\nlink a -> d nvlink "
+      "20\n");
+  const auto text = machine_trees(graph, {-1, -1, -1, -1}, 8);
+  REQUIRE(text.ok());
+  const auto planned = PlannedSchedules::read(text.value(), 4, 8, 4);
+  REQUIRE(planned.ok());
+  const topology::View view = std::move(topology::view_of(graph)).value();
+  const MachinePlan plan = std::move(plan_machine(view.network, {.lanes_max = 8})).value();
+  const MachineCandidate* pairs = plan.find("packed_pairs");
+  REQUIRE(pairs != nullptr);
+  CHECK(pairs->gbps > plan.find("packed_trees")->gbps);
+  const std::vector<schedule::Schedule>& made = planned.value()->of(Collective::kAllReduce);
+  const auto found = std::ranges::find(made, "packed_pairs", &schedule::Schedule::algorithm);
+  REQUIRE(found != made.end());
+  CHECK(found->ranks == full_schedule(*pairs, static_cast<int>(found->shape.units)).ranks);
+  CHECK(planned.value()->prove(Collective::kAllReduce, "packed_pairs").ok());
+}
+
 TEST_CASE("ranks on NUMA nodes follow the nodes that they sit on", "[trees]") {
   const topology::Graph graph = line_of_nodes();
   // Rank 2 sits in the middle.
@@ -98,11 +127,40 @@ TEST_CASE("no trees where the machine's nodes are not the ranks", "[trees]") {
   CHECK(refusal(line_of_nodes(), {-1, -1}) == "the machine has 3 numas, but there are 2 ranks");
   CHECK(refusal(graph_of("tutti-topology 1\ngpu a\ngpu b\nlink a <-> b nvlink 50\n"), {0, 1, 2}) ==
         "the machine has 2 gpus, but there are 3 ranks");
-  CHECK(refusal(line_of_nodes(), std::vector<int>(kTreeRanksMax + 1, 0)).starts_with("65 ranks: trees are planned"));
+  CHECK(refusal(line_of_nodes(), std::vector<int>(algorithm::kTreeRanksMax + 1, 0))
+            .starts_with("65 ranks: trees are planned"));
 }
 
 TEST_CASE("text that other ranks write is proved before it runs", "[trees]") {
-  CHECK(prove_trees("", 3, 2, 4).value()->empty());
-  CHECK_FALSE(prove_trees("trees all_reduce ranks 3 lanes 1\n1 2 0\n", 3, 2, 4).ok());
-  CHECK_FALSE(prove_trees("nonsense", 3, 2, 4).ok());
+  const auto none = PlannedSchedules::read("", 3, 2, 4);
+  REQUIRE(none.ok());
+  CHECK(none.value()->of(Collective::kAllReduce).empty());
+  const Status missing = none.value()->prove(Collective::kAllReduce, "packed_trees");
+  REQUIRE_FALSE(missing.ok());
+  CHECK(missing.error().message == "no packed_trees is planned for all_reduce");
+  CHECK_FALSE(PlannedSchedules::read("trees all_reduce ranks 3 lanes 1\n1 2 0\n", 3, 2, 4).ok());
+  CHECK_FALSE(PlannedSchedules::read("nonsense", 3, 2, 4).ok());
+}
+
+TEST_CASE("plans of many lanes have messages that fit the short slots, and a price for every round", "[trees]") {
+  constexpr int kRanks = 4, kTreeLanes = 24;
+  std::string text = "trees all_reduce ranks 4 lanes 24\n";
+  for (int lane = 0; lane < kTreeLanes; ++lane) text += lane % 2 == 0 ? "- 0 1 2\n" : "1 2 3 -\n";
+  auto read = PlannedSchedules::read(text, kRanks, kTreeLanes, 8);
+  REQUIRE(read.ok());
+  Rules rules = std::move(make_rules("packed_trees", false)).value();
+  rules.slots = {8, 32 << 10};
+  rules.planned = read.value();
+  Question question{{Collective::kAllReduce, kRanks, 0, 0}, 0, 4};
+  const auto price = [&](std::uint64_t count) {
+    question.count = count;
+    const auto found = candidates(question, rules);
+    REQUIRE(found.ok());
+    const Plan plan = make_plan(question, rules, found.value().front(), 0);
+    CHECK(plan.shape.lanes == kTreeLanes);
+    CHECK(plan.tiling.message_bytes_max(1) <= rules.slots.slot_bytes / 4);
+    return found.value().front().predicted_us;
+  };
+  const double least = price(std::uint64_t{16} << 20);
+  CHECK(price(std::uint64_t{256} << 20) == Approx(16 * least).epsilon(0.1));
 }

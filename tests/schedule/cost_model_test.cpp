@@ -72,6 +72,21 @@ TEST_CASE("lanes of a rank share its thread") {
   CHECK(predict_us(schedule_of(two), simple(1000)) == Approx(3 + 1 + 1.5));
 }
 
+TEST_CASE("lanes that share a thread and take turns make further rounds cost all lanes' work") {
+  constexpr int kSendLanes = 8, kRounds = 10;
+  std::string text = "schedule p2p send ranks 2 root 1 caller 0 units 1 lanes 8 input 1 output 1 scratch 0\n";
+  for (const char* const rank : {"rank 0", "rank 1"}) {
+    for (int lane = 0; lane < kSendLanes; ++lane)
+      text += std::string(rank) + " lane " + std::to_string(lane) +
+              (rank[5] == '0' ? "\n  in[0.0] -> send 1\n" : "\n  recv 0 -> out[0.0]\n");
+  }
+  CostInputs in = simple(kSendLanes * kRounds * 1000);
+  in.slots = 4;
+  in.lanes_take_turns = true;
+  // Each message keeps both threads for 2 us; the last one is taken 3 us after it was sent.
+  CHECK(predict_us(schedule_of(text), in) == Approx(kSendLanes * kRounds * 2 + 3));
+}
+
 TEST_CASE("a schedule that cannot end costs nothing, at once") {
   CHECK(predict_us(schedule_of(R"(
 schedule bad broadcast ranks 2 root 0 units 1 lanes 1 input 1 output 1 scratch 0

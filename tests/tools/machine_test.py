@@ -122,23 +122,33 @@ class MachineTest(FolderTest):
         log = self.good(perf(NCCL_DEBUG="WARN", TUTTI_TOPOLOGY_LIBRARY="none", NCCL_TOPO_FILE="/machine.xml"))
         self.assertIn("NCCL_TOPO_FILE is not read", log)
 
+    def runs_what_tutti_topo_prints(self, path, ranks, collective, algorithm, lanes):
+        given = {"ranks": ranks, "NCCL_TOPO_FILE": path}
+        offered = perf(collective, "-b", "1M", "-e", "1M", "--explain", **given)
+        self.assertRegex(offered.stdout, rf"\n[* ] {algorithm} +slots", offered.stderr)
+        explained = perf(collective, "-b", "1M", "-e", "1M", "--explain", NCCL_ALGO=algorithm, **given)
+        self.assertRegex(explained.stdout, rf"\n\* {algorithm}", explained.stderr)
+        runs = explained.stdout[explained.stdout.index(f"schedule {algorithm}"):explained.stdout.index("# certificate")].strip()
+        units, found = re.search(r" units (\d+) lanes (\d+) ", runs).groups()
+        self.assertEqual(int(found), lanes)
+        printed = subprocess.run([TOPO, path, "--collective", collective, "--schedule", "--units", units],
+                                 capture_output=True, text=True, timeout=TIMEOUT_S, check=True).stdout.strip()
+        self.assertEqual(runs, printed, f"{collective} on {path}")
+        self.assertEqual(self.good(perf(collective, *CALLS[1:], NCCL_ALGO=algorithm, **given)), "")
+
     def test_communicators_run_the_packed_trees_that_tutti_topo_prints(self):
-        for model, ranks, collectives in (("power9-ac922.topo", 4, ("all_reduce", "all_gather", "reduce_scatter")),
-                                          ("mi250x.topo", 8, ("all_reduce",))):
-            path = os.path.join(MODELS, model)
-            for collective in collectives:
-                given = {"ranks": ranks, "NCCL_TOPO_FILE": path}
-                offered = perf(collective, "-b", "1M", "-e", "1M", "--explain", **given)
-                self.assertRegex(offered.stdout, r"\n[* ] packed_trees +slots", offered.stderr)
-                explained = perf(collective, "-b", "1M", "-e", "1M", "--explain", NCCL_ALGO="packed_trees", **given)
-                self.assertRegex(explained.stdout, r"\n\* packed_trees", explained.stderr)
-                runs = explained.stdout[explained.stdout.index("schedule packed_trees"):explained.stdout.index("# certificate")].strip()
-                units = re.search(r" units (\d+) ", runs)[1]
-                printed = subprocess.run([TOPO, path, "--collective", collective, "--lanes", "2", "--schedule", "--units", units],
-                                         capture_output=True, text=True, timeout=TIMEOUT_S, check=True).stdout.strip()
-                self.assertEqual(runs, printed, f"{collective} on {model}")
-                log = self.good(perf(collective, *CALLS[1:], NCCL_ALGO="packed_trees", **given))
-                self.assertEqual(log, "")
+        for model, ranks, collective, lanes in (("power9-ac922", 4, "all_reduce", 2), ("power9-ac922", 4, "all_gather", 1),
+                                                ("power9-ac922", 4, "reduce_scatter", 1), ("mi250x", 8, "all_reduce", 10),
+                                                ("mi250x", 8, "all_gather", 5), ("dgx-1v", 8, "all_reduce", 24)):
+            self.runs_what_tutti_topo_prints(os.path.join(MODELS, model + ".topo"), ranks, collective, "packed_trees", lanes)
+
+    def test_and_its_pairs_of_trees_where_links_differ_in_their_two_directions(self):
+        path = os.path.join(self.folder, "one-way.topo")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("tutti-topology 1\n" + "".join(f"gpu g{i}\n" for i in range(4)))
+            for i in range(4):
+                file.write(f"link g{i} -> g{(i + 1) % 4} nvlink 40\nlink g{(i + 1) % 4} -> g{i} nvlink 20\n")
+        self.runs_what_tutti_topo_prints(path, 4, "all_reduce", "packed_pairs", 10)
 
     def test_a_machine_of_other_ranks_has_no_trees_for_these(self):
         path = os.path.join(MODELS, "dgx-1v.topo")

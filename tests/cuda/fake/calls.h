@@ -13,6 +13,7 @@ std::vector<Entry> device_entries();
 std::vector<Entry> memory_entries();
 std::vector<Entry> stream_entries();
 std::vector<Entry> graph_entries();
+std::vector<Entry> word_entries();
 
 }  // namespace fake_driver
 

@@ -57,7 +57,7 @@ CUresult device_bus_id(char* text, int length, CUdevice device) {
 }
 CUresult device_can_access(int* can, CUdevice, CUdevice) {
   FAKE_CALL("cuDeviceCanAccessPeer");
-  *can = 1;
+  *can = world().peers ? 1 : 0;
   return CUDA_SUCCESS;
 }
 CUresult primary_retain(CUcontext* context, CUdevice device) {
@@ -102,6 +102,7 @@ CUresult context_set(CUcontext context) {
 }
 CUresult context_enable_peer(CUcontext, unsigned) {
   FAKE_CALL("cuCtxEnablePeerAccess");
+  if (!world().peers) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   return CUDA_SUCCESS;
 }
 
@@ -200,7 +201,8 @@ extern "C" FAKE_EXPORT CUresult cuGetProcAddress(const char* symbol, void** func
   using fake_driver::Entry;
   static const std::vector<Entry> all = [] {
     std::vector<Entry> entries = fake_driver::device_entries();
-    for (auto* more : {fake_driver::memory_entries, fake_driver::stream_entries, fake_driver::graph_entries}) {
+    for (auto* more : {fake_driver::memory_entries, fake_driver::stream_entries, fake_driver::graph_entries,
+                       fake_driver::word_entries}) {
       const std::vector<Entry> some = more();
       entries.insert(entries.end(), some.begin(), some.end());
     }

@@ -1,5 +1,6 @@
 // A CUDA driver without a GPU: a libcuda.so.1 whose devices are memory of this process. Streams are queues that are worked off while somebody
-// waits, in an order that changes; nothing runs before that, so that a missing order between streams shows as wrong results.
+// waits, in an order that changes; nothing runs before that, so that a missing order between streams shows as wrong results. Once a stream
+// has waited for a word in memory, a thread works the queues off: whoever stores the word may wait for what the stream does before.
 // Kernels are the library's own, run on the host. What capture forbids is refused, and any call can be made to fail.
 #pragma once
 
@@ -14,6 +15,11 @@ namespace fake_driver {
 
 /// Devices that cuInit finds; 1 if not set, or FAKE_CUDA_DEVICES. Before the first call.
 FAKE_EXPORT void set_devices(int count);
+
+// FAKE_CUDA_IPC=0: memory cannot be shared with other processes.
+
+/// Whether devices reach each other's memory; true if not set. Before communicators are made.
+FAKE_EXPORT void set_peers(bool reach);
 
 /// Whether calls count, and can fail: while the library is called, not the test's own. At first they do not.
 FAKE_EXPORT void set_counting(bool counts);
@@ -30,6 +36,7 @@ struct Live {
   std::int64_t device_bytes = 0;
   std::int64_t host_allocations = 0;
   std::int64_t imports = 0;
+  std::int64_t registrations = 0;
   std::int64_t streams = 0;
   std::int64_t events = 0;
   std::int64_t modules = 0;

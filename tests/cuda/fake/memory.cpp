@@ -6,12 +6,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 
 namespace fake_driver {
 namespace {
 
 using Kind = Allocation::Kind;
+
+bool is_host(const Allocation& memory) { return memory.kind == Kind::kHost || memory.kind == Kind::kRegistered; }
 
 CUresult mem_alloc(CUdeviceptr* address, std::size_t bytes) {
   FAKE_CALL("cuMemAlloc");
@@ -49,32 +52,32 @@ CUresult host_free(void* address) {
   const CUresult freed = free_allocation(reinterpret_cast<std::uintptr_t>(address), Kind::kHost);
   return freed == CUDA_SUCCESS ? failure : freed;
 }
-CUresult host_device_pointer(CUdeviceptr* device, void* host, unsigned) {
-  FAKE_CALL("cuMemHostGetDevicePointer");
-  *device = reinterpret_cast<CUdeviceptr>(host);
-  return CUDA_SUCCESS;
-}
-
 CUresult host_register(void* address, std::size_t bytes, unsigned) {
   FAKE_CALL("cuMemHostRegister");
   FAKE_SAFE();
-  const auto begin = reinterpret_cast<std::uintptr_t>(address);
-  if (begin % 4096 != 0 || bytes % 4096 != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (find_allocation(begin)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   World& w = world();
+  const auto begin = reinterpret_cast<std::uintptr_t>(address);
+  if (bytes == 0 || begin % 4096 != 0 || bytes % 4096 != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (find_allocation(begin)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   w.allocations[begin] = {bytes, Kind::kRegistered, current_device(), w.next_id++, -1};
-  ++w.counts.host_allocations;
+  ++w.counts.registrations;
   return CUDA_SUCCESS;
 }
 CUresult host_unregister(void* address) {
   FAKE_END("cuMemHostUnregister");
   FAKE_SAFE();
-  World& w = world();
-  const auto found = w.allocations.find(reinterpret_cast<std::uintptr_t>(address));
-  if (found == w.allocations.end() || found->second.kind != Kind::kRegistered) return CUDA_ERROR_INVALID_VALUE;
-  w.allocations.erase(found);
-  --w.counts.host_allocations;
+  const auto found = world().allocations.find(reinterpret_cast<std::uintptr_t>(address));
+  if (found == world().allocations.end() || found->second.kind != Kind::kRegistered) {
+    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  }
+  world().allocations.erase(found);
+  --world().counts.registrations;
   return failure;
+}
+CUresult host_device_pointer(CUdeviceptr* device, void* host, unsigned) {
+  FAKE_CALL("cuMemHostGetDevicePointer");
+  *device = reinterpret_cast<CUdeviceptr>(host);
+  return CUDA_SUCCESS;
 }
 
 CUresult pointer_attributes(unsigned count, CUpointer_attribute* attributes, void** values, CUdeviceptr address) {
@@ -83,10 +86,9 @@ CUresult pointer_attributes(unsigned count, CUpointer_attribute* attributes, voi
   for (unsigned i = 0; i < count; ++i) {
     switch (attributes[i]) {
       case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *static_cast<unsigned*>(values[i]) = !found ? 0u
-                                             : found->kind == Kind::kHost || found->kind == Kind::kRegistered
-                                                 ? unsigned{CU_MEMORYTYPE_HOST}
-                                                 : unsigned{CU_MEMORYTYPE_DEVICE};
+        *static_cast<unsigned*>(values[i]) = !found            ? 0u
+                                             : is_host(*found) ? unsigned{CU_MEMORYTYPE_HOST}
+                                                               : unsigned{CU_MEMORYTYPE_DEVICE};
         break;
       case CU_POINTER_ATTRIBUTE_IS_MANAGED: *static_cast<unsigned*>(values[i]) = 0; break;
       case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(values[i]) = found ? found->device : -2; break;
@@ -116,6 +118,8 @@ constexpr std::uint64_t kMagic = 0x66616b65'63756461;
 
 CUresult ipc_get_handle(CUipcMemHandle* handle, CUdeviceptr address) {
   FAKE_CALL("cuIpcGetMemHandle");
+  const char* const shares = std::getenv("FAKE_CUDA_IPC");
+  if (shares && *shares == '0') return CUDA_ERROR_NOT_SUPPORTED;
   const Allocation* const found = find_allocation(address);
   if (!found || found->kind != Kind::kDevice) return CUDA_ERROR_INVALID_VALUE;
   const Handle made{kMagic, getpid(), found->fd, found->bytes};

@@ -206,6 +206,7 @@ Graph::~Graph() {
 // What tests ask.
 
 void set_devices(int count) { world().devices = count; }
+void set_peers(bool reach) { world().peers = reach; }
 void set_counting(bool counts) {
   const Lock lock(world().mutex);
   world().counting = counts;
@@ -224,10 +225,11 @@ Live live() {
 }
 std::string describe(const Live& l) {
   return fmt::format(
-      "{} device allocations ({} bytes), {} of the host, {} imports, {} streams, {} events, {} modules, {} "
+      "{} device allocations ({} bytes), {} of the host, {} imports, {} registrations, {} streams, {} events, {} "
+      "modules, {} "
       "contexts, {} user objects",
-      l.device_allocations, l.device_bytes, l.host_allocations, l.imports, l.streams, l.events, l.modules, l.contexts,
-      l.user_objects);
+      l.device_allocations, l.device_bytes, l.host_allocations, l.imports, l.registrations, l.streams, l.events,
+      l.modules, l.contexts, l.user_objects);
 }
 std::uint64_t launches() { return world().launches; }
 void set_seed(std::uint64_t seed) { world().random = seed; }

@@ -86,6 +86,7 @@ struct Capture {
 struct World {
   std::recursive_mutex mutex;
   int devices = 1;
+  bool peers = true;
   std::uint64_t random = 1;
   std::map<std::uintptr_t, Allocation> allocations;
   std::uint64_t next_id = 1;

@@ -1,0 +1,61 @@
+#include "cuda/stream_words.h"
+
+#include "cuda/driver.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace tutti::cuda {
+namespace {
+
+CUcontext context_of(const Device& device) { return static_cast<CUcontext>(device.context()); }
+CUdeviceptr address(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
+
+}  // namespace
+
+Result<RegisteredMemory> RegisteredMemory::add(std::shared_ptr<Device> device, void* memory, std::size_t bytes) {
+  const ContextScope scope(context_of(*device));
+  TUTTI_TRY(scope.status());
+  if (Status made = driver().host_register(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE); !made.ok()) {
+    return error(Code::kUnhandledCuda, fmt::format("pinning {} bytes of host memory: {}", bytes, made.error().message));
+  }
+  RegisteredMemory registered;
+  registered.device_ = std::move(device);
+  registered.memory_ = memory;
+  return registered;
+}
+
+RegisteredMemory::~RegisteredMemory() {
+  if (!memory_) return;
+  const ContextScope scope(context_of(*device_));
+  (void)driver().host_unregister(memory_);
+}
+
+Status copy_on_stream(const Device& device, void* to, const void* from, std::size_t bytes, StreamHandle stream) {
+  if (bytes == 0) return {};
+  const ContextScope scope(context_of(device));
+  TUTTI_TRY(scope.status());
+  return driver().copy_async(address(to), address(from), bytes, static_cast<CUstream>(stream));
+}
+
+Status write_word(const Device& device, std::uint32_t* word, std::uint32_t value, StreamHandle stream) {
+  const ContextScope scope(context_of(device));
+  TUTTI_TRY(scope.status());
+  return driver().stream_write_value(static_cast<CUstream>(stream), address(word), value,
+                                     CU_STREAM_WRITE_VALUE_DEFAULT);
+}
+
+Status wait_for_word(const Device& device, const std::uint32_t* word, std::uint32_t value, StreamHandle stream) {
+  const ContextScope scope(context_of(device));
+  TUTTI_TRY(scope.status());
+  return driver().stream_wait_value(static_cast<CUstream>(stream), address(word), value, CU_STREAM_WAIT_VALUE_GEQ);
+}
+
+Status call_host(const Device& device, void (*function)(void*), void* data, StreamHandle stream) {
+  const ContextScope scope(context_of(device));
+  TUTTI_TRY(scope.status());
+  return driver().launch_host(static_cast<CUstream>(stream), function, data);
+}
+
+}  // namespace tutti::cuda

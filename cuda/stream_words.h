@@ -1,0 +1,49 @@
+// What a stream and a thread of this process tell each other: words in pinned memory that the stream writes and waits for, and copies
+// between a device and host memory that is registered with it.
+#pragma once
+
+#include "cuda/device.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace tutti::cuda {
+
+/// Host memory of somebody else, pinned while this lives: copies to and from devices need not wait for anything then.
+class RegisteredMemory {
+ public:
+  RegisteredMemory() = default;
+  RegisteredMemory(RegisteredMemory&& other) noexcept { swap(other); }
+  RegisteredMemory& operator=(RegisteredMemory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~RegisteredMemory();
+  /// `memory` must outlive what comes back.
+  static Result<RegisteredMemory> add(std::shared_ptr<Device> device, void* memory, std::size_t bytes);
+
+ private:
+  void swap(RegisteredMemory& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(memory_, other.memory_);
+  }
+  std::shared_ptr<Device> device_;
+  void* memory_ = nullptr;
+};
+
+/// Between memory of the device and memory that is pinned or registered, in the stream's order.
+Status copy_on_stream(const Device& device, void* to, const void* from, std::size_t bytes, StreamHandle stream);
+
+/// The word, in PinnedMemory, has the value once everything before it on the stream is done, and can be seen by whoever has read the value.
+Status write_word(const Device& device, std::uint32_t* word, std::uint32_t value, StreamHandle stream);
+
+/// What the stream is given from now on waits until the word has come as far as the value: numbers that grow, and may wrap round. No
+/// thread and no kernel waits.
+Status wait_for_word(const Device& device, const std::uint32_t* word, std::uint32_t value, StreamHandle stream);
+
+/// Calls function(data) in a thread of the driver's when the stream comes here, in a graph at each replay; what follows waits for its end. It
+/// must not call CUDA, nor wait for what another such function has to do.
+Status call_host(const Device& device, void (*function)(void*), void* data, StreamHandle stream);
+
+}  // namespace tutti::cuda

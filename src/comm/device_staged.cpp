@@ -1,0 +1,239 @@
+#include "comm/device_staged.h"
+
+#include "comm/batch.h"
+#include "comm/quiet_thread.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <map>
+
+namespace tutti::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool has_reached(std::uint32_t* word, std::uint32_t number) {
+  const std::uint32_t now = std::atomic_ref(*word).load(std::memory_order_acquire);
+  return static_cast<std::int32_t>(now - number) >= 0;
+}
+
+}  // namespace
+
+/// A communicator's ranks in this process: what those leave that have failed, until the last one ends.
+struct StagedFamily {
+  std::mutex mutex;
+  std::vector<StagedResources> left;
+  ~StagedFamily() {
+    for (StagedResources& one : left) let_go(std::move(one));
+  }
+
+  /// The ranks that name the same control segment get the same one.
+  static std::shared_ptr<StagedFamily> of(const Control& control) {
+    static std::mutex mutex;
+    static auto* const families = new std::map<const void*, std::weak_ptr<StagedFamily>>;
+    const std::lock_guard lock(mutex);
+    std::erase_if(*families, [](const auto& entry) { return entry.second.expired(); });
+    std::weak_ptr<StagedFamily>& place = (*families)[control.abort_word()];
+    if (auto known = place.lock()) return known;
+    auto made = std::make_shared<StagedFamily>();
+    place = made;
+    return made;
+  }
+};
+
+void CapturedCalls::replay(void* round) {
+  const Round& now = *static_cast<const Round*>(round);
+  std::uint32_t* const done = now.calls->resources.done();
+  if (now.number == 1) std::atomic_ref(*done).store(0, std::memory_order_relaxed);
+  const std::lock_guard lock(now.calls->gate->mutex);
+  if (StagedRank* const rank = now.calls->gate->rank) {
+    rank->post({.parts = now.parts, .number = now.number, .replay = now.calls, .done = done, .is_last = now.is_last});
+  } else {
+    std::atomic_ref(*done).store(now.number, std::memory_order_release);
+  }
+}
+
+Result<std::shared_ptr<StagedRank>> StagedRank::create(Communicator& communicator,
+                                                       std::shared_ptr<cuda::Device> device) {
+  let_go_of_remains();
+  cuda::release_graph_memory();
+  TUTTI_TRY_ASSIGN(StagedResources resources, StagedResources::create(device));
+  return std::shared_ptr<StagedRank>(new StagedRank(communicator, std::move(device), std::move(resources)));
+}
+
+StagedRank::StagedRank(Communicator& communicator, std::shared_ptr<cuda::Device> device, StagedResources resources)
+    : comm_(communicator),
+      device_(std::move(device)),
+      family_(StagedFamily::of(communicator.members().control)),
+      gate_(std::make_shared<StagedGate>()),
+      resources_(std::move(resources)) {
+  gate_->rank = this;
+}
+
+StagedRank::~StagedRank() {
+  {
+    const std::lock_guard lock(gate_->mutex);
+    gate_->rank = nullptr;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  news_.notify_one();
+  if (thread_.joinable()) thread_.join();
+  for (const Work& late : replays_) finish(late);
+  if (comm_.failed()) {
+    const std::lock_guard lock(family_->mutex);
+    family_->left.push_back(std::move(resources_));
+  } else {
+    let_go(std::move(resources_));
+  }
+  let_go_of_remains();
+  cuda::release_graph_memory();
+}
+
+Result<std::shared_ptr<CapturedCalls>> StagedRank::capture(const cuda::Capture& into) {
+  if (auto known = captured_.lock(); known && capture_id_ == into.id) return known;
+  TUTTI_TRY_ASSIGN(StagedResources resources, StagedResources::create(device_));
+  auto made = std::make_shared<CapturedCalls>(CapturedCalls{gate_, std::move(resources), {}});
+  TUTTI_TRY(cuda::keep_for_graph(into, made));
+  capture_id_ = into.id;
+  captured_ = made;
+  return made;
+}
+
+Status StagedRank::start() {
+  if (thread_.joinable()) return {};
+  TUTTI_TRY_ASSIGN(thread_, start_quiet_thread("tutti-staged", [this] { run(); }));
+  return {};
+}
+
+void StagedRank::post(Work work) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (work.is_first) work.ticket = comm_.take_ticket();
+    (work.replay ? replays_ : queue_).push_back(std::move(work));
+  }
+  news_.notify_one();
+}
+
+void StagedRank::run() {
+  for (;;) {
+    Work work;
+    bool replays = false;
+    {
+      std::unique_lock lock(mutex_);
+      news_.wait(lock, [&] { return ends_ || !queue_.empty() || !replays_.empty(); });
+      if (ends_ && queue_.empty()) return;
+      replays = queue_.empty();
+      if (replays) {
+        work.ticket = comm_.take_ticket();
+      } else {
+        work = std::move(queue_.front());
+        queue_.pop_front();
+      }
+    }
+    executor::Backoff backoff(true);
+    while ((replays || work.is_first) && !comm_.is_turn(work.ticket)) backoff.wait();
+    if (replays) {
+      run_replay();
+    } else {
+      if (!work.parts.empty() && wait_until_ready(work)) run_calls(work);
+      finish(work);
+    }
+    if (replays || work.is_last) comm_.complete_ticket();
+  }
+}
+
+void StagedRank::finish(const Work& work) { std::atomic_ref(*work.done).store(work.number, std::memory_order_release); }
+
+bool StagedRank::may_wait(executor::Backoff& backoff, Clock::time_point since, const char* what) {
+  if (comm_.failed() || is_ending()) return false;
+  const double limit = comm_.members().control.settings().timeout_s;
+  if (limit > 0 && backoff.is_slow() && std::chrono::duration<double>(Clock::now() - since).count() > limit) {
+    comm_.fail(Code::kSystem, comm_.rank(),
+               fmt::format("rank {} waited {} s for its own stream, which has not come to {} (TUTTI_TIMEOUT_S): work "
+                           "before it goes on, or its GPU has failed",
+                           comm_.rank(), limit, what));
+    return false;
+  }
+  return true;
+}
+
+/// False: the communicator has failed. A replay may be what the stream comes to before this call.
+bool StagedRank::wait_until_ready(const Work& work) {
+  executor::Backoff backoff(comm_.crowded());
+  const auto since = Clock::now();
+  while (!has_reached(resources_.ready(), work.number)) {
+    if (!may_wait(backoff, since, "the call")) return false;
+    if (work.is_first && has_replays()) run_replay();
+    backoff.wait();
+  }
+  return true;
+}
+
+bool StagedRank::has_replays() {
+  const std::lock_guard lock(mutex_);
+  return !replays_.empty();
+}
+
+bool StagedRank::is_ending() {
+  const std::lock_guard lock(mutex_);
+  return ends_;
+}
+
+/// nullptr: of any.
+std::optional<StagedRank::Work> StagedRank::next_of(const CapturedCalls* replay) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find_if(replays_, [&](const Work& w) { return !replay || w.replay == replay; });
+  if (found == replays_.end()) return {};
+  Work work = std::move(*found);
+  replays_.erase(found);
+  return work;
+}
+
+/// All rounds of one, as nothing may come between them. After a failure they come by themselves.
+void StagedRank::run_replay() {
+  executor::Backoff backoff(comm_.crowded());
+  const CapturedCalls* replay = nullptr;
+  const auto since = Clock::now();
+  for (;;) {
+    const std::optional<Work> work = next_of(replay);
+    if (!work) {
+      if (!may_wait(backoff, since, "the rest of a graph's call")) return;
+      backoff.wait();
+      continue;
+    }
+    if (!comm_.failed()) run_calls(*work);
+    finish(*work);
+    if (work->is_last) return;
+    replay = work->replay;
+    backoff.reset();
+  }
+}
+
+void StagedRank::run_calls(const Work& work) try {
+  Batch batch(comm_, Batch::Turn::kStays);
+  batch.begin();
+  for (const StagedPart& part : work.parts) {
+    CallArgs args = part.args;
+    if (args.scale_is_address) std::memcpy(&args.scale, reinterpret_cast<const void*>(args.scale), size_of(args.type));
+    args.scale_is_address = false;
+    batch.add(args);
+  }
+  executor::Task* task = &batch;
+  executor::run_tasks({&task, 1}, comm_.yields());
+  if (batch.status().ok()) return;
+  const Error& failure = batch.status().error();
+  comm_.keep_async(failure);
+  // The others may not know what becomes of the rest.
+  if (!work.is_last) comm_.fail(failure.code, comm_.rank(), failure.message);
+} catch (const std::exception& failure) {
+  comm_.fail(Code::kSystem, comm_.rank(), fmt::format("a call broke off: {}", failure.what()));
+}
+
+}  // namespace tutti::comm

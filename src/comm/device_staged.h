@@ -1,0 +1,135 @@
+// The way of calls on device memory through host memory, which works whatever the ranks' devices reach: ranks in several processes, on
+// several hosts, or on devices that do not reach each other.
+//
+//   the rank's stream                      the rank's thread "tutti-staged"        other ranks
+//   input -> staging memory
+//   ready = n                ------------> waits for ready >= n
+//   waits for done >= n                    round n as host calls    <------------> the same
+//                            <------------ done = n
+//   staging memory -> output
+//
+// All of that is put on the stream when the call is made, and the caller goes on. A long call is cut into rounds (staged_rounds.h), the
+// staging memory has room for two of them: while the host works on one, the stream copies those before and after it.
+//
+//  S1. A stream waits for this rank's thread only, and that thread for nothing that is put on a stream after the wait: everything of a
+//      round that comes before the wait is there before it. So it does not matter which streams share a queue of the device.
+//  S2. The thread calls no CUDA function. What can fail there fails in the thread that makes the call.
+//  S3. Rounds of a communicator run in the order in which their calls were made, on any streams: each call's first operation waits for the
+//      last one of the call before. So staging memory is used again only when what was in it has been copied.
+//  S4. Whatever ends a round, done becomes n: no stream waits for ever. After a failure outputs are undefined, and the communicator says
+//      so (keep_async, or its failure).
+//  S5. Memory that streams may still touch is let go of when the last operation is through, also after an abort. After a failure a rank of the
+//      same process may still be reading it in a host call: then it stays until all of these have ended their threads.
+//  S6. The captured calls of a graph have words and memory of their own, which the graph keeps. In place of writing `ready`, a replay calls a
+//      function that hands the round to the thread and returns, so that the driver's thread for such functions never waits. Replays run
+//      when they come: in any order with calls that the program's streams do not order with them, but never within one.
+#pragma once
+
+#include "comm/communicator.h"
+#include "comm/staged_memory.h"
+#include "comm/staged_rounds.h"
+#include "executor/backoff.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace tutti::comm {
+
+class StagedRank;
+struct StagedFamily;
+
+/// How a replay finds its rank, which may have ended.
+struct StagedGate {
+  std::mutex mutex;
+  StagedRank* rank = nullptr;
+};
+
+/// A rank's calls in a graph, one after another.
+struct CapturedCalls {
+  struct Round {
+    CapturedCalls* calls = nullptr;
+    std::vector<StagedPart> parts;  ///< with host memory for buffers
+    std::uint32_t number = 0;       ///< 1: a replay begins
+    bool is_last = false;
+  };
+
+  std::shared_ptr<StagedGate> gate;
+  StagedResources resources;
+  std::deque<Round> rounds;  ///< the graph has their addresses
+
+  /// What the graph calls when a round's inputs are there.
+  static void replay(void* round);
+};
+
+class StagedRank {
+ public:
+  /// A round for the thread.
+  struct Work {
+    std::vector<StagedPart> parts;  ///< with host memory for buffers
+    std::uint32_t number = 0;
+    const CapturedCalls* replay = nullptr;  ///< only its address counts
+    std::uint32_t* done = nullptr;
+    bool is_first = false;     ///< of a group's calls: has their ticket
+    std::uint64_t ticket = 0;  ///< post() takes it
+    bool is_last = false;
+  };
+
+  /// `communicator` must outlive it.
+  static Result<std::shared_ptr<StagedRank>> create(Communicator& communicator, std::shared_ptr<cuda::Device> device);
+  /// No call is under way any more; replays that come later do nothing. Waits a little for the streams to get through.
+  ~StagedRank();
+  StagedRank(const StagedRank&) = delete;
+  StagedRank& operator=(const StagedRank&) = delete;
+
+  /// Of everything that puts calls on streams.
+  std::mutex& submitting() { return submitting_; }
+  StagedResources& resources() { return resources_; }
+  /// What the calls of this capture have in common, which the graph keeps.
+  Result<std::shared_ptr<CapturedCalls>> capture(const cuda::Capture& into);
+  /// After a failure: further calls of the capture have nothing to do with those that are in it.
+  void forget_capture() { captured_.reset(); }
+  /// Before the first post().
+  Status start();
+  /// The calls of a group have their place in the communicator's order from their first round on.
+  void post(Work work);
+
+ private:
+  StagedRank(Communicator& communicator, std::shared_ptr<cuda::Device> device, StagedResources resources);
+  void run();
+  void run_replay();
+  std::optional<Work> next_of(const CapturedCalls* replay);
+  /// Whether this thread has anything to wait for: the communicator has not failed, nor is it over. Fails it if the stream, on which `what`
+  /// is to come, has taken longer than peers wait for each other.
+  bool may_wait(executor::Backoff& backoff, std::chrono::steady_clock::time_point since, const char* what);
+  bool has_replays();
+  bool is_ending();
+  void finish(const Work& work);
+  void run_calls(const Work& work);
+  bool wait_until_ready(const Work& work);
+
+  Communicator& comm_;
+  const std::shared_ptr<cuda::Device> device_;
+  const std::shared_ptr<StagedFamily> family_;
+  const std::shared_ptr<StagedGate> gate_;
+  std::mutex submitting_;
+  StagedResources resources_;
+  std::uint64_t capture_id_ = 0;
+  std::weak_ptr<CapturedCalls> captured_;  ///< of the capture with that id
+  std::thread thread_;
+
+  /// Of what follows, and of tickets, which are in the order of the queue. No CUDA function is called while it is held.
+  std::mutex mutex_;
+  std::condition_variable news_;
+  std::deque<Work> queue_;
+  std::deque<Work> replays_;
+  bool ends_ = false;
+};
+
+}  // namespace tutti::comm

@@ -1,0 +1,158 @@
+#include "comm/staged_calls.h"
+
+#include <algorithm>
+
+namespace tutti::comm {
+namespace {
+
+/// Calls visit(in the call's buffer, in the staging memory, bytes) for what lies in one piece.
+template <class Visit>
+Status for_each_piece(const StagedPart& part, std::size_t blocks, Visit&& visit) {
+  const bool in_one = part.block_bytes() == part.pitch_bytes;
+  const std::size_t pieces = in_one && blocks != 0 ? 1 : blocks;
+  const std::size_t bytes = in_one ? blocks * part.block_bytes() : part.block_bytes();
+  for (std::size_t i = 0; i < pieces; ++i) TUTTI_TRY(visit(i * part.pitch_bytes, i * part.block_bytes(), bytes));
+  return {};
+}
+
+std::byte* bytes_at(const void* buffer, std::size_t offset) {
+  return static_cast<std::byte*>(const_cast<void*>(buffer)) + offset;
+}
+
+}  // namespace
+
+StagedCalls::StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::span<const CallArgs> calls)
+    : comm_(communicator),
+      rank_(std::move(rank)),
+      submitting_(rank_->submitting()),
+      rounds_(calls, comm_.ranks(), comm_.rank(), comm_.members().control.settings().staging_bytes) {
+  for (const CallArgs& call : calls) {
+    if (std::ranges::find(streams_, call.stream) == streams_.end()) streams_.push_back(call.stream);
+  }
+}
+
+StagedCalls::~StagedCalls() {
+  if (!has_joined_ || is_done_) return;
+  if (!captured_) comm_.fail(Code::kSystem, comm_.rank(), "a call broke off for want of memory");
+  end();
+}
+
+Status StagedCalls::check() {
+  if (comm_.failed()) return comm_.failure();
+  TUTTI_TRY_ASSIGN(const cuda::Capture capture, find_capture());
+  if (capture.id != 0) {
+    TUTTI_TRY_ASSIGN(captured_, rank_->capture(capture));
+  }
+  return rank_->start();
+}
+
+Result<cuda::Capture> StagedCalls::find_capture() const {
+  const cuda::Device& device = rank_->resources().device();
+  TUTTI_TRY_ASSIGN(const cuda::Capture first, cuda::capture_of(device, streams_[0]));
+  for (const cuda::StreamHandle stream : streams_) {
+    TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(device, stream));
+    if (capture.id == first.id) continue;
+    return error(Code::kInvalidUsage,
+                 "the streams of one group's calls are captured into different graphs, or some of them are not "
+                 "captured; capture them all into one (fork them from one stream by events)");
+  }
+  return first;
+}
+
+Status StagedCalls::step() {
+  Status status = advance();
+  if (!status.ok()) {
+    if (!captured_) comm_.fail(status.error().code, comm_.rank(), status.error().message);
+    end();
+  }
+  return status;
+}
+
+Status StagedCalls::advance() {
+  if (!has_joined_) {
+    has_joined_ = true;
+    return resources().join(streams_);
+  }
+  if (!rounds_.is_done()) {
+    const StagedRound round = rounds_.next();
+    while (given_.size() == StagedResources::kDepth || (round.waits && !given_.empty())) TUTTI_TRY(take());
+    return give(round);
+  }
+  if (!given_.empty()) TUTTI_TRY(take());
+  if (!given_.empty()) return {};
+  TUTTI_TRY(resources().part(streams_));
+  is_done_ = true;
+  return {};
+}
+
+Status StagedCalls::give(const StagedRound& round) {
+  Given given{.number = 0, .parts = round.parts, .memory = nullptr};
+  TUTTI_TRY_ASSIGN(given.memory, resources().place(round.bytes));
+  given.number = resources().last_number();
+  std::vector<StagedPart> placed = round.parts;
+  for (StagedPart& part : placed) {
+    if (part.input_blocks != 0) part.args.send = given.memory + part.input_at;
+    if (part.output_blocks != 0) part.args.receive = given.memory + part.output_at;
+    if (part.args.scale_is_address) part.args.scale = reinterpret_cast<std::uintptr_t>(given.memory + part.scale_at);
+  }
+  if (captured_) {
+    captured_->rounds.push_back({captured_.get(), std::move(placed), given.number, round.is_last});
+  } else {
+    rank_->post({.parts = std::move(placed),
+                 .number = given.number,
+                 .done = resources().done(),
+                 .is_first = posted_ == Posted::kNothing,
+                 .is_last = round.is_last});
+    posted_ = round.is_last ? Posted::kAll : Posted::kSome;
+  }
+  TUTTI_TRY(copy_in(given));
+  TUTTI_TRY(hand_over(given.number));
+  given_.push_back(std::move(given));
+  return {};
+}
+
+Status StagedCalls::hand_over(std::uint32_t number) const {
+  const StagedResources& with = resources();
+  if (captured_) return cuda::call_host(with.device(), CapturedCalls::replay, &captured_->rounds.back(), streams_[0]);
+  return cuda::write_word(with.device(), with.ready(), number, streams_[0]);
+}
+
+Status StagedCalls::copy_in(const Given& given) const {
+  const cuda::Device& device = resources().device();
+  for (const StagedPart& part : given.parts) {
+    TUTTI_TRY(for_each_piece(part, part.input_blocks, [&](std::size_t from, std::size_t to, std::size_t bytes) {
+      return cuda::copy_on_stream(device, given.memory + part.input_at + to, bytes_at(part.args.send, from), bytes,
+                                  streams_[0]);
+    }));
+    if (!part.args.scale_is_address) continue;
+    TUTTI_TRY(cuda::copy_on_stream(device, given.memory + part.scale_at, reinterpret_cast<const void*>(part.args.scale),
+                                   size_of(part.args.type), streams_[0]));
+  }
+  return {};
+}
+
+Status StagedCalls::take() {
+  const Given given = std::move(given_.front());
+  given_.pop_front();
+  const cuda::Device& device = resources().device();
+  TUTTI_TRY(cuda::wait_for_word(device, resources().done(), given.number, streams_[0]));
+  for (const StagedPart& part : given.parts) {
+    TUTTI_TRY(for_each_piece(part, part.output_blocks, [&](std::size_t to, std::size_t from, std::size_t bytes) {
+      return cuda::copy_on_stream(device, bytes_at(part.args.receive, to), given.memory + part.output_at + from, bytes,
+                                  streams_[0]);
+    }));
+  }
+  return {};
+}
+
+/// After a failure: the thread lets everything through, also streams that wait already.
+void StagedCalls::end() {
+  is_done_ = true;
+  if (captured_) return rank_->forget_capture();
+  if (posted_ == Posted::kSome) {
+    rank_->post({.parts = {}, .number = resources().last_number(), .done = resources().done(), .is_last = true});
+  }
+  resources().give_up(streams_[0]);
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,79 @@
+// Calls in graphs whose data goes through host memory: they are replayed.
+#include "staged_rank.h"
+
+#include <catch2/catch.hpp>
+
+namespace tutti::test {
+namespace {
+
+constexpr std::size_t kCount = 2500;  ///< three parts
+
+ncclResult_t sum_up(const Rank& rank, const std::int32_t* in, std::int32_t* out) {
+  return ncclAllReduce(in, out, kCount, ncclInt32, ncclSum, rank.comm, rank.stream);
+}
+
+}  // namespace
+
+TEST_CASE("staged: captured calls are replayed, between others on the same stream", "[staged][graph]") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    const Gpu& gpu = Gpu::get();
+    Rank rank;
+    CREW_TRY(Rank::make(m, rank));
+    const IntsOnGpu in(Ints(kCount, kPoison));
+    const IntsOnGpu out(Ints(kCount, kPoison));
+    const IntsOnGpu max(Ints(kCount, kPoison));
+    const IntsOnGpu eager(Ints(kCount, kPoison));
+    gpu.begin_capture(rank.stream);
+    CREW_TRY(fine(sum_up(rank, in.data(), out.data()), "captured sum"));
+    CREW_TRY(fine(ncclAllReduce(in.data(), max.data(), kCount, ncclInt32, ncclMax, rank.comm, rank.stream), "max"));
+    CUgraph graph = gpu.end_capture(rank.stream);
+    if (!graph) return "the capture was spoilt";
+    CUgraphExec executable = gpu.make_executable(graph);
+    gpu.destroy(graph);
+    for (int replay = 0; replay < 20; ++replay) {
+      const Ints mine = values(m.rank + replay, kCount);
+      gpu.copy(in.data(), mine.data(), kCount * 4, rank.stream);
+      if (replay % 3 == 1) CREW_TRY(fine(sum_up(rank, in.data(), eager.data()), "a sum before"));
+      gpu.launch(executable, rank.stream);
+      if (replay % 3 != 0) CREW_TRY(fine(sum_up(rank, out.data(), eager.data()), "a sum after"));
+      gpu.wait(rank.stream);
+      const std::string name = "replay " + std::to_string(replay);
+      const auto wanted = [&](std::size_t i) { return value(replay, i) + value(replay + 1, i); };
+      CREW_TRY(compare(out.read(), wanted, name));
+      CREW_TRY(compare(
+          max.read(), [&](std::size_t i) { return value(replay + 1, i); }, name + ", max"));
+      if (replay % 3 != 0) {
+        CREW_TRY(compare(
+            eager.read(), [&](std::size_t i) { return 2 * wanted(i); }, name + ", the sum after"));
+      }
+    }
+    gpu.destroy(executable);
+    return rank.end();
+  }));
+}
+
+TEST_CASE("staged: a graph that is replayed when its communicator has ended waits for nobody", "[staged][graph]") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    const Gpu& gpu = Gpu::get();
+    Rank rank;
+    CREW_TRY(Rank::make(m, rank));
+    const IntsOnGpu data(values(m.rank, kCount));
+    gpu.begin_capture(rank.stream);
+    CREW_TRY(fine(sum_up(rank, data.data(), data.data()), "captured sum"));
+    CUgraph graph = gpu.end_capture(rank.stream);
+    CUgraphExec executable = gpu.make_executable(graph);
+    gpu.launch(executable, rank.stream);
+    gpu.wait(rank.stream);
+    CREW_TRY(compare(
+        data.read(), [&](std::size_t i) { return sum(2, i); }, "sum"));
+    CREW_TRY(fine(ncclCommDestroy(rank.comm), "ncclCommDestroy"));
+    gpu.launch(executable, rank.stream);
+    gpu.wait(rank.stream);
+    gpu.destroy(executable);
+    gpu.destroy(graph);
+    gpu.destroy(rank.stream);
+    return "";
+  }));
+}
+
+}  // namespace tutti::test

@@ -8,6 +8,8 @@ namespace tutti::topology {
 namespace {
 
 constexpr double kTolerance = 1e-10;
+/// What comes out smaller may be rounding alone. To divide by it would make all that follows wrong.
+constexpr double kPivotMin = 1e-7;
 
 }  // namespace
 
@@ -73,7 +75,7 @@ int PackingProgramme::leaving_row(const std::vector<double>& direction) const {
   int leaving = kNoRow;
   double least = 0;
   for (std::size_t row = 0; row < rows_; ++row) {
-    if (direction[row] <= kTolerance) continue;
+    if (direction[row] <= kPivotMin) continue;
     const double ratio = std::max(solution_[row], 0.0) / direction[row];
     const bool sooner = leaving == kNoRow || ratio < least - kTolerance;
     if (sooner || (ratio < least + kTolerance && direction[row] > direction[leaving])) {

@@ -89,6 +89,28 @@ double rings_gbps(const Network& network) {
   return packing.rate / kGigabyte;
 }
 
+TEST_CASE("rings among many switches that are all joined are allowed, and no more than the bound") {
+  // In these programmes rounding leaves entries that look like pivots: with one of them in the basis links had 8% too much.
+  constexpr int kNodes = 24;
+  const std::vector<int> computing{0, 5, 6, 7, 11, 16, 20, 23};
+  std::vector<int> numbers(kNodes);
+  int others = static_cast<int>(computing.size());
+  for (int i = 0; i < kNodes; ++i) {
+    const auto found = std::ranges::find(computing, i);
+    numbers[static_cast<std::size_t>(i)] =
+        found != computing.end() ? static_cast<int>(found - computing.begin()) : others++;
+  }
+  std::vector<Arc> arcs;
+  for (const int from : numbers) {
+    for (const int to : numbers) {
+      if (from != to) arcs.push_back({from, to, 6});
+    }
+  }
+  constexpr bool kOneWayEach = false;
+  const Network network = make_network(8, kNodes - 8, arcs, kOneWayEach);
+  CHECK(rings_gbps(network) == Approx(23 * 6 * 8.0 / 14));
+}
+
 TEST_CASE("a programme ends when its work is done, with a solution that is allowed") {
   const std::vector<double> capacities{1, 1, 1};
   for (const std::uint64_t work : {0, 8, 1000}) {

@@ -150,19 +150,27 @@ int Arena::repeats_at(const MachineCandidate& candidate, std::uint64_t bytes) co
   constexpr double kLanesWorthwhile = 16;
   constexpr double kShareBytes = 128 << 10;
   constexpr double kStepsMost = 1'000'000;
-  if (!links_ || (candidate.algorithm != "ring" && candidate.algorithm != "tree")) return 1;
+  const bool is_row = candidate.algorithm == "ring" || candidate.algorithm == "tree";
+  const int units = candidate.units_most();
+  if (!links_ || (!is_row && units == 0)) return 1;
   double steps = 1;
   for (const schedule::RankProgram& rank : candidate.schedule.ranks) {
     for (const schedule::LaneProgram& lane : rank.lanes) steps += static_cast<double>(lane.steps.size());
   }
-  const double lanes = std::min({kLanesWorthwhile, static_cast<double>(bytes) / kShareBytes});
-  return static_cast<int>(std::max(1.0, std::min(lanes / candidate.lanes, kStepsMost / steps)));
+  steps *= std::max(1, units);  // of the candidate's own schedule, one
+  // Units follow each other through a lane, as many at a time as it has slots: what is faster waits for them.
+  constexpr double kLaneGbps = 25;
+  const double lanes = std::min(kLanesWorthwhile, static_cast<double>(bytes) / kShareBytes);
+  const double times = std::min(lanes / candidate.lanes, kStepsMost / steps);
+  const double useful = is_row ? times : std::ceil(candidate.gbps / candidate.lanes / kLaneGbps);
+  return static_cast<int>(std::max(1.0, std::min(times, useful)));
 }
 
 schedule::Schedule Arena::schedule_at(const MachineCandidate& candidate, const ProtocolFigures& protocol,
                                       std::uint64_t bytes) const {
-  if (candidate.units_most() > 0) return full_schedule(candidate, units_at(candidate, protocol, bytes));
-  return repeated(candidate.schedule, repeats_at(candidate, bytes));
+  const int repeats = repeats_at(candidate, bytes);
+  if (candidate.units_most() == 0) return repeated(candidate.schedule, repeats);
+  return repeated(full_schedule(candidate, units_at(candidate, protocol, bytes)), repeats);
 }
 
 LinkPath Arena::path(std::size_t candidate, int lane, int from, int to) const {

@@ -39,8 +39,9 @@ class Arena {
   bool allows(const MachineCandidate& candidate, const schedule::ProtocolFigures& protocol) const;
   /// Of packed trees, the units of a round: as many as are no shorter than a hop, up to what large messages need; else 0.
   int units_at(const MachineCandidate& candidate, const schedule::ProtocolFigures& protocol, std::uint64_t bytes) const;
-  /// How often rings and trees of the table run beside themselves, each time on a part of the data: as NCCL runs its channels,
-  /// since one lane waits for each message before it sends the next.
+  /// How often rings and trees run beside themselves, each time on a part of the data: those of the table as NCCL runs its
+  /// channels, since one lane waits for each message before it sends the next; packed trees where a lane would be faster than what
+  /// it may have under way.
   int repeats_at(const MachineCandidate& candidate, std::uint64_t bytes) const;
   /// The candidate's schedule as it is run at this size.
   schedule::Schedule schedule_at(const MachineCandidate& candidate, const schedule::ProtocolFigures& protocol,

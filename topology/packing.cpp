@@ -126,10 +126,13 @@ int depth_of(const TreePacking& packing) {
   return deepest;
 }
 
-/// Rates that numbers of trees promise, the best first, then the fewest.
+/// Rates that numbers of trees promise, the best first, then the fewest; none of those that promise nothing.
 std::vector<std::pair<Rational, int>> promises(const UnitSearch& search, int trees_max) {
   std::vector<std::pair<Rational, int>> rates;
-  for (int trees = 1; trees <= trees_max; ++trees) rates.emplace_back(search.promised(trees) * Rational(trees), trees);
+  for (int trees = 1; trees <= trees_max; ++trees) {
+    const Rational unit = search.promised(trees);
+    if (unit > Rational(0)) rates.emplace_back(unit * Rational(trees), trees);
+  }
   std::ranges::stable_sort(rates, [](const auto& a, const auto& b) { return a.first > b.first; });
   return rates;
 }

@@ -22,8 +22,8 @@ class UnitSearch {
   /// The largest unit for which the partition that binds allows `trees` trees: no unit can be larger, and finding it is
   /// cheap. 0 if it would give up more than half.
   Rational promised(int trees) const;
-  /// A unit for which every partition of in_units() allows `trees` trees, close to the largest there is and at most `most`;
-  /// 0 if none is found that gives up less than half.
+  /// A unit for which every partition of in_units() allows `trees` trees, close to the largest there is and at most `most`,
+  /// which is above 0; 0 if none is found that gives up less than half.
   Rational largest(int trees, const Rational& most) const;
 
  private:

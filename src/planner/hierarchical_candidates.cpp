@@ -111,8 +111,6 @@ std::vector<Proposal> propose_hierarchical(const topology::Network& network, con
     proposals.push_back(hierarchical(question, ranks, {question.hosts, {}, across, 1}));
     if (!nearest.empty()) proposals.push_back(hierarchical(question, ranks, {question.hosts, nearest, across, 1}));
   }
-  if (question.lanes_max > 0)
-    std::erase_if(proposals, [&](const Proposal& p) { return p.candidate.lanes > question.lanes_max; });
   return proposals;
 }
 

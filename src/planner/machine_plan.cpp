@@ -166,7 +166,12 @@ namespace {
 /// Adds the proposals with what they reach.
 void evaluate(const topology::Network& network, std::vector<Proposal> proposals, MachinePlan& plan) {
   Routes routes(network);
+  const int lanes_max = plan.question.lanes_max;
   for (Proposal& proposal : proposals) {
+    if (lanes_max > 0 && proposal.candidate.lanes > lanes_max) {
+      plan.left_out.push_back(fmt::format("{}: takes {} lanes", proposal.candidate.label(), proposal.candidate.lanes));
+      continue;
+    }
     // Each proposal's paths are its own.
     for (const auto& [lane, path] : proposal.paths) routes.add_path(lane, path);
     const bool hierarchical = !proposal.candidate.hierarchy.groups.empty();

@@ -160,6 +160,18 @@ TEST_CASE("fewer lanes are asked for and given") {
     check(plan);
     CHECK(plan.chosen().ratio > 0.3);
   }
+  // The double binary tree has two lanes; where a partition binds that no few trees fill, there is still a plan.
+  check(planned(topology::full_mesh(4, 100), {Collective::kAllReduce, 1}));
+  const unsigned seed = 52;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int trial = 0; trial < 100; ++trial) {
+    INFO("trial " << trial);
+    Network network = topology::random_network(random, {.compute_max = 6, .switches_max = 3, .capacity_max = 50});
+    ranks_first(network);
+    if (ranks_apart(network).first >= 0) continue;
+    for (const Collective collective : kPlanned) check(planned(network, {collective, 1 + trial % 3}));
+  }
 }
 
 TEST_CASE("messages are counted on the links that they cross") {

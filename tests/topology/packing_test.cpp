@@ -137,6 +137,21 @@ TEST_CASE("few lanes keep 97 in 100 of the bound") {
   }
 }
 
+TEST_CASE("lanes that are too few for what binds have no trees, or those that fit") {
+  const unsigned seed = 43;
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  int none = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    const Network network = random_network(random, {.compute_max = 6, .switches_max = 3, .capacity_max = 50});
+    for (const int lanes_max : {1, 2, 3}) {
+      const double ratio = check_limited(network, lanes_max);
+      if (ratio == 0) ++none;
+    }
+  }
+  CHECK(none > 0);
+}
+
 TEST_CASE("packings of large machines come soon") {
   const auto once = [](const char* name, const Network& network, int lanes_max) {
     const double start = cpu_ms();

@@ -25,9 +25,8 @@ bool read(const std::string& path, ConfigFiles& files) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {
-    // An empty file leaves nothing to insert, which a stream calls a failure.
-    if (file && file.peek() == std::ifstream::traits_type::eof()) return true;
-    return false;
+    // An empty file leaves nothing to insert, which a stream calls a failure; so does a folder, which cannot be read.
+    return file && file.peek() == std::ifstream::traits_type::eof() && !file.bad();
   }
   files.add(text.str(), path);
   return true;

@@ -290,6 +290,8 @@ TEST_CASE("NCCL's configuration files stand for variables that the environment d
   const Seen missing = in_child({{"NCCL_DEBUG", "WARN"}, {"NCCL_CONF_FILE", folder.path() + "/none"}}, values);
   CHECK(missing.report == "|1800||");
   CHECK(count_of(missing.log, "/none is ignored: No such file") == 1);
+  const Seen not_a_file = in_child({{"NCCL_DEBUG", "WARN"}, {"NCCL_CONF_FILE", folder.path()}}, values);
+  CHECK(count_of(not_a_file.log, " is ignored: Is a directory") == 1);
   const std::string bad = folder.write("bad.conf", "NCCL_ALGO=ring\nno value\n=5\nTUTTI_TIMEOUT_S=soon\n");
   const Seen told = in_child({{"NCCL_DEBUG", "WARN"}, {"NCCL_CONF_FILE", bad}}, values);
   CHECK(told.report == "ring|1800||");

@@ -180,7 +180,7 @@ void evaluate(const topology::Network& network, std::vector<Proposal> proposals,
     routes.forget_paths();
     if (!state) {
       plan.left_out.push_back(
-          fmt::format("{}: some ranks reach each other through other ranks only", proposal.candidate.algorithm));
+          fmt::format("{}: some ranks reach each other through other ranks only", proposal.candidate.label()));
       continue;
     }
     MachineCandidate& candidate = proposal.candidate;

@@ -217,10 +217,11 @@ void evaluate_flat(const topology::Network& network, MachinePlan& plan) {
 }
 
 /// Rings take the most hops, and to find them the most time: they are only worth it where something is left to gain, among
-/// many ranks not a few per cent.
-bool near_the_bound(const MachinePlan& plan) {
+/// many links not a few per cent.
+bool near_the_bound(const MachinePlan& plan, const topology::Network& network) {
   constexpr int kFewRanks = 16;
-  const double near = plan.ranks <= kFewRanks ? kNear : 0.9;
+  constexpr std::size_t kFewArcs = 200;
+  const double near = plan.ranks > kFewRanks ? 0.9 : network.arcs.size() > kFewArcs ? 0.97 : kNear;
   return std::ranges::any_of(plan.candidates, [&](const MachineCandidate& c) { return c.ratio >= near; });
 }
 
@@ -239,7 +240,7 @@ Result<MachinePlan> plan_machine(const topology::Network& network, const Machine
   evaluate(network, propose_hierarchical(network, question), plan);
   if (is_flat(network)) {
     evaluate_flat(network, plan);
-    if (!near_the_bound(plan)) add_rings(plan, network);
+    if (!near_the_bound(plan, network)) add_rings(plan, network);
   }
   if (plan.candidates.empty())
     return error(Code::kInvalidArgument,

@@ -300,7 +300,7 @@ class TopoTest(unittest.TestCase):
     def test_timeline_and_trace(self):
         with tempfile.TemporaryDirectory() as folder:
             drawing, trace = os.path.join(folder, "call.svg"), os.path.join(folder, "call.json")
-            document = self.simulated("--synthetic", "gpu:4 line:50", "-b", "1M", "-e", "1M", "--timeline", drawing, "--trace", trace)
+            document = self.simulated("--synthetic", "gpu:4 line:20", "-b", "1M", "-e", "1M", "--timeline", drawing, "--trace", trace)
             fastest = document["simulation"]["sizes"][0]["algorithms"]["packed_trees"]
             us, wire = fastest["us"], 2 if fastest["protocol"] == "lines" else 1
             root = xml.etree.ElementTree.parse(drawing).getroot()

@@ -137,7 +137,7 @@ CUresult ipc_open_handle(CUdeviceptr* address, CUipcMemHandle handle, unsigned) 
   if (from.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // a handle is for other processes
   const int fd = open(fmt::format("/proc/{}/fd/{}", from.pid, from.fd).c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return CUDA_ERROR_INVALID_HANDLE;
-  void* const memory = mmap(nullptr, from.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* const memory = map_memory(fd, from.bytes);
   if (memory == MAP_FAILED) return CUDA_ERROR_MAP_FAILED;
   World& w = world();
   *address = reinterpret_cast<CUdeviceptr>(memory);

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -70,11 +73,20 @@ Allocation* find_allocation(std::uintptr_t address, std::uintptr_t* begin) {
   return &after->second;
 }
 
+void* map_memory(int fd, std::size_t bytes) {
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+#ifdef __SANITIZE_ADDRESS__
+  // What lay at these addresses before, such as a thread's stack, may have left its marks.
+  if (memory != MAP_FAILED) __asan_unpoison_memory_region(memory, bytes);
+#endif
+  return memory;
+}
+
 CUresult make_allocation(std::uintptr_t* address, std::size_t bytes, Allocation::Kind kind) {
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const int fd = memfd_create("fake-cuda", MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* const memory = map_memory(fd, bytes);
   if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   World& w = world();
   // What nobody has written is no zero.

@@ -120,6 +120,8 @@ bool fails(const char* name, CUresult& error);
 CUresult forbidden_by_capture();
 
 Allocation* find_allocation(std::uintptr_t address, std::uintptr_t* begin = nullptr);
+/// MAP_FAILED where it cannot be.
+void* map_memory(int fd, std::size_t bytes);
 CUresult make_allocation(std::uintptr_t* address, std::size_t bytes, Allocation::Kind kind);
 CUresult free_allocation(std::uintptr_t address, Allocation::Kind kind);
 

@@ -3,6 +3,7 @@
 
 #include "comm/crew.h"
 #include "gpu.h"
+#include "rank_values.h"
 
 #include <nccl.h>
 
@@ -18,22 +19,7 @@ using crew::fine;
 using crew::Member;
 using crew::refused;
 
-using Values = std::vector<std::int32_t>;
-inline constexpr std::int32_t kPoison = -77;
-
-inline std::int32_t value(int rank, std::size_t i) {
-  return 1000 * (rank + 1) + static_cast<std::int32_t>(i * 7 % 911);
-}
-inline Values values(int rank, std::size_t count) {
-  Values all(count);
-  for (std::size_t i = 0; i < count; ++i) all[i] = value(rank, i);
-  return all;
-}
-inline std::int32_t sum(int ranks, std::size_t i) {
-  std::int32_t total = 0;
-  for (int r = 0; r < ranks; ++r) total += value(r, i);
-  return total;
-}
+using Values = Ints;
 
 /// What one process has: its rank, its device, a stream.
 struct Rank {

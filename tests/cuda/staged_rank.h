@@ -3,6 +3,7 @@
 
 #include "comm/crew.h"
 #include "gpu.h"
+#include "rank_values.h"
 
 #include <nccl.h>
 #include <tutti/tutti.h>
@@ -16,25 +17,9 @@ namespace tutti::test {
 
 using crew::fine;
 using crew::Member;
-using Ints = std::vector<std::int32_t>;
 using IntsOnGpu = OnGpu<std::int32_t>;
 
-constexpr std::int32_t kPoison = -77;
 constexpr std::size_t kPartBytes = 4096;  ///< so that small calls have several parts
-
-inline std::int32_t value(int rank, std::size_t i) {
-  return 1000 * (rank + 1) + static_cast<std::int32_t>(i * 7 % 911);
-}
-inline Ints values(int rank, std::size_t count) {
-  Ints all(count);
-  for (std::size_t i = 0; i < count; ++i) all[i] = value(rank, i);
-  return all;
-}
-inline std::int32_t sum(int ranks, std::size_t i) {
-  std::int32_t total = 0;
-  for (int r = 0; r < ranks; ++r) total += value(r, i);
-  return total;
-}
 
 /// A rank: its communicator and a stream.
 struct Rank {

@@ -371,15 +371,14 @@ std::optional<RankEndpoint> decode_endpoint(std::span<const std::uint8_t> bytes)
 }
 
 std::optional<std::vector<RankEndpoint>> decode_endpoints(const Bytes& bytes, int ranks) {
-  WireReader reader(bytes);
+  const auto list = decode_list(bytes, ranks);
+  if (!list) return std::nullopt;
   std::vector<RankEndpoint> all;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto size = reader.number<std::uint32_t>();
-    auto endpoint = decode_endpoint(reader.raw(size));
+  for (const Bytes& one : *list) {
+    auto endpoint = decode_endpoint(one);
     if (!endpoint) return std::nullopt;
     all.push_back(std::move(*endpoint));
   }
-  if (!reader.complete()) return std::nullopt;
   return all;
 }
 

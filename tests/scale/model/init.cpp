@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -84,6 +85,7 @@ double connection_us() {
     listeners.push_back(std::move(listener).value());
   }
   double us = 0;
+  std::barrier<> both(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
@@ -98,16 +100,22 @@ double connection_us() {
         if (!sockets.ok()) give_up(sockets.error().message);
       }
       if (rank == 0) us = us_since(began) / kTimes;
+      both.arrive_and_wait();  // who leaves the root ends the other's part
     });
   }
   for (std::thread& thread : threads) thread.join();
   return us;
 }
 
-/// As of a host with eight interfaces.
-comm::RankEndpoint endpoint() {
+/// As of a rank on a host with eight interfaces and eight ranks.
+comm::RankEndpoint endpoint_of(std::size_t rank) {
   comm::RankEndpoint endpoint;
-  endpoint.addresses.resize(8);
+  endpoint.port = static_cast<std::uint16_t>(33000 + 7 * rank % 27000);
+  for (std::size_t i = 0; i < 8; ++i) {
+    comm::IpAddress& address = endpoint.addresses.emplace_back();
+    address.bytes = {10, static_cast<std::uint8_t>(i), static_cast<std::uint8_t>(rank / 2048),
+                     static_cast<std::uint8_t>(rank / 8)};
+  }
   return endpoint;
 }
 
@@ -125,7 +133,9 @@ InitCosts measure_init_costs() {
   const auto read = comm::decode_table(table);
   if (!read) give_up("a table that was written cannot be read");
   costs.entry_us = us_since(began) / static_cast<double>(peers.size());
-  costs.entry_bytes = table.size() / peers.size() + comm::encode(endpoint()).size() + sizeof(std::uint32_t);
+  std::vector<comm::Bytes> endpoints;
+  for (std::size_t rank = 0; rank < peers.size(); ++rank) endpoints.push_back(comm::encode(endpoint_of(rank)));
+  costs.entry_bytes = (table.size() + comm::encode(endpoints).size()) / peers.size();
   return costs;
 }
 

@@ -110,6 +110,7 @@ Status Communicator::initialise(std::vector<UniqueId> ids, const Communicator* p
     fail_initialisation(why);
     return status;
   }
+  if (!device_ && !spans_hosts()) lone_abort_word_.store(members_->control.abort_word(), std::memory_order_release);
   init_state_.store(InitState::kReady, std::memory_order_release);
   return {};
 }
@@ -127,10 +128,7 @@ void Communicator::initialise_in_background(std::vector<UniqueId> ids) {
   start_background([this, ids = std::move(ids)]() mutable { (void)initialise(std::move(ids)); });
 }
 
-CollectiveCall& Communicator::collective_call() {
-  if (!collective_call_) collective_call_ = std::make_unique<CollectiveCall>(*this);
-  return *collective_call_;
-}
+void Communicator::make_collective_call() { collective_call_ = std::make_unique<CollectiveCall>(*this); }
 
 PointToPointCall& Communicator::point_to_point_call(const CallArgs& args) {
   if (point_to_point_calls_.empty()) point_to_point_calls_.resize(2 * static_cast<std::size_t>(ranks_));
@@ -467,6 +465,7 @@ void Communicator::leave() {
   while (!is_idle()) backoff.wait();
   executor::store_release(members_->control.phase(rank_), static_cast<std::uint64_t>(RankPhase::kLeft));
   over_.store(true, std::memory_order_release);
+  lone_abort_word_.store(nullptr, std::memory_order_release);
   if (members_->bridge) leave_over_hosts();
   members_->watches.clear();
   members_->peer_watch.reset();

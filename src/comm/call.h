@@ -93,6 +93,8 @@ class Call : public executor::Task {
   Progress fail(Error failure);
   /// The peer this call waits for now, or -1.
   virtual int waiting_for() = 0;
+  /// What is waited for was sent by the peer, though it has left.
+  virtual bool is_coming(int) const { return false; }
   virtual std::string name() const = 0;
   /// What a peer has announced of this call.
   virtual const protocol::AnnounceLine& line_of(int peer) const = 0;
@@ -137,6 +139,7 @@ class CollectiveCall final : public Call {
   enum class Phase : std::uint8_t { kRoom, kGather, kRun, kDone };
 
   int waiting_for() override;
+  bool is_coming(int peer) const override;
   std::string name() const override;
   const protocol::AnnounceLine& line_of(int peer) const override;
   void prepare(const CallArgs& args);
@@ -155,6 +158,7 @@ class CollectiveCall final : public Call {
   Status run_lanes();
   void finish_by_lines();
   std::vector<int> ranks_read() const;
+  bool knows_calls(const std::vector<int>& ranks, std::uint32_t last) const;
   Error mismatch(const std::vector<int>& ranks, std::uint32_t last);
   const protocol::BufferReferences& describe_buffers();
   bool read_references();

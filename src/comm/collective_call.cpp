@@ -254,6 +254,15 @@ Error CollectiveCall::mismatch(const std::vector<int>& ranks, std::uint32_t last
   return failure;
 }
 
+/// Over hosts the lines of earlier one-way calls may come later than this call's: then it is not known yet which call differs.
+bool CollectiveCall::knows_calls(const std::vector<int>& ranks, std::uint32_t last) const {
+  for (std::uint32_t sequence = announcer_.met() + 1; static_cast<std::int32_t>(last - sequence) >= 0; ++sequence) {
+    for (const int r : ranks)
+      if (static_cast<std::int32_t>(signatures_.of(r, sequence).sequence - sequence) < 0) return false;
+  }
+  return true;
+}
+
 const protocol::AnnounceLine& CollectiveCall::line_of(int peer) const {
   return announcer_.board().line(peer, sequence_);
 }
@@ -405,13 +414,16 @@ executor::Progress CollectiveCall::advance() {
     if (room == protocol::Room::kDiffers) {
       // Calls that failed were not announced: what lies in this rank's lines then is no history.
       if (comm_.failed()) return fail(comm_.failure());
-      return fail(mismatch({comm_.rank(), static_cast<int>(announcer_.unseen())}, sequence_ - 1));
+      const std::vector<int> ranks = {comm_.rank(), static_cast<int>(announcer_.unseen())};
+      if (!knows_calls(ranks, sequence_ - 1)) return blocked();
+      return fail(mismatch(ranks, sequence_ - 1));
     }
     announce();
     phase_ = Phase::kGather;
   }
   if (phase_ == Phase::kGather) {
     if (comm_.ranks() > 1 && !all_have_announced()) return blocked();
+    if (comm_.ranks() > 1 && !announcer_.all_equal() && !knows_calls(ranks_read(), sequence_)) return blocked();
     if (Status opened = open(); !opened.ok()) return fail(opened.error());
   }
   if (phase_ == Phase::kRun) {
@@ -430,6 +442,12 @@ int CollectiveCall::waiting_for() {
                      : phase_ == Phase::kGather ? !announcer_.advance(lanes_.machine())
                                                 : false;
   return waits ? static_cast<int>(announcer_.unseen()) : -1;
+}
+
+/// From another host a line may come by a longer way than the word that its rank has left.
+bool CollectiveCall::is_coming(int peer) const {
+  const auto last = static_cast<std::uint32_t>(*comm_.members().control.last_call(peer));
+  return phase_ == Phase::kGather && static_cast<std::int32_t>(last - sequence_) >= 0;
 }
 
 }  // namespace tutti::comm

@@ -52,8 +52,10 @@ constexpr double kAbortGraceS = 10;
 /// How long an abort waits for other hosts to take its reason.
 constexpr double kTellS = 1;
 
-/// Round figures for TCP between hosts of 10 Gbit/s and more, of a host's ranks together; nothing is measured there.
+/// Round figures for TCP between hosts of 10 Gbit/s and more, of a host's ranks together; nothing is measured there. The work is that of
+/// the system call and what the kernel does in it.
 constexpr double kNetworkUs = 15;
+constexpr double kNetworkWorkUs = 8;
 constexpr double kNetworkGbps = 1.5;
 
 }  // namespace
@@ -222,6 +224,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
     rules.groups = hosts_of_ranks();
     rules.between_groups_gbps = kNetworkGbps;
     rules.network_us = kNetworkUs;
+    rules.network_work_us = kNetworkWorkUs;
   }
   if (const std::string trees = machine_->trees(); !trees.empty()) {
     TUTTI_TRY_ASSIGN(rules.planned,

@@ -37,6 +37,7 @@ enum class FrameType : std::uint32_t {
   kSignOfLife = 15,
   kTold = 16,     ///< the communicator's failure
   kGoodbye = 17,  ///< this rank leaves; nothing follows
+  kShrink = 18,   ///< what this rank says in ncclCommShrink
 };
 
 struct Frame {

@@ -45,6 +45,7 @@ class Watch final : public PeerWatch {
 
   Status run_thread();
   void wake() override;
+  void say(Bytes words) override;
   void finish_telling(double seconds) override;
 
  private:
@@ -68,6 +69,7 @@ class Watch final : public PeerWatch {
   void judge(Clock::time_point now);
   void send_signs(Clock::time_point now);
   void tell_failure();
+  void tell_words();
   void send(Peer& peer);
   void say_goodbye();
 
@@ -83,7 +85,8 @@ class Watch final : public PeerWatch {
   bool failure_told_ = false;
   std::mutex mutex_;
   std::condition_variable told_;
-  bool all_told_ = false;  ///< guarded by mutex_
+  bool all_told_ = false;    ///< guarded by mutex_
+  std::vector<Bytes> said_;  ///< the same; not queued yet
 };
 
 Status Watch::run_thread() {
@@ -109,6 +112,14 @@ void Watch::wake() {
   (void)!write(wake_.get(), &one, sizeof(one));
 }
 
+void Watch::say(Bytes words) {
+  {
+    const std::lock_guard lock(mutex_);
+    said_.push_back(std::move(words));
+  }
+  wake();
+}
+
 void Watch::finish_telling(double seconds) {
   wake();
   std::unique_lock lock(mutex_);
@@ -131,9 +142,11 @@ void Watch::run() {
     judge(now);
     send_signs(now);
     tell_failure();
+    tell_words();
     wait(next_sign_);
   }
   tell_failure();
+  tell_words();
   say_goodbye();
 }
 
@@ -169,8 +182,10 @@ void Watch::handle(Peer& peer, const Frame& frame) {
   if (frame.type == FrameType::kGoodbye) {
     // Nothing is left to say to it: closing this end lets it go.
     peer.said_goodbye = true;
+    callbacks_.on_goodbye(peer.rank);
     return end(peer);
   }
+  if (frame.type == FrameType::kShrink) callbacks_.on_words(peer.rank, frame.payload);
   if (frame.type != FrameType::kTold) return;
   if (auto told = decode_failure(frame.payload)) record_failure(failure_, told->code, peer.rank, told->message);
 }
@@ -219,6 +234,21 @@ void Watch::tell_failure() {
   const std::lock_guard lock(mutex_);
   all_told_ = true;
   told_.notify_all();
+}
+
+void Watch::tell_words() {
+  std::vector<Bytes> said;
+  {
+    const std::lock_guard lock(mutex_);
+    said.swap(said_);
+  }
+  if (said.empty()) return;
+  for (Peer& peer : peers_) {
+    for (const Bytes& words : said) {
+      if (peer.open) peer.connection.queue(FrameType::kShrink, words);
+    }
+    send(peer);
+  }
 }
 
 void Watch::send(Peer& peer) {

@@ -3,12 +3,14 @@
 //
 //   closes without goodbye                     -> the rank has died: at once
 //   silent for TUTTI_HEARTBEAT_TIMEOUT_S       -> it is stopped, or its host or the network is gone
+//   words of ncclCommShrink                    -> handed on, also when the communicator has failed
 //   failure                                    -> kept as this rank's, and passed on: every rank ends with the first reason
 //
 // Data has connections of its own, so that a rank that computes, and reads no data, still answers here.
 #pragma once
 
 #include "base/result.h"
+#include "comm/connection.h"
 #include "comm/control.h"
 #include "comm/private_descriptor.h"
 
@@ -25,6 +27,8 @@ class PeerWatch {
   struct Callbacks {
     std::function<void(int peer)> on_end;      ///< died
     std::function<void(int peer)> on_silence;  ///< says nothing any more
+    std::function<void(int peer)> on_goodbye;  ///< has left
+    std::function<void(int peer, const Bytes&)> on_words;
   };
 
   /// `sockets`: by rank, empty for those that are not watched. `failure`: this rank's record, which the thread reads and writes.
@@ -34,6 +38,8 @@ class PeerWatch {
 
   /// The failure record has something to tell.
   virtual void wake() = 0;
+  /// To all peers that are there, in the order of the calls; by any thread.
+  virtual void say(Bytes words) = 0;
   /// Waits until all that the failure record says is told, or its receivers are gone, at most `seconds`.
   virtual void finish_telling(double seconds) = 0;
 };

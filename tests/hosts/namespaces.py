@@ -32,9 +32,9 @@ class Hosts:
         Hosts.made += 1
         self.ipv6 = ipv6
         self.names = [f"tutti-{os.getpid()}-{Hosts.made}-{host}" for host in range(count)]
-        self.bridge = f"ttb{number % 100000}"
+        self.bridge = f"ttb{os.getpid() % 100000}x{Hosts.made}"
         self.net = f"10.{64 + number % 128}.{number // 128 % 256}"
-        self.links = [f"tt{number % 100000}-{host}" for host in range(count)]
+        self.links = [f"tt{os.getpid() % 100000}x{Hosts.made}-{host}" for host in range(count)]
         atexit.register(self.remove)
         for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(sign, lambda *_: sys.exit(1))

@@ -121,7 +121,7 @@ struct ShrinkPlace {
   std::uint64_t objected = 0;          ///< and of the last in which others left out other ranks
   std::uint64_t objected_to = 0;  ///< whose shrink that was about, written before it: rank << 32 | its number there
   UniqueId id;                    ///< of the new communicator, where the rank will be its first
-  /// Whom gave_up is due to, written before it: that number << 32 | 4 * rank | Communicator::Life. Of an older number: nobody.
+  /// Whom gave_up is due to, written before it: that number << 32 | 4 * rank | PeerLife. Of an older number: nobody.
   std::uint64_t gone = 0;
 };
 

@@ -21,6 +21,9 @@
 
 namespace tutti::comm {
 
+/// What is known of a rank when calls tell nothing any more: it may have failed, and its last data may not have come.
+enum class PeerLife : std::uint8_t { kThere, kEnded, kSilent, kLeft };
+
 class PeerWatch {
  public:
   /// Run on the watch's thread; they must not block.
@@ -28,7 +31,10 @@ class PeerWatch {
     std::function<void(int peer)> on_end;      ///< died
     std::function<void(int peer)> on_silence;  ///< says nothing any more
     std::function<void(int peer)> on_goodbye;  ///< has left
-    std::function<void(int peer, const Bytes&)> on_words;
+    /// Of any rank's. True if they are news, to be passed on where not all watch each other.
+    std::function<bool(const Bytes&)> on_words;
+    /// The same of a rank that is gone.
+    std::function<bool(int rank, PeerLife life)> on_gone;
   };
 
   /// `sockets`: by rank, empty for those that are not watched. `failure`: this rank's record, which the thread reads and writes.

@@ -61,7 +61,6 @@ class Shrink {
 
  private:
   using List = std::vector<std::uint64_t>;
-  using Life = Communicator::Life;
 
   /// Another rank wants to stay together with this one and with others than this one does.
   struct Disagreement {
@@ -203,7 +202,7 @@ class Shrink {
       const int rank = staying_[i];
       if (rank == parent_.rank()) continue;
       // In this order: whoever leaves or ends with the new communicator made has said so before.
-      const Life life = parent_.life_of(rank);
+      const PeerLife life = parent_.life_of(rank);
       const std::uint64_t word = word_of(rank);
       const ShrinkPlace& place = control_.shrink_place(rank);
       if (executor::load_acquire(&place.objected_to) == key_of(parent_.rank(), number_))
@@ -212,21 +211,21 @@ class Shrink {
         // Its reason may be one that this rank has not noticed yet.
         const std::uint64_t gone = executor::load_acquire(&place.gone);
         if (gone >> 32 == (numbers_[i] & 0xffffffff))
-          return is_gone(static_cast<int>((gone & 0xffffffff) / 4), static_cast<Life>(gone % 4));
+          return is_gone(static_cast<int>((gone & 0xffffffff) / 4), static_cast<PeerLife>(gone % 4));
         return error(Code::kRemote, fmt::format("rank {} gave up; its own error says why", rank));
       }
       if (numbers_[i] != 0 && (number_of(word) != numbers_[i] || stage_of(word) == ShrinkStage::kOver)) continue;
-      if (life != Life::kThere) return is_gone(rank, life);
+      if (life != PeerLife::kThere) return is_gone(rank, life);
     }
     return std::nullopt;
   }
 
-  Error is_gone(int rank, Life life) const {
+  Error is_gone(int rank, PeerLife life) const {
     executor::store_release(&own().gone,
                             number_ << 32 | 4 * static_cast<std::uint64_t>(rank) | static_cast<std::uint64_t>(life));
-    const char* what = life == Life::kLeft     ? "has left the communicator"
-                       : life == Life::kSilent ? "does not answer"
-                                               : "has ended";
+    const char* what = life == PeerLife::kLeft     ? "has left the communicator"
+                       : life == PeerLife::kSilent ? "does not answer"
+                                                   : "has ended";
     return error(Code::kRemote,
                  fmt::format("rank {} {}, and is not among the ranks to leave out ({})", rank, what, text_of(list_)));
   }

@@ -8,7 +8,7 @@
 namespace tutti::comm {
 
 Bytes encode_shrink_words(const Control& control, int rank);
-/// Into this rank's copy, in the order in which shared memory would show them. Bytes that are no such words are left alone.
-void store_shrink_words(const Control& control, int rank, const Bytes& words);
+/// Into the copy of `own_rank`, in the order in which shared memory would show them. True if they are news.
+bool store_shrink_words(const Control& control, int own_rank, const Bytes& words);
 
 }  // namespace tutti::comm

@@ -141,6 +141,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// The rank's process is no more, whether or not it had left.
   bool has_ended(int peer) const { return ended_[peer].load(std::memory_order_acquire); }
   bool has_left(int peer) const { return phase_of(peer) == RankPhase::kLeft; }
+  PeerLife life_of(int peer) const;
   /// Fails the communicator if a call waits for `peer` in vain: it has `left`, as was seen before the call was found still
   /// waiting for it, or patience is over. `what`: "all_reduce #3".
   void check_patience(int peer, bool left, const std::string& what, std::chrono::steady_clock::time_point since);
@@ -186,6 +187,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Makes the members, with a copy of the control segment and the bridge to the others. `segment`: what this host's ranks share, slots
   /// between them and their copies.
   Status join_over_hosts(BootstrapResult found, ControlSegment segment);
+  /// What was heard of a rank of other hosts. False: that it is gone is known.
+  bool note_life(int peer, PeerLife life);
   Status watch_hosts(std::vector<PeerSockets>& sockets, bool over_mpi);
   /// Streams over MPI in place of the sockets for data.
   Status open_streams(std::vector<PeerSockets>& sockets, const MpiGroup& mpi);
@@ -205,7 +208,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const Options options_;
   bool crowded_ = false;
   Outlook outlook_;
-  std::unique_ptr<std::atomic<bool>[]> ended_;  ///< by rank
+  std::unique_ptr<std::atomic<bool>[]> ended_;      ///< by rank
+  std::unique_ptr<std::atomic<PeerLife>[]> lives_;  ///< the same, over hosts
   std::unique_ptr<Membership> members_;
   std::unique_ptr<MachineView> machine_;
   std::unique_ptr<DeviceRank> device_;  ///< goes before members_

@@ -41,7 +41,7 @@ typedef struct tuttiLaunchInfo {
 
 /* Reads rank and size from the launcher's variables, in this order (the innermost launcher first):
  *   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE; the job is TORCHELASTIC_RUN_ID, MASTER_ADDR, MASTER_PORT
- *              and TORCHELASTIC_RESTART_COUNT
+ *              and TORCHELASTIC_RESTART_COUNT. RANK and WORLD_SIZE alone will do beside TUTTI_RENDEZVOUS or NCCL_COMM_ID.
  *   mpirun     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; the job is PMIX_NAMESPACE or Open MPI's job id.
  *              PMI_RANK, PMI_SIZE (MPICH); the job is PMIX_NAMESPACE, PMI_JOBID, PMI_PORT or the parent process
  *   srun       SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID; the job is SLURM_JOB_ID,
@@ -62,8 +62,9 @@ ncclResult_t tuttiLaunchDetect(tuttiLaunchInfo_t* info);
  * one host.
  *
  * Ranks on several hosts do not meet: each makes the same id of an address that all know, where rank 0 will listen. It is
- * TUTTI_RENDEZVOUS=tcp:host:port, or MASTER_ADDR and the port after MASTER_PORT where the launcher says that not all
- * ranks are on this host; the n-th call's id has the n-th port from there on. TUTTI_SECRET is the key (docs/hosts.md).
+ * TUTTI_RENDEZVOUS=tcp:host:port, or NCCL_COMM_ID=host:port, or MASTER_ADDR and the port after MASTER_PORT where the launcher
+ * says that not all ranks are on this host; the n-th call's id has the n-th port from there on. TUTTI_SECRET is the key
+ * (docs/hosts.md).
  *
  * ncclInvalidArgument: NULL, or rank or size out of range.
  * ncclInvalidUsage: ranks on several hosts without such an address, a bad TUTTI_RENDEZVOUS, or rank 0 refuses this rank (wrong job or size).

@@ -9,10 +9,12 @@
 #include <fmt/format.h>
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 
 namespace tutti::comm {
@@ -89,7 +91,11 @@ Result<std::shared_ptr<Descriptor>> receive_control(RootClient& root, const Peer
   if (bytes == 0) return file;
   if (!*file && !root.descriptor_lost() && !root.is_local()) {
     auto opened = open_at_leader(leader, control->fd);
-    if (!opened.ok()) return root.leave(std::move(opened).error());
+    if (!opened.ok()) {
+      // A leader that has gone has met a failure, which the root tells everybody.
+      if (kill(leader.pid, 0) != 0 && errno == ESRCH) TUTTI_TRY(root.expect(FrameType::kComplete));
+      return root.leave(std::move(opened).error());
+    }
     *file = std::move(opened).value();
   }
   if (!*file) {

@@ -122,6 +122,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// The next collective's number; calls of one communicator are numbered alike on every rank.
   std::uint32_t next_sequence() { return ++sequence_; }
 
+  /// On host memory of one host, ready, not over, and not failed.
+  bool takes_lone_calls() const {
+    const std::uint64_t* const abort_word = lone_abort_word_.load(std::memory_order_acquire);
+    return abort_word != nullptr && executor::load_acquire(abort_word) == 0;
+  }
   bool failed() const { return members_ && executor::load_acquire(members_->control.abort_word()) != 0; }
   /// The stored failure as this rank's error.
   Error failure() const;
@@ -136,6 +141,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// The rank's process is no more, whether or not it had left.
   bool has_ended(int peer) const { return ended_[peer].load(std::memory_order_acquire); }
   bool has_left(int peer) const { return phase_of(peer) == RankPhase::kLeft; }
+  PeerLife life_of(int peer) const;
   /// Fails the communicator if a call waits for `peer` in vain: it has `left`, as was seen before the call was found still
   /// waiting for it, or patience is over. `what`: "all_reduce #3".
   void check_patience(int peer, bool left, const std::string& what, std::chrono::steady_clock::time_point since);
@@ -153,7 +159,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void leave();
 
   /// Kept between calls so that a lone collective allocates nothing; belongs to whoever has the turn.
-  CollectiveCall& collective_call();
+  CollectiveCall& collective_call() {
+    if (!collective_call_) [[unlikely]]
+      make_collective_call();
+    return *collective_call_;
+  }
   PointToPointCall& point_to_point_call(const CallArgs& args);
   /// For a group that has calls of this communicator only, and no streams.
   Batch& batch();
@@ -166,6 +176,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   enum class InitState : std::uint8_t { kPending, kReady, kFailed, kSkipped };
 
   Status connect(std::vector<UniqueId> ids, const Communicator* parent);
+  void make_collective_call();
   void warn_late(int peer, const std::string& what, std::chrono::steady_clock::time_point since);
   /// Rank 0 and one of another process find out what bytes cost here, unless that is known or not asked for.
   void measure_costs();
@@ -176,6 +187,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Makes the members, with a copy of the control segment and the bridge to the others. `segment`: what this host's ranks share, slots
   /// between them and their copies.
   Status join_over_hosts(BootstrapResult found, ControlSegment segment);
+  /// What was heard of a rank of other hosts. False: that it is gone is known.
+  bool note_life(int peer, PeerLife life);
   Status watch_hosts(std::vector<PeerSockets>& sockets, bool over_mpi);
   /// Streams over MPI in place of the sockets for data.
   Status open_streams(std::vector<PeerSockets>& sockets, const MpiGroup& mpi);
@@ -195,13 +208,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const Options options_;
   bool crowded_ = false;
   Outlook outlook_;
-  std::unique_ptr<std::atomic<bool>[]> ended_;  ///< by rank
+  std::unique_ptr<std::atomic<bool>[]> ended_;      ///< by rank
+  std::unique_ptr<std::atomic<PeerLife>[]> lives_;  ///< the same, over hosts
   std::unique_ptr<Membership> members_;
   std::unique_ptr<MachineView> machine_;
   std::unique_ptr<DeviceRank> device_;  ///< goes before members_
   std::atomic<InitState> init_state_{InitState::kPending};
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> over_{false};
+  std::atomic<const std::uint64_t*> lone_abort_word_{nullptr};  ///< nullptr: takes_lone_calls() is false
   std::thread init_thread_;
   Turns turns_;
   std::uint32_t sequence_ = 0;

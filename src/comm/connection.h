@@ -37,6 +37,8 @@ enum class FrameType : std::uint32_t {
   kSignOfLife = 15,
   kTold = 16,     ///< the communicator's failure
   kGoodbye = 17,  ///< this rank leaves; nothing follows
+  kShrink = 18,   ///< what a rank says in ncclCommShrink
+  kGone = 19,     ///< a rank has died, left or does not answer: for those that do not watch it
 };
 
 struct Frame {

@@ -119,8 +119,9 @@ struct ShrinkPlace {
   alignas(64) std::uint64_t word = 0;  ///< how many shrinks the rank has begun << 2 | ShrinkStage of the last
   std::uint64_t gave_up = 0;           ///< number of the last one that came to nothing
   std::uint64_t objected = 0;          ///< and of the last in which others left out other ranks
-  UniqueId id;                         ///< of the new communicator, where the rank will be its first
-  /// Whom gave_up is due to, written before it: 1 + 2 * rank, and 1 more if that rank has left; 0: nobody.
+  std::uint64_t objected_to = 0;  ///< whose shrink that was about, written before it: rank << 32 | its number there
+  UniqueId id;                    ///< of the new communicator, where the rank will be its first
+  /// Whom gave_up is due to, written before it: that number << 32 | 4 * rank | PeerLife. Of an older number: nobody.
   std::uint64_t gone = 0;
 };
 
@@ -162,6 +163,9 @@ class Control {
   std::uint64_t* reproducible(int rank) const;
   /// Whether the rank asks for a float32 wire.
   std::uint64_t* wide_wire(int rank) const;
+
+  /// Of a rank of another host that has left: the number of its last line.
+  std::uint64_t* last_call(int rank) const;
 
   /// What the rank says of its memory, before it is mapped.
   DeviceCard& device_card(int rank) const;

@@ -83,7 +83,8 @@ const Launcher kLaunchers[] = {
     {TUTTI_LAUNCHER_TORCHRUN,
      [] {
        return is_set("RANK") && is_set("WORLD_SIZE") &&
-              (is_set("TORCHELASTIC_RUN_ID") || is_set("MASTER_PORT") || is_set("TUTTI_RENDEZVOUS"));
+              (is_set("TORCHELASTIC_RUN_ID") || is_set("MASTER_PORT") || is_set("TUTTI_RENDEZVOUS") ||
+               !root_variables().comm_id.empty());
      },
      {"RANK"},
      {"WORLD_SIZE"},

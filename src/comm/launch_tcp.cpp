@@ -27,6 +27,9 @@ std::string tcp_place(const tuttiLaunchInfo_t& info) {
   constexpr std::string_view kPrefix = "tcp:";
   const std::string place = text_of("TUTTI_RENDEZVOUS");
   if (place.starts_with(kPrefix)) return place.substr(kPrefix.size());
+  if (place.empty()) {
+    if (std::string named = root_variables().comm_id; !named.empty()) return named;
+  }
   const bool several_hosts = info.local_size > 0 && info.local_size < info.size;
   const std::string master = text_of("MASTER_ADDR");
   if (!place.empty() || !several_hosts || master.empty()) return "";
@@ -48,7 +51,7 @@ Result<std::optional<UniqueId>> launched_id(const tuttiLaunchInfo_t& info) {
   std::uint32_t& call = calls[info.job];
   NamedRoot root;
   root.place = place;
-  root.from = "TUTTI_RENDEZVOUS or MASTER_ADDR";
+  root.from = "TUTTI_RENDEZVOUS, NCCL_COMM_ID or MASTER_ADDR";
   root.label = fmt::format("{} ranks, id {} of {}", info.size, call, info.job);
   root.port_offset = static_cast<std::uint16_t>(call);
   TUTTI_TRY_ASSIGN(const UniqueId id, make_named_id(root));

@@ -2,6 +2,7 @@
 
 #include "base/config.h"
 #include "comm/communicator.h"
+#include "comm/shrink_words.h"
 
 #include <fmt/format.h>
 
@@ -48,7 +49,7 @@ Status Communicator::join_over_hosts(BootstrapResult found, ControlSegment segme
   const bool over_mpi = !found.mpi.world_ranks.empty();
   TUTTI_TRY(watch_hosts(found.sockets, over_mpi));
   if (over_mpi) TUTTI_TRY(open_streams(found.sockets, found.mpi));
-  members_->bridge = std::make_unique<Bridge>(members_->control, rank_, found.sockets, copies);
+  members_->bridge = std::make_unique<Bridge>(members_->control, rank_, found.sockets, copies, hosts_of_ranks());
   return {};
 }
 
@@ -56,14 +57,20 @@ Status Communicator::watch_hosts(std::vector<PeerSockets>& sockets, bool over_mp
   std::vector<PrivateDescriptor> watched;
   for (PeerSockets& with : sockets) watched.push_back(std::move(with.watch));
   const double timeout_s = config().heartbeat_timeout_s;
+  lives_ = std::make_unique<std::atomic<PeerLife>[]>(static_cast<std::size_t>(ranks_));
   PeerWatch::Callbacks callbacks;
+  callbacks.on_words = [this](const Bytes& words) { return store_shrink_words(members_->control, rank_, words); };
+  callbacks.on_gone = [this](int rank, PeerLife life) { return rank >= 0 && rank < ranks_ && note_life(rank, life); };
+  callbacks.on_goodbye = [this](int peer) { note_life(peer, PeerLife::kLeft); };
   callbacks.on_end = [this, over_mpi](int peer) {
+    note_life(peer, PeerLife::kEnded);
     if (over_mpi) stop_mpi(fmt::format("rank {} of a communicator has died", peer));
     fail(Code::kRemote, peer,
          fmt::format("rank {} ({}) ended without leaving the communicator: it was killed or has exited", peer,
                      describe_place(members_->peers[peer])));
   };
   callbacks.on_silence = [this, timeout_s, over_mpi](int peer) {
+    note_life(peer, PeerLife::kSilent);
     if (over_mpi) stop_mpi(fmt::format("rank {} of a communicator does not answer", peer));
     fail(
         Code::kRemote, peer,
@@ -120,6 +127,18 @@ int Communicator::ranks_on_this_host() const {
   return count;
 }
 
+bool Communicator::note_life(int peer, PeerLife life) {
+  PeerLife there = PeerLife::kThere;
+  return lives_[peer].compare_exchange_strong(there, life, std::memory_order_acq_rel);
+}
+
+PeerLife Communicator::life_of(int peer) const {
+  if (lives_) return lives_[peer].load(std::memory_order_acquire);
+  // In this order: what a rank did last it did before it ended.
+  const bool ended = has_ended(peer);
+  return has_left(peer) ? PeerLife::kLeft : ended ? PeerLife::kEnded : PeerLife::kThere;
+}
+
 void Communicator::check_streams() {
   if (failed()) return;
   const int peer = members_->bridge->ended_peer();
@@ -156,6 +175,7 @@ void Communicator::leave_over_hosts() {
       bridge.progress();
     }
   };
+  *members_->control.last_call(rank_) = bridge.announced();
   bridge.share_phase();
   bridge.progress();
   go_on_until([&] { return bridge.is_sent(); });

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "comm/messages.h"
 #include "comm/quiet_thread.h"
+#include "comm/wire.h"
 #include "executor/host_machine.h"
 
 #include <fmt/format.h>
@@ -40,11 +41,13 @@ class Watch final : public PeerWatch {
       if (sockets[rank])
         peers_.push_back({static_cast<int>(rank), Connection(std::move(sockets[rank]), kPayloadMax), now});
     }
+    passes_on_ = peers_.size() + 1 < sockets.size();
   }
   ~Watch() override;
 
   Status run_thread();
   void wake() override;
+  void say(Bytes words) override;
   void finish_telling(double seconds) override;
 
  private:
@@ -68,6 +71,10 @@ class Watch final : public PeerWatch {
   void judge(Clock::time_point now);
   void send_signs(Clock::time_point now);
   void tell_failure();
+  void tell_words();
+  void pass_on(const Peer& from, FrameType type, const Bytes& news);
+  void tell_gone(const Peer& gone, PeerLife life);
+  void hear_gone(const Peer& from, const Bytes& news);
   void send(Peer& peer);
   void say_goodbye();
 
@@ -76,6 +83,7 @@ class Watch final : public PeerWatch {
   const Callbacks callbacks_;
   const pid_t owner_ = getpid();
   std::vector<Peer> peers_;  ///< the thread's
+  bool passes_on_ = false;   ///< some rank is not watched by this one
   PrivateDescriptor wake_;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
@@ -83,7 +91,8 @@ class Watch final : public PeerWatch {
   bool failure_told_ = false;
   std::mutex mutex_;
   std::condition_variable told_;
-  bool all_told_ = false;  ///< guarded by mutex_
+  bool all_told_ = false;    ///< guarded by mutex_
+  std::vector<Bytes> said_;  ///< the same; not queued yet
 };
 
 Status Watch::run_thread() {
@@ -109,6 +118,14 @@ void Watch::wake() {
   (void)!write(wake_.get(), &one, sizeof(one));
 }
 
+void Watch::say(Bytes words) {
+  {
+    const std::lock_guard lock(mutex_);
+    said_.push_back(std::move(words));
+  }
+  wake();
+}
+
 void Watch::finish_telling(double seconds) {
   wake();
   std::unique_lock lock(mutex_);
@@ -131,9 +148,11 @@ void Watch::run() {
     judge(now);
     send_signs(now);
     tell_failure();
+    tell_words();
     wait(next_sign_);
   }
   tell_failure();
+  tell_words();
   say_goodbye();
 }
 
@@ -169,8 +188,12 @@ void Watch::handle(Peer& peer, const Frame& frame) {
   if (frame.type == FrameType::kGoodbye) {
     // Nothing is left to say to it: closing this end lets it go.
     peer.said_goodbye = true;
+    callbacks_.on_goodbye(peer.rank);
+    tell_gone(peer, PeerLife::kLeft);
     return end(peer);
   }
+  if (frame.type == FrameType::kShrink && callbacks_.on_words(frame.payload)) pass_on(peer, frame.type, frame.payload);
+  if (frame.type == FrameType::kGone) hear_gone(peer, frame.payload);
   if (frame.type != FrameType::kTold) return;
   if (auto told = decode_failure(frame.payload)) record_failure(failure_, told->code, peer.rank, told->message);
 }
@@ -179,7 +202,9 @@ void Watch::end(Peer& peer) {
   if (!peer.open) return;
   peer.open = false;
   peer.connection = Connection(PrivateDescriptor(), kPayloadMax);
-  if (!peer.said_goodbye) callbacks_.on_end(peer.rank);
+  if (peer.said_goodbye) return;
+  callbacks_.on_end(peer.rank);
+  tell_gone(peer, PeerLife::kEnded);
 }
 
 void Watch::judge(Clock::time_point now) {
@@ -187,7 +212,9 @@ void Watch::judge(Clock::time_point now) {
   for (Peer& peer : peers_) {
     if (!peer.open || peer.silent) continue;
     peer.silent = std::chrono::duration<double>(now - peer.heard).count() > timeout_s_;
-    if (peer.silent) callbacks_.on_silence(peer.rank);
+    if (!peer.silent) continue;
+    callbacks_.on_silence(peer.rank);
+    tell_gone(peer, PeerLife::kSilent);
   }
 }
 
@@ -219,6 +246,45 @@ void Watch::tell_failure() {
   const std::lock_guard lock(mutex_);
   all_told_ = true;
   told_.notify_all();
+}
+
+void Watch::tell_words() {
+  std::vector<Bytes> said;
+  {
+    const std::lock_guard lock(mutex_);
+    said.swap(said_);
+  }
+  if (said.empty()) return;
+  for (Peer& peer : peers_) {
+    for (const Bytes& words : said) {
+      if (peer.open) peer.connection.queue(FrameType::kShrink, words);
+    }
+    send(peer);
+  }
+}
+
+/// In the order in which it came: what a rank said is known wherever it is known that it has gone.
+void Watch::pass_on(const Peer& from, FrameType type, const Bytes& news) {
+  if (!passes_on_) return;
+  for (Peer& peer : peers_) {
+    if (!peer.open || peer.rank == from.rank) continue;
+    peer.connection.queue(type, news);
+    send(peer);
+  }
+}
+
+void Watch::tell_gone(const Peer& gone, PeerLife life) {
+  WireWriter news;
+  news.number(static_cast<std::uint32_t>(gone.rank)).number(static_cast<std::uint8_t>(life));
+  pass_on(gone, FrameType::kGone, news.take());
+}
+
+void Watch::hear_gone(const Peer& from, const Bytes& news) {
+  WireReader reader(news);
+  const auto rank = reader.number<std::uint32_t>();
+  const auto life = reader.number<std::uint8_t>();
+  if (!reader.complete() || life > static_cast<std::uint8_t>(PeerLife::kLeft)) return;
+  if (callbacks_.on_gone(static_cast<int>(rank), static_cast<PeerLife>(life))) pass_on(from, FrameType::kGone, news);
 }
 
 void Watch::send(Peer& peer) {

@@ -3,12 +3,14 @@
 //
 //   closes without goodbye                     -> the rank has died: at once
 //   silent for TUTTI_HEARTBEAT_TIMEOUT_S       -> it is stopped, or its host or the network is gone
+//   words of ncclCommShrink                    -> handed on, also when the communicator has failed
 //   failure                                    -> kept as this rank's, and passed on: every rank ends with the first reason
 //
 // Data has connections of its own, so that a rank that computes, and reads no data, still answers here.
 #pragma once
 
 #include "base/result.h"
+#include "comm/connection.h"
 #include "comm/control.h"
 #include "comm/private_descriptor.h"
 
@@ -19,12 +21,20 @@
 
 namespace tutti::comm {
 
+/// What is known of a rank when calls tell nothing any more: it may have failed, and its last data may not have come.
+enum class PeerLife : std::uint8_t { kThere, kEnded, kSilent, kLeft };
+
 class PeerWatch {
  public:
   /// Run on the watch's thread; they must not block.
   struct Callbacks {
     std::function<void(int peer)> on_end;      ///< died
     std::function<void(int peer)> on_silence;  ///< says nothing any more
+    std::function<void(int peer)> on_goodbye;  ///< has left
+    /// Of any rank's. True if they are news, to be passed on where not all watch each other.
+    std::function<bool(const Bytes&)> on_words;
+    /// The same of a rank that is gone.
+    std::function<bool(int rank, PeerLife life)> on_gone;
   };
 
   /// `sockets`: by rank, empty for those that are not watched. `failure`: this rank's record, which the thread reads and writes.
@@ -34,6 +44,8 @@ class PeerWatch {
 
   /// The failure record has something to tell.
   virtual void wake() = 0;
+  /// To all peers that are there, in the order of the calls; by any thread.
+  virtual void say(Bytes words) = 0;
   /// Waits until all that the failure record says is told, or its receivers are gone, at most `seconds`.
   virtual void finish_telling(double seconds) = 0;
 };

@@ -62,14 +62,13 @@ Result<PrivateDescriptor> connect_to_candidates(const UniqueId& id, const Patien
     int failure = socket ? 0 : errno;
     if (socket) {
       const Patience attempt(kAttemptS, nullptr);
-      while (attempt.now() == Outcome::kReady) {
+      bool answered = false;
+      while (!answered && attempt.now() == Outcome::kReady && patience.now() == Outcome::kReady) {
         pollfd watched = {socket.get(), POLLOUT, 0};
-        if (poll(&watched, 1, kLookMs) > 0) break;
-        if (const Outcome outcome = patience.now(); outcome != Outcome::kReady) {
-          return not_reached(id, outcome, patience.timeout_s());
-        }
+        answered = poll(&watched, 1, kLookMs) > 0;
       }
-      failure = attempt.now() == Outcome::kReady ? connect_result(socket.get()) : ETIMEDOUT;
+      if (patience.now() == Outcome::kCancelled) return cancelled();
+      failure = answered ? connect_result(socket.get()) : ETIMEDOUT;
     }
     if (failure == 0) return socket;
     why += fmt::format("{}{}: {}", why.empty() ? "" : ", ", address.text(id.port), strerror(failure));

@@ -9,10 +9,13 @@
 //   bootstrap of the new communicator
 //   word = number << 2 | over
 //
+// Over hosts each rank has a copy of that segment; what a rank writes goes there by the connections on which ranks watch each other.
+//
 // A word that a rank has left over from a shrink before is told by its number: shrinks_seen has the last one that counted.
 #include "base/log.h"
 #include "comm/group_jobs.h"
 #include "comm/registry.h"
+#include "comm/shrink_words.h"
 #include "executor/backoff.h"
 
 #include <fmt/format.h>
@@ -75,11 +78,11 @@ class Shrink {
   std::uint64_t word_of(int rank) const { return executor::load_acquire(&control_.shrink_place(rank).word); }
   void say(ShrinkStage stage) const {
     executor::store_release(&own().word, number_ << 2 | static_cast<std::uint64_t>(stage));
+    if (parent_.members().peer_watch) parent_.members().peer_watch->say(encode_shrink_words(control_, parent_.rank()));
   }
 
   void begin() {
     number_ = number_of(own().word) + 1;
-    executor::store_release(&own().gone, std::uint64_t{0});
     numbers_.resize(staying_.size());
     for (std::size_t i = 0; i < list_.size(); ++i) {
       executor::store_release(control_.shrink_list(parent_.rank()) + i, list_[i]);
@@ -141,7 +144,7 @@ class Shrink {
         }
       }
       if (disagreement && (Clock::now() - disagreement->since > kAgreementGrace || objected(rank, *disagreement)))
-        return differs(rank, disagreement->list);
+        return differs(rank, disagreement->number, disagreement->list);
       TUTTI_TRY(check(since, rank));
       backoff.wait();
     }
@@ -166,7 +169,15 @@ class Shrink {
     return fmt::format("{}", fmt::join(ranks, ", "));
   }
 
-  Error differs(int rank, const List& theirs) const {
+  static std::uint64_t key_of(int rank, std::uint64_t number) {
+    return static_cast<std::uint64_t>(rank) << 32 | (number & 0xffffffff);
+  }
+
+  /// That shrink of theirs counts no more, for either side.
+  Error differs(int rank, std::uint64_t number, const List& theirs) const {
+    std::uint64_t& seen = parent_.members().shrinks_seen[rank];
+    seen = std::max(seen, number);
+    executor::store_release(&own().objected_to, key_of(rank, number));
     executor::store_release(&own().objected, number_);
     return error(Code::kInvalidUsage,
                  fmt::format("rank {} leaves out {} and rank {} leaves out {}; pass the same ranks on "
@@ -191,26 +202,32 @@ class Shrink {
       const int rank = staying_[i];
       if (rank == parent_.rank()) continue;
       // In this order: whoever leaves or ends with the new communicator made has said so before.
-      const bool ended = parent_.has_ended(rank);
-      const bool left = parent_.has_left(rank);
+      const PeerLife life = parent_.life_of(rank);
       const std::uint64_t word = word_of(rank);
       const ShrinkPlace& place = control_.shrink_place(rank);
+      if (executor::load_acquire(&place.objected_to) == key_of(parent_.rank(), number_))
+        return differs(rank, executor::load_acquire(&place.objected), list_of(rank));
       if (numbers_[i] != 0 && executor::load_acquire(&place.gave_up) == numbers_[i]) {
         // Its reason may be one that this rank has not noticed yet.
         const std::uint64_t gone = executor::load_acquire(&place.gone);
-        if (gone != 0) return is_gone(static_cast<int>((gone - 1) / 2), (gone - 1) % 2 != 0);
+        if (gone >> 32 == (numbers_[i] & 0xffffffff))
+          return is_gone(static_cast<int>((gone & 0xffffffff) / 4), static_cast<PeerLife>(gone % 4));
         return error(Code::kRemote, fmt::format("rank {} gave up; its own error says why", rank));
       }
       if (numbers_[i] != 0 && (number_of(word) != numbers_[i] || stage_of(word) == ShrinkStage::kOver)) continue;
-      if (ended || left) return is_gone(rank, left);
+      if (life != PeerLife::kThere) return is_gone(rank, life);
     }
     return std::nullopt;
   }
 
-  Error is_gone(int rank, bool left) const {
-    executor::store_release(&own().gone, 1 + 2 * static_cast<std::uint64_t>(rank) + (left ? 1 : 0));
-    return error(Code::kRemote, fmt::format("rank {} {}, and is not among the ranks to leave out ({})", rank,
-                                            left ? "has left the communicator" : "has ended", text_of(list_)));
+  Error is_gone(int rank, PeerLife life) const {
+    executor::store_release(&own().gone,
+                            number_ << 32 | 4 * static_cast<std::uint64_t>(rank) | static_cast<std::uint64_t>(life));
+    const char* what = life == PeerLife::kLeft     ? "has left the communicator"
+                       : life == PeerLife::kSilent ? "does not answer"
+                                                   : "has ended";
+    return error(Code::kRemote,
+                 fmt::format("rank {} {}, and is not among the ranks to leave out ({})", rank, what, text_of(list_)));
   }
 
   Communicator& parent_;
@@ -249,8 +266,6 @@ Status shrink(Communicator& parent, std::span<const int> excluded, bool abort, H
   *child = nullptr;
   if (!parent.is_initialised())
     return error(Code::kInvalidUsage, "ncclCommShrink of a communicator that is still initialising or has failed to");
-  if (parent.spans_hosts())
-    return error(Code::kInvalidUsage, "ncclCommShrink of a communicator over several hosts is not supported yet");
   auto communicator = std::make_shared<Communicator>(child_options(parent, options));
   *child = add(communicator);
   if (!*child) return error(Code::kSystem, "too many communicators are open (16384); destroy some");

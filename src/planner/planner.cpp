@@ -126,6 +126,7 @@ void price_groups(schedule::CostInputs& inputs, const Rules& rules) {
   if (rules.groups.empty()) return;
   inputs.groups = &rules.groups;
   inputs.far_message_us = rules.network_us > 0 ? rules.network_us : kFarMessages * inputs.message_us;
+  inputs.far_work_us = rules.network_work_us;
   inputs.far_gbps = inputs.copy_gbps;
   if (rules.between_groups_gbps == 0) return;
   // All ranks of a group may cross at once.

@@ -45,7 +45,9 @@ std::vector<int> without(int ranks, const std::vector<int>& excluded) {
 }
 
 /// The ranks that stay: a child that works.
-std::string shrink_and_use(ncclComm_t comm, const Member& m, const std::vector<int>& excluded, int flags) {
+std::string shrink_and_use(ncclComm_t comm, const Member& m, const std::vector<int>& excluded, int flags,
+                           bool stays = true) {
+  if (!stays) return "";
   ncclComm_t child = nullptr;
   CREW_TRY(fine(shrink(comm, excluded, &child, flags), "ncclCommShrink"));
   CREW_TRY(check_child(child, without(m.ranks, excluded), m.rank));
@@ -88,6 +90,25 @@ TEST_CASE("survivors of a killed rank go on without it") {
                   {victim});
     }
   }
+}
+
+TEST_CASE("of many ranks a few are killed, and the others go on") {
+  const std::vector<int> victims = {0, 7, 19};
+  crew::check(crew::run(20,
+                        [&](const Member& m) -> std::string {
+                          ncclComm_t comm = nullptr;
+                          CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+                          CREW_TRY(shrink_and_use(comm, m, {5}, NCCL_SHRINK_DEFAULT, m.rank != 5));
+                          if (holds(victims, m.rank)) kill(getpid(), SIGKILL);
+                          ncclResult_t state = ncclSuccess;
+                          while (state == ncclSuccess) CREW_TRY(fine(ncclCommGetAsyncError(comm, &state), "the state"));
+                          ncclComm_t child = nullptr;
+                          // Not all know at once that all of them have died.
+                          CREW_TRY(refused(shrink(comm, {0, 7}, &child), ncclRemoteError, {"rank 19 has ended"}, comm));
+                          CREW_TRY(shrink_and_use(comm, m, victims, NCCL_SHRINK_ABORT));
+                          return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+                        }),
+              victims);
 }
 
 TEST_CASE("an abort shrinks away a rank that hangs, and ends its call too") {

@@ -24,6 +24,10 @@ class Backend {
   virtual std::string skip_reason(const Case&) const { return ""; }
   /// What is wrong; empty: nothing.
   virtual std::string run(const Case& c) = 0;
+  /// After the last case: the same.
+  virtual std::string end() { return ""; }
+  /// This process is a rank that the backend had started; its exit status.
+  virtual int be_member(const std::string& /*socket_path*/, const std::vector<Case>& /*cases*/) { return 2; }
 };
 
 using Backends = std::vector<std::unique_ptr<Backend>>;

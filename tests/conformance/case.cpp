@@ -99,7 +99,10 @@ class Maker {
   }
 
  private:
-  void add(const Case& c) { cases_.push_back(c); }
+  void add(const Case& c) {
+    cases_.push_back(c);
+    cases_.back().place = static_cast<int>(cases_.size()) - 1;
+  }
 
   std::vector<int> roots(Collective collective) const {
     if (!is_rooted(collective)) return {0};
@@ -206,9 +209,9 @@ std::string describe(const Case& c) {
   return text + std::string(kKinds[static_cast<std::size_t>(c.kind)]);
 }
 
-std::vector<Case> make_cases(bool quick) {
+std::vector<Case> make_cases(const Wanted& wanted) {
   std::vector<Case> cases;
-  for (const int ranks : {1, 2, 3, 5, 8}) Maker(quick, ranks, cases).make();
+  for (const int ranks : wanted.ranks) Maker(wanted.quick, ranks, cases).make();
   return cases;
 }
 

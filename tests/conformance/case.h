@@ -32,13 +32,20 @@ struct Case {
   Kind kind = Kind::kCalls;
   ncclDataType_t type = ncclUint32;
   ncclRedOp_t op = ncclSum;  ///< or bench::kScaledSum
+  int place = 0;             ///< among those that make_cases made
 };
 
 /// "all_reduce by ring, 3 ranks, several rounds of slots, in place": what --case looks for.
 std::string describe(const Case& c);
 
-/// All of them, by rank count; aborts are the last of each. `quick`: a part that has everything once.
-std::vector<Case> make_cases(bool quick);
+/// Which cases there are.
+struct Wanted {
+  bool quick = false;                        ///< a part that has everything once
+  std::vector<int> ranks = {1, 2, 3, 5, 8};  ///< of each communicator
+};
+
+/// All of them, by rank count; aborts are the last of each.
+std::vector<Case> make_cases(const Wanted& wanted);
 
 /// What a backend has. A case that needs what is not there is skipped, and the reason printed.
 enum class Capability : std::uint8_t {

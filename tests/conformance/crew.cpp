@@ -1,5 +1,8 @@
 #include "crew.h"
+
 #include "hosts/placement.h"
+#include "member.h"
+#include "starter.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -9,122 +12,41 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <thread>
 
 namespace tutti::conformance {
 namespace {
-
-enum class Order : std::uint8_t { kMakeId, kJoin, kRun, kLeave };
-/// Through a pipe to each rank, and back: smaller than what a pipe takes at once.
-struct Command {
-  Order order = Order::kLeave;
-  Case c;
-  int number = 0;
-  ncclUniqueId id;
-};
-struct Reply {
-  ncclUniqueId id;
-  char text[1500];
-};
-
-template <class T>
-bool receive(int fd, T& message) {
-  auto* bytes = reinterpret_cast<char*>(&message);
-  for (std::size_t done = 0; done < sizeof(T);) {
-    const ssize_t got = read(fd, bytes + done, sizeof(T) - done);
-    if (got <= 0) return false;
-    done += static_cast<std::size_t>(got);
-  }
-  return true;
-}
-template <class T>
-bool send(int fd, const T& message) {
-  return write(fd, &message, sizeof message) == static_cast<ssize_t>(sizeof message);
-}
-
-/// Keeps the first problem and goes on, so that the peers do not wait for this rank.
-void keep(std::string& problem, const std::string& wrong) {
-  if (problem.empty()) problem = wrong;
-}
-
-std::string run_case(Session& session, const Case& c, int number) {
-  std::string problem = session.begin(c, number);
-  if (!problem.empty()) return problem;
-  for (int round = 0; round < Session::kRounds; ++round) {
-    session.fill(round);
-    if (c.kind == Kind::kGroup && ncclGroupStart() != ncclSuccess) keep(problem, "ncclGroupStart failed");
-    const int calls = c.kind == Kind::kRow ? kRowCalls : Session::kCallsInARow;
-    for (int k = 0; k < calls; ++k) keep(problem, session.issue(k % Session::kCallsInARow));
-    if (c.kind == Kind::kGroup && ncclGroupEnd() != ncclSuccess) keep(problem, "ncclGroupEnd failed");
-    keep(problem, session.wait());
-    keep(problem, session.check(round));
-  }
-  keep(problem, session.end());
-  return problem;
-}
-
-/// The calls may end well or badly, but they end. The communicator is gone then.
-std::string run_aborted(Session& session, const Case& c, int number, bool aborts) {
-  std::string problem = session.begin(c, number);
-  session.fill(0);
-  if (aborts) {
-    usleep(5000);
-  } else {
-    session.issue(0);
-    session.wait();
-  }
-  keep(problem, session.abort());
-  return problem;
-}
-
-/// A rank's life, in its thread or process.
-void live(const SessionOptions& options, int rank, int ranks, int orders, int replies) {
-  Session session(options, rank, ranks);
-  std::string problem = session.start();
-  Command command;
-  while (receive(orders, command) && command.order != Order::kLeave) {
-    Reply reply{};
-    if (command.order == Order::kMakeId) {
-      if (ncclGetUniqueId(&reply.id) != ncclSuccess) keep(problem, ncclGetLastError(nullptr));
-    } else if (command.order == Order::kJoin) {
-      if (ncclCommInitRank(session.comm(), ranks, command.id, rank) != ncclSuccess) {
-        keep(problem, std::string("ncclCommInitRank: ") + ncclGetLastError(nullptr));
-      }
-    } else if (problem.empty()) {
-      problem = command.c.kind == Kind::kAbort ? run_aborted(session, command.c, command.number, rank == ranks - 1)
-                                               : run_case(session, command.c, command.number);
-    }
-    std::snprintf(reply.text, sizeof reply.text, "%s", problem.c_str());
-    if (!send(replies, reply)) break;
-  }
-}
 
 class Team final : public Crew {
  public:
   Team(bool processes, const SessionOptions& options, int ranks) : members_(static_cast<std::size_t>(ranks)) {
     for (int r = 0; r < ranks; ++r) begin(processes, options, r);
   }
+  /// Of a launcher's processes.
+  Team(const std::string& backend, int ranks)
+      : members_(static_cast<std::size_t>(ranks)), starter_(std::make_unique<Starter>(backend, ranks)) {
+    std::vector<int> sockets;
+    problem_ = starter_->wait(sockets);
+    for (std::size_t r = 0; r < sockets.size(); ++r) {
+      members_[r].orders = sockets[r];
+      members_[r].replies = dup(sockets[r]);
+    }
+  }
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
   ~Team() override {
-    for (const Member& m : members_) send(m.orders, Command{});
-    for (Member& m : members_) {
-      // A rank that hangs cannot be joined: the process ends with it.
-      if (hangs_ && m.child != 0) kill(m.child, SIGKILL);
-      if (m.child != 0) waitpid(m.child, nullptr, 0);
-      if (m.thread.joinable() && hangs_) m.thread.detach();
-      if (m.thread.joinable()) m.thread.join();
-      close(m.orders);
-      close(m.replies);
-      if (m.child == 0 && !hangs_) {
-        close(m.own_orders);
-        close(m.own_replies);
-      }
-    }
+    if (!ended_) dismiss();
+  }
+
+  std::string end() override {
+    dismiss();
+    return starter_ == nullptr || hangs_ || !problem_.empty() ? "" : starter_->end();
   }
 
   std::string run(const Case& c, int number) override {
+    if (!problem_.empty()) return problem_;
     if (!joined_) {
       if (std::string wrong = join(); !wrong.empty()) return wrong;
     }
@@ -159,7 +81,7 @@ class Team final : public Crew {
     m.own_orders = orders[0];
     m.own_replies = replies[1];
     if (!processes) {
-      m.thread = std::thread(live, options, rank, ranks, m.own_orders, m.own_replies);
+      m.thread = std::thread(live, options, rank, ranks, m.own_orders, m.own_replies, nullptr);
       return;
     }
     std::fflush(nullptr);
@@ -169,12 +91,30 @@ class Team final : public Crew {
         close(members_[static_cast<std::size_t>(r)].orders);
         close(members_[static_cast<std::size_t>(r)].replies);
       }
-      if (options.ranks_per_host != 0) hosts::enter_host(rank, options.ranks_per_host);
+      if (options.ranks_per_host != 0) hosts::enter_host(rank, hosts::ranks_per_host(options.ranks_per_host));
       live(options, rank, ranks, m.own_orders, m.own_replies);
       _exit(0);
     }
     close(m.own_orders);
     close(m.own_replies);
+  }
+
+  void dismiss() {
+    ended_ = true;
+    for (const Member& m : members_) send(m.orders, Command{});
+    for (Member& m : members_) {
+      // A rank that hangs cannot be joined: the process ends with it.
+      if (hangs_ && m.child != 0) kill(m.child, SIGKILL);
+      if (m.child != 0) waitpid(m.child, nullptr, 0);
+      if (m.thread.joinable() && hangs_) m.thread.detach();
+      if (m.thread.joinable()) m.thread.join();
+      close(m.orders);
+      close(m.replies);
+      if (m.child == 0 && !hangs_) {
+        close(m.own_orders);
+        close(m.own_replies);
+      }
+    }
   }
 
   std::string join() {
@@ -208,7 +148,10 @@ class Team final : public Crew {
   }
 
   std::vector<Member> members_;
+  std::unique_ptr<Starter> starter_;
+  std::string problem_;  ///< the ranks have not started
   bool joined_ = false;
+  bool ended_ = false;
   bool hangs_ = false;
 };
 
@@ -262,7 +205,9 @@ class OneThread final : public Crew {
 
 }  // namespace
 
-std::unique_ptr<Crew> make_crew(Executor executor, const SessionOptions& options, int ranks) {
+std::unique_ptr<Crew> make_crew(Executor executor, const std::string& backend, const SessionOptions& options,
+                                int ranks) {
+  if (executor == Executor::kStarted) return std::make_unique<Team>(backend, ranks);
   if (executor == Executor::kOneThread) return std::make_unique<OneThread>(options, ranks);
   return std::make_unique<Team>(executor == Executor::kProcesses, options, ranks);
 }

@@ -2,6 +2,7 @@
 #include "backend.h"
 #include "crew.h"
 #include "protocol/announce.h"
+#include "starter.h"
 #include "values.h"
 
 #include <algorithm>
@@ -29,6 +30,7 @@ std::vector<Row> rows() {
   const Executor one = Executor::kOneThread;
   const Executor threads = Executor::kThreads;
   const Executor processes = Executor::kProcesses;
+  const Executor started = Executor::kStarted;
   return {
       {"group-mapped",
        "all ranks in groups of one thread, buffers of one process",
@@ -127,6 +129,18 @@ std::vector<Row> rows() {
        Capability::kSlots,
        {true, true, "", 3},
        kStreams},
+      {"hosts-mpi",
+       "an MPI process per rank, each on a host of its own, slots over MPI",
+       started,
+       Capability::kSlots,
+       {false, false, "access: slots", 1, "mpi"},
+       {{"TUTTI_CARRY_BYTES", "0"}, {"TUTTI_NET", "mpi"}}},
+      {"hosts-mpi-pairs",
+       "an MPI process per rank, two on each host",
+       started,
+       Capability::kSlots,
+       {false, false, "", 2, "mpi"},
+       {{"TUTTI_NET", "mpi"}}},
   };
 }
 
@@ -135,6 +149,11 @@ class LibraryBackend final : public Backend {
   explicit LibraryBackend(Row row) : row_(std::move(row)) {}
   std::string name() const override { return row_.name; }
   std::string summary() const override { return row_.summary; }
+
+  std::string why_not() const override {
+    if (row_.executor != Executor::kStarted || !starter_program().empty()) return "";
+    return "TEST_STARTER names no program that starts ranks under MPI (tests/hosts/conformance_test.py makes one)";
+  }
 
   Capabilities capabilities() const override {
     Capabilities some = bits(row_.carrier, Capability::kPlanner, Capability::kNothing, Capability::kSendReceive,
@@ -167,14 +186,24 @@ class LibraryBackend final : public Backend {
 
   std::string run(const Case& c) override {
     if (!crew_ || ranks_ != c.request.ranks) {
-      crew_.reset();
-      crew_ = make_crew(row_.executor, row_.options, c.request.ranks);
+      if (std::string wrong = end(); !wrong.empty()) return "after the cases before it: " + wrong;
+      crew_ = make_crew(row_.executor, name(), row_.options, c.request.ranks);
       ranks_ = c.request.ranks;
     }
     number_ += Session::kCallsInARow * Session::kRounds;
     std::string problem = crew_->run(c, number_);
-    if (c.kind == Kind::kAbort || !problem.empty()) crew_.reset();
-    return problem;
+    if (c.kind != Kind::kAbort && problem.empty()) return "";
+    const std::string ended = end();
+    return problem.empty() ? ended : problem;
+  }
+
+  std::string end() override {
+    const std::unique_ptr<Crew> crew = std::move(crew_);
+    return crew == nullptr ? "" : crew->end();
+  }
+
+  int be_member(const std::string& socket_path, const std::vector<Case>& cases) override {
+    return conformance::be_member(row_.options, socket_path, cases);
   }
 
  private:

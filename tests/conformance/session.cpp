@@ -1,5 +1,6 @@
 #include "session.h"
 
+#include "hosts/placement.h"
 #include "schedule/text.h"
 #include "values.h"
 
@@ -17,7 +18,6 @@ constexpr std::size_t kGuardBytes = 64;
 constexpr std::byte kPoisonByte{0xb9};
 /// More than slots of a page hold: in two rounds for units of 5 ranks, in six for whole blocks.
 constexpr std::uint64_t kRoundsCount = 6007;
-constexpr std::size_t kAreaBytes = 8 * kRoundsCount * 8 + 2 * kGuardBytes;
 
 ncclResult_t call(const Case& c, const void* in, void* out, std::uint64_t count, int rank, ncclRedOp_t op,
                   ncclComm_t comm, cudaStream_t stream) {
@@ -78,14 +78,16 @@ std::string Session::fine(ncclResult_t result, const char* what) const {
 }
 
 std::string Session::start() {
+  const std::size_t area_bytes =
+      std::max<std::size_t>(8, static_cast<std::size_t>(ranks_)) * kRoundsCount * 8 + 2 * kGuardBytes;
   for (Buffers& b : buffers_) {
     for (std::byte** area : {&b.first, &b.second}) {
       if (!options_.shared_buffers) {
-        *area = static_cast<std::byte*>(std::aligned_alloc(64, (kAreaBytes + 63) / 64 * 64));
+        *area = static_cast<std::byte*>(std::aligned_alloc(64, (area_bytes + 63) / 64 * 64));
         continue;
       }
       void* memory = nullptr;
-      if (std::string wrong = fine(ncclMemAlloc(&memory, kAreaBytes), "ncclMemAlloc"); !wrong.empty()) return wrong;
+      if (std::string wrong = fine(ncclMemAlloc(&memory, area_bytes), "ncclMemAlloc"); !wrong.empty()) return wrong;
       *area = static_cast<std::byte*>(memory);
     }
   }
@@ -119,6 +121,20 @@ std::string Session::check_route() {
   if (text.find(options_.route) != std::string::npos || (announced && case_.algorithm == nullptr)) return "";
   return fmt::format("the call does not go the backend's way: no \"{}\" in\n{}", options_.route,
                      text.substr(0, text.find("\n\n")));
+}
+
+std::string Session::join(const ncclUniqueId& id) {
+  const ncclResult_t joined = ncclCommInitRank(&comm_, ranks_, id, rank_);
+  if (std::string wrong = fine(joined, "ncclCommInitRank"); !wrong.empty() || options_.transport.empty()) return wrong;
+  const char* transport = "";
+  if (std::string wrong = fine(tuttiCommTransport(comm_, &transport), "tuttiCommTransport"); !wrong.empty())
+    return wrong;
+  // Ranks of one host have no use for a network.
+  const hosts::Places places = hosts::ranks_per_host(options_.ranks_per_host);
+  const char* wanted = hosts::host_of(ranks_ - 1, places) == 0 ? "local" : options_.transport.c_str();
+  return std::string_view(transport) == wanted
+             ? ""
+             : fmt::format("rank {}: the transport is {}, not {}", rank_, transport, wanted);
 }
 
 std::string Session::begin(const Case& c, int number) {

@@ -16,7 +16,8 @@ struct SessionOptions {
   bool shared_buffers = false;  ///< from ncclMemAlloc
   bool stream = false;          ///< a host stream instead of NULL
   std::string route;            ///< what the explanation of a call must hold where the backend is meant to carry it
-  int ranks_per_host = 0;       ///< so many on each of several hosts; 0: all on one
+  int ranks_per_host = 0;       ///< so many on each of several hosts; 0: all on one. TEST_RANKS_PER_HOST goes before it
+  std::string transport;        ///< what must carry the data between hosts; empty: whatever does
 };
 
 class Session {
@@ -33,6 +34,7 @@ class Session {
   ncclComm_t* comm() { return &comm_; }
   /// "" or what is wrong, as of everything below.
   std::string start();
+  std::string join(const ncclUniqueId& id);
   /// Before a case: its schedule and its operation.
   std::string begin(const Case& c, int number);
   void fill(int round);

@@ -4,7 +4,6 @@ usage: faults_test.py LIBRARY [CASE]
 """
 import os
 import random
-import select
 import signal
 import socket
 import struct
@@ -14,82 +13,9 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import namespaces  # noqa: E402
+from job import Job, expect_done, expect_failed, run_cases  # noqa: E402
 
-RANK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank.py")
 SKIPPED = 77
-
-
-class Job:
-    """`ranks` processes, one per host by turns; what they print is kept by rank."""
-
-    def __init__(self, hosts, library, ranks, seconds, env=None, id_file=None, count=50000, first=0, last=None):
-        self.hosts = hosts
-        self.folder = tempfile.TemporaryDirectory()
-        self.id_file = id_file or os.path.join(self.folder.name, "id")
-        self.text = {}
-        self.processes = {}
-        self.command = lambda rank: [sys.executable, RANK, library, str(rank), str(ranks), self.id_file, str(seconds),
-                                     str(count)]
-        self.env = env or {}
-        for rank in range(first, ranks if last is None else last):
-            self.begin(rank)
-
-    def begin(self, rank, env=None):
-        self.text[rank] = ""
-        self.processes[rank] = self.hosts.start(rank % len(self.hosts.names), self.command(rank),
-                                                dict(self.env, **(env or {})), stdout=-1, text=False)
-
-    def read(self, until, limit_s):
-        """Takes what ranks print until `until()` or the time is over; True for the former."""
-        end = time.monotonic() + limit_s
-        while not until():
-            left = end - time.monotonic()
-            if left <= 0:
-                return False
-            files = {p.stdout: rank for rank, p in self.processes.items() if not p.stdout.closed}
-            if not files:
-                return until()
-            ready, _, _ = select.select(list(files), [], [], min(left, 0.2))
-            for file in ready:
-                some = os.read(file.fileno(), 65536)
-                self.text[files[file]] += some.decode()
-                if not some:
-                    file.close()
-        return True
-
-    def wait_ready(self, ranks=None, limit_s=30):
-        wanted = list(self.processes) if ranks is None else ranks
-        if not self.read(lambda: all("ready" in self.text[r] for r in wanted), limit_s):
-            raise AssertionError(f"not all ranks are ready after {limit_s} s: {self.text}")
-
-    def results(self, ranks, limit_s):
-        """The last lines of these ranks, when they have ended."""
-        def over():
-            whole = {r: self.text[r].split("\n")[:-1] for r in ranks}
-            return all(any(line.startswith(("done", "failed")) for line in whole[r]) for r in ranks)
-        if not self.read(over, limit_s):
-            raise AssertionError(f"ranks {ranks} have not ended after {limit_s} s: {self.text}")
-        return {r: self.text[r].strip().splitlines()[-1] for r in ranks}
-
-    def end(self):
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            process.stdout.close()
-        self.folder.cleanup()
-
-
-def expect_done(results):
-    for rank, line in results.items():
-        assert line.startswith("done"), f"rank {rank}: {line}"
-
-
-def expect_failed(results, *parts, code=6):
-    for rank, line in results.items():
-        assert line.startswith(f"failed {code} "), f"rank {rank}: {line}"
-        for part in parts:
-            assert part in line, f'rank {rank}: "{part}" is missing in: {line}'
 
 
 def case_killed(hosts, library):
@@ -259,19 +185,7 @@ def main():
     library = os.path.abspath(sys.argv[1])
     wanted = sys.argv[2] if len(sys.argv) > 2 else ""
     hosts = namespaces.Hosts(4)
-    failed = 0
-    for name, case in list(globals().items()):
-        if not name.startswith("case_") or wanted not in name:
-            continue
-        start = time.monotonic()
-        try:
-            case(hosts, library)
-            outcome = "ok"
-        except (AssertionError, OSError) as problem:
-            outcome = f"FAILED: {problem}"
-            failed += 1
-        print(f"{name[5:]:<28} {time.monotonic() - start:5.1f} s  {outcome}", flush=True)
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if run_cases(globals(), wanted, hosts, library) else 0)
 
 
 main()

@@ -1,6 +1,7 @@
-"""Jobs over several hosts as launchers start them, in network namespaces: torchrun's and srun's variables, and Open MPI's mpirun.
+"""Jobs over several hosts as launchers start them, in network namespaces: torchrun's and srun's variables, Open MPI's mpirun, and
+by hand.
 
-usage: launch_test.py TUTTI_PERF [CASE]
+usage: launch_test.py TUTTI_PERF TUTTI_TRAIN [CASE]     TUTTI_TRAIN: - where there is none
 """
 import json
 import os
@@ -47,48 +48,94 @@ def without_launchers():
     return {k: v for k, v in os.environ.items() if not k.startswith(prefixes) and k not in exact}
 
 
-def run_ranks(hosts, perf, variables_of):
-    """A process for each rank with the variables that its launcher would set. The last rank comes first."""
+def run_ranks(hosts, command, variables_of):
+    """A process for each rank with the variables that its launcher would set; what they print. The last rank comes first."""
+    ranks = []
+    try:
+        for rank in reversed(range(RANKS)):
+            host = rank // PER_HOST
+            environment = dict(without_launchers(), NCCL_HOSTID=f"host-{host}", **variables_of(rank, host))
+            ranks.append(subprocess.Popen(["ip", "netns", "exec", hosts.names[host], *command], env=environment,
+                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        end = time.monotonic() + LIMIT_S
+        texts = [process.communicate(timeout=max(1, end - time.monotonic()))[0] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    text = "".join(texts)
+    assert all(process.returncode == 0 for process in ranks), text
+    return text
+
+
+def measure(hosts, perf, variables_of):
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report.json")
-        ranks = []
-        try:
-            for rank in reversed(range(RANKS)):
-                host = rank // PER_HOST
-                environment = dict(without_launchers(), NCCL_HOSTID=f"host-{host}", **variables_of(rank, host))
-                ranks.append(subprocess.Popen(
-                    ["ip", "netns", "exec", hosts.names[host], *perf_command(perf, report)], env=environment,
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-            end = time.monotonic() + LIMIT_S
-            texts = [process.communicate(timeout=max(1, end - time.monotonic()))[0] for process in ranks]
-        finally:
-            for process in ranks:
-                process.kill()
-                process.wait()
-        text = "".join(texts)
-        assert all(process.returncode == 0 for process in ranks), text
-        check_report(report, text)
+        check_report(report, run_ranks(hosts, perf_command(perf, report), variables_of))
 
 
-def case_torchrun(hosts, perf):
+def torchrun(hosts):
     """What torchrun sets: MASTER_ADDR says where the ranks meet."""
     port = random.randrange(20000, 30000)
-    run_ranks(hosts, perf, lambda rank, host: {
+    return lambda rank, host: {
         "RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank % PER_HOST), "LOCAL_WORLD_SIZE": str(PER_HOST),
         "MASTER_ADDR": hosts.address(0), "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "job",
-        "TORCHELASTIC_RESTART_COUNT": "0"})
+        "TORCHELASTIC_RESTART_COUNT": "0"}
 
 
-def case_srun(hosts, perf):
+def by_hand(hosts):
+    """The line of docs/hosts.md."""
+    place = f"{hosts.address(0)}:{random.randrange(20000, 30000)}"
+    return lambda rank, host: {"NCCL_COMM_ID": place, "TUTTI_SECRET": "a word", "RANK": str(rank), "WORLD_SIZE": str(RANKS)}
+
+
+def case_torchrun(hosts, perf, _):
+    measure(hosts, perf, torchrun(hosts))
+
+
+def case_by_hand(hosts, perf, _):
+    measure(hosts, perf, by_hand(hosts))
+
+
+def losses(log):
+    """By step: what is the same wherever the ranks are."""
+    with open(log, encoding="utf-8") as file:
+        steps = [json.loads(line) for line in file]
+    return [{key: step[key] for key in ("step", "loss", "param_hash", "held_out_accuracy") if key in step} for step in steps]
+
+
+def case_train(hosts, _, train):
+    """Two hosts of two ranks learn what four ranks of one host do, bit by bit."""
+    if train == "-":
+        raise Skipped("this build has no tutti-train")
+    with tempfile.TemporaryDirectory() as folder:
+        words = random.Random(5)
+        text = os.path.join(folder, "text")
+        with open(text, "w", encoding="ascii") as file:
+            file.write(" ".join(words.choice(["the", "sum", "of", "all", "ranks"]) for _ in range(6000)))
+        command = [train, "--model", "lm", "--text", text, "--context", "6", "--embedding", "8", "--hidden", "32", "--steps", "40",
+                   "--batch", "64", "--check-every", "10", "--bucket-mb", "0.01", "--log"]
+        logs = [os.path.join(folder, name) for name in ("one", "torchrun", "by-hand")]
+        subprocess.run([*command, logs[0], "--ranks", str(RANKS)], env=without_launchers(), check=True, capture_output=True,
+                       timeout=LIMIT_S)
+        run_ranks(hosts, [*command, logs[1]], torchrun(hosts))
+        run_ranks(hosts, [*command, logs[2]], by_hand(hosts))
+        wanted, *found = map(losses, logs)
+        assert len(wanted) > 40 and all("loss" in step for step in wanted[:40]), wanted
+        assert found[0] == wanted, f"{found[0][:3]} is not {wanted[:3]}"
+        assert found[1] == wanted, f"{found[1][:3]} is not {wanted[:3]}"
+
+
+def case_srun(hosts, perf, _):
     """What srun sets, and TUTTI_RENDEZVOUS."""
     port = random.randrange(20000, 30000)
-    run_ranks(hosts, perf, lambda rank, host: {
+    measure(hosts, perf, lambda rank, host: {
         "SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_NTASKS": str(RANKS),
         "SLURM_STEP_NUM_TASKS": str(RANKS), "SLURM_LOCALID": str(rank % PER_HOST), "SLURM_NODEID": str(host),
         "SLURM_NNODES": str(HOSTS), "TUTTI_RENDEZVOUS": f"tcp:{hosts.address(0)}:{port}", "TUTTI_SECRET": "a word"})
 
 
-def case_mpirun(hosts, perf):
+def case_mpirun(hosts, perf, _):
     """Open MPI's own launcher, with 'ip netns exec' in ssh's place."""
     mpirun = shutil.which("mpirun.openmpi") or shutil.which("orterun")
     if not mpirun:
@@ -122,7 +169,8 @@ def main():
         print("SKIPPED:", reason)
         sys.exit(SKIPPED)
     perf = os.path.abspath(sys.argv[1])
-    wanted = sys.argv[2] if len(sys.argv) > 2 else ""
+    train = sys.argv[2] if sys.argv[2] == "-" else os.path.abspath(sys.argv[2])
+    wanted = sys.argv[3] if len(sys.argv) > 3 else ""
     hosts = namespaces.Hosts(HOSTS)
     failed = 0
     for name, case in list(globals().items()):
@@ -130,7 +178,7 @@ def main():
             continue
         start = time.monotonic()
         try:
-            case(hosts, perf)
+            case(hosts, perf, train)
             outcome = "ok"
         except Skipped as why:
             outcome = f"skipped: {why}"

@@ -22,32 +22,49 @@ def why_not():
 
 
 class Hosts:
-    """`count` namespaces with the addresses 10.x.y.1 and so on; the bridge, in this namespace, has 10.x.y.254."""
+    """`count` namespaces with the addresses 10.x.y.1 and so on; the bridge, in this namespace, has 10.x.y.254. With `ipv6` the
+    addresses are fd..::1 and so on, and there are no others."""
 
-    def __init__(self, count):
-        number = os.getpid()
-        self.names = [f"tutti-{number}-{host}" for host in range(count)]
-        self.bridge = f"ttb{number % 100000}"
+    made = 0
+
+    def __init__(self, count, ipv6=False):
+        number = os.getpid() + 7 * Hosts.made
+        Hosts.made += 1
+        self.ipv6 = ipv6
+        self.names = [f"tutti-{os.getpid()}-{Hosts.made}-{host}" for host in range(count)]
+        self.bridge = f"ttb{os.getpid() % 100000}x{Hosts.made}"
         self.net = f"10.{64 + number % 128}.{number // 128 % 256}"
-        self.links = [f"tt{number % 100000}-{host}" for host in range(count)]
+        self.links = [f"tt{os.getpid() % 100000}x{Hosts.made}-{host}" for host in range(count)]
         atexit.register(self.remove)
         for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(sign, lambda *_: sys.exit(1))
+        for name in self.names:
+            self.ip("netns", "add", name)
+            self.ip("-n", name, "link", "set", "lo", "up")
+        self.connect()
+
+    def connect(self):
         self.ip("link", "add", self.bridge, "type", "bridge")
-        self.ip("addr", "add", f"{self.net}.254/24", "dev", self.bridge)
+        if not self.ipv6:
+            self.ip("addr", "add", f"{self.net}.254/24", "dev", self.bridge)
         self.ip("link", "set", self.bridge, "up")
         for host, name in enumerate(self.names):
-            self.ip("netns", "add", name)
             self.ip("link", "add", self.links[host], "type", "veth", "peer", "name", "eth0", "netns", name)
             self.ip("link", "set", self.links[host], "master", self.bridge, "up")
-            self.ip("-n", name, "addr", "add", f"{self.net}.{host + 1}/24", "dev", "eth0")
-            self.ip("-n", name, "link", "set", "eth0", "up")
-            self.ip("-n", name, "link", "set", "lo", "up")
+            self.bring_up(host, "eth0")
+
+    def bring_up(self, host, device):
+        length = ["64", "nodad"] if self.ipv6 else ["24"]
+        self.ip("-n", self.names[host], "addr", "add", f"{self.address(host)}/{length[0]}", "dev", device, *length[1:])
+        self.ip("-n", self.names[host], "link", "set", device, "up")
 
     def ip(self, *words):
         subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
     def address(self, host):
+        if self.ipv6:
+            _, a, b = self.net.split(".")
+            return f"fd00:{a}:{b}::{host + 1}"
         return f"{self.net}.{host + 1}"
 
     def link(self, host, state):

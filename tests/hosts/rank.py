@@ -3,7 +3,8 @@
 usage: rank.py LIBRARY RANK RANKS ID_FILE SECONDS [COUNT]
 Rank 0 makes the id and leaves it in ID_FILE. Prints "ready", then at the end "done N" or "failed CODE TEXT".
 With ID_FILE "-" the id comes from ncclGetUniqueId on every rank (NCCL_COMM_ID). With TEST_TELL=FILE it first writes the machine
-graph and the certificate of an all-reduce of 16 MiB to FILE.RANK.
+graph and the certificate of an all-reduce of 16 MiB to FILE.RANK. With TEST_VICTIMS=FILE ranks that fail leave out those that FILE
+names, by ncclCommShrink, and go on for twenty calls: "done without 1,3: " and the first failure.
 """
 import ctypes
 import os
@@ -63,19 +64,44 @@ def main():
         tell(library, comm, f"{os.environ['TEST_TELL']}.{rank}", check)
     print("ready", flush=True)
     data = (ctypes.c_float * count)()
+
+    def add_up(comm, members, stops):
+        """A checked all-reduce; the first element says whether rank 0 stops. The library's result."""
+        for place in (1, count // 2, count - 1):
+            data[place] = rank + place % 100
+        data[0] = 1.0 if rank == 0 and stops else 0.0
+        result = library.ncclAllReduce(data, data, ctypes.c_size_t(count), FLOAT, SUM, comm, None)
+        for place in (1, count // 2, count - 1):
+            wanted = len(members) * (place % 100) + sum(members)
+            if result == 0 and data[place] != wanted:
+                print(f"failed 99 element {place} of call {calls} is {data[place]}, not {wanted}", flush=True)
+                sys.exit(0)
+        return result
+
+    def go_on():
+        """Without those that are gone."""
+        reason = library.ncclGetLastError(None).decode()
+        # Who is to be left out is known a moment before it happens.
+        with open(os.environ["TEST_VICTIMS"], encoding="ascii") as file:
+            victims = [int(word) for word in file.read().split(",")]
+        rest = ctypes.c_void_p()
+        check(library.ncclCommShrink(comm, (ctypes.c_int * len(victims))(*victims), len(victims), ctypes.byref(rest), None, 1))
+        members = [r for r in range(ranks) if r not in victims]
+        for _ in range(20):
+            check(add_up(rest, members, False))
+        check(library.ncclCommDestroy(rest))
+        check(library.ncclCommAbort(comm))
+        print("done without", ",".join(map(str, victims)) + ":", reason, flush=True)
+        sys.exit(0)
+
     calls = 0
     # All stop at the same call: rank 0's clock decides, and its word is part of the sum.
     start = time.monotonic()
     while True:
-        for place in (1, count // 2, count - 1):
-            data[place] = rank + place % 100
-        data[0] = 1.0 if rank == 0 and time.monotonic() - start > seconds else 0.0
-        check(library.ncclAllReduce(data, data, ctypes.c_size_t(count), FLOAT, SUM, comm, None))
-        for place in (1, count // 2, count - 1):
-            wanted = ranks * (place % 100) + ranks * (ranks - 1) // 2
-            if data[place] != wanted:
-                print(f"failed 99 element {place} of call {calls} is {data[place]}, not {wanted}", flush=True)
-                sys.exit(0)
+        result = add_up(comm, range(ranks), time.monotonic() - start > seconds)
+        if result != 0 and os.path.exists(os.environ.get("TEST_VICTIMS", "")):
+            go_on()
+        check(result)
         calls += 1
         if data[0] != 0.0:
             break

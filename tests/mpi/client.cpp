@@ -3,7 +3,7 @@
 //
 // usage: mpi-client LEVEL CASE [RANKS_PER_HOST]
 //   LEVEL  none, single, funneled, serialized, multiple: how MPI is initialised
-//   CASE   checks, subset, ahead, idle, killed, abort, open-at-finalize
+//   CASE   checks, subset, ahead, idle, killed, shrink, shrink-dead, abort, open-at-finalize
 // The ranks believe that they are on hosts of RANKS_PER_HOST (default 1) ranks each.
 #include <mpi.h>
 #include <nccl.h>
@@ -302,6 +302,41 @@ void case_killed(ncclComm_t comm) {
   std::_Exit(0);
 }
 
+/// The ranks but rank 1: a communicator that works.
+void shrink_and_use(ncclComm_t comm, int flags, const char* what) {
+  int excluded = 1;
+  ncclComm_t rest = nullptr;
+  check(ncclCommShrink(comm, &excluded, 1, &rest, nullptr, flags), "ncclCommShrink");
+  const char* transport = "";
+  check(tuttiCommTransport(rest, &transport), "tuttiCommTransport");
+  say("%s %s", what, transport);
+  check_all(rest, world - 1, me < 1 ? me : me - 1);
+  check(ncclCommDestroy(rest), "ncclCommDestroy");
+}
+
+/// Rank 1 is left out, by a communicator that goes on and by one that ends.
+void case_shrink(ncclComm_t comm) {
+  if (me != 1) shrink_and_use(comm, NCCL_SHRINK_DEFAULT, "rest");
+  check_all(comm, world, me);
+  if (me != 1) {
+    shrink_and_use(comm, NCCL_SHRINK_ABORT, "last");
+  } else {
+    ncclResult_t state = ncclSuccess;
+    while (state == ncclSuccess) check(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+  }
+  check(ncclCommAbort(comm), "ncclCommAbort");
+}
+
+/// Rank 1 is killed, and left out then.
+void case_shrink_dead(ncclComm_t comm) {
+  ncclResult_t code = ncclSuccess;
+  const std::string why = call_until_failure(comm, &code);
+  if (me == 1) raise(SIGKILL);
+  shrink_and_use(comm, NCCL_SHRINK_ABORT, "rest");
+  check(ncclCommAbort(comm), "ncclCommAbort");
+  std::_Exit(0);
+}
+
 /// Rank 1 aborts the communicator. MPI stays as usable as it was.
 void case_abort(ncclComm_t comm) {
   ncclResult_t code = ncclSuccess;
@@ -356,6 +391,8 @@ int main(int argc, char** argv) {
     if (name == "ahead") case_ahead(comm);
     if (name == "idle") case_idle(comm);
     if (name == "killed") case_killed(comm);
+    if (name == "shrink") case_shrink(comm);
+    if (name == "shrink-dead") case_shrink_dead(comm);
     if (name == "abort") case_abort(comm);
     if (name == "open-at-finalize") case_open_at_finalize(comm);
   }

@@ -154,6 +154,17 @@ def case_killed_by_default(kind, client, _):
     assert run.done.returncode != 0, run.text
 
 
+def case_shrink(kind, client, _):
+    """Without a rank that lives the new communicator has MPI too; without one that has died, TCP."""
+    others = [0, 2, 3]
+    run = Run(kind, 4, [client, "multiple", "shrink", "2"])
+    run.expect("rest", "^mpi$", others)
+    run.expect("last", "^mpi$", others)
+    run.expect_done()
+    if kind == "openmpi":  # mpiexec.hydra leaves them a tenth of a second
+        Run(kind, 4, [client, "multiple", "shrink-dead"], options=["--enable-recovery"]).expect("rest", "^tcp$", others)
+
+
 def case_abort(kind, client, _):
     run = Run(kind, 3, [client, "multiple", "abort"])
     run.expect("failed", "^6 .*rank 1 called ncclCommAbort", [0, 2])

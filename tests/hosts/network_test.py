@@ -1,0 +1,135 @@
+"""Communicators over bad and unusual networks: slow, lossy and reordering links, IPv6 alone, interfaces that lead nowhere, ranks that
+start in any order.
+
+usage: network_test.py LIBRARY [CASE]
+"""
+import itertools
+import os
+import random
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import namespaces  # noqa: E402
+import relay  # noqa: E402
+from job import Job, expect_done, expect_failed, run_cases  # noqa: E402
+
+SKIPPED = 77
+
+
+def run_in(weather, library, seconds=2, count=50000, ready_s=30):
+    """Three hosts of one rank for a while; the calls made."""
+    weather.seed = random.randrange(1 << 30)
+    print(f"   {weather}", flush=True)
+    hosts = relay.Hosts(3, weather)
+    try:
+        job = Job(hosts, library, 3, seconds, count=count)
+        start = time.monotonic()
+        job.wait_ready(limit_s=ready_s)
+        began = time.monotonic() - start
+        results = job.results([0, 1, 2], 40)
+        expect_done(results)
+        print(f"   ready after {began:.1f} s, {results[0].split()[1]} calls of {4 * count} bytes", flush=True)
+        job.end()
+    finally:
+        hosts.remove()
+
+
+def case_no_weather(library):
+    """The relay itself."""
+    run_in(relay.Weather(), library, seconds=1)
+
+
+def case_far(library):
+    """50 ms each way."""
+    run_in(relay.Weather(delay_s=0.05), library)
+
+
+def case_lossy(library):
+    """1% of all packets are lost, from the first connection on."""
+    run_in(relay.Weather(delay_s=0.002, loss=0.01), library)
+
+
+def case_overtaking(library):
+    """One packet of twenty is overtaken by others."""
+    run_in(relay.Weather(delay_s=0.001, overtaken=0.05), library)
+
+
+def case_narrow(library):
+    """20 Mbit/s with short queues, far, and lossy."""
+    run_in(relay.Weather(delay_s=0.01, loss=0.005, bytes_per_s=2.5e6, queue_s=0.05), library, count=20000)
+
+
+def case_any_order(library):
+    """Three ranks start in each order, 0.2 s after one another."""
+    hosts = namespaces.Hosts(3)
+    for order in itertools.permutations(range(3)):
+        env = {"NCCL_COMM_ID": f"{hosts.address(0)}:{random.randrange(20000, 30000)}", "TUTTI_SECRET": "a word"}
+        job = Job(hosts, library, 3, 0.1, env, id_file="-", last=0)
+        for rank in order:
+            job.begin(rank)
+            time.sleep(0.2)
+        try:
+            expect_done(job.results([0, 1, 2], 40))
+        except AssertionError as problem:
+            raise AssertionError(f"started in the order {order}: {problem}") from problem
+        finally:
+            job.end()
+    hosts.remove()
+
+
+def case_ipv6_alone(library):
+    """No IPv4 address but loopback's; by an id that is carried, and by an address that all know."""
+    hosts = namespaces.Hosts(3, ipv6=True)
+    for env, id_file in (({}, None),
+                         ({"NCCL_COMM_ID": f"[{hosts.address(0)}]:{random.randrange(20000, 30000)}", "TUTTI_SECRET": "a word"}, "-")):
+        job = Job(hosts, library, 3, 0.2, env, id_file=id_file)
+        expect_done(job.results([0, 1, 2], 40))
+        job.end()
+    hosts.remove()
+
+
+def add_dead_network(hosts):
+    """A second interface on each host, in one network, whose cable leads nowhere. By its name it comes first."""
+    for host, name in enumerate(hosts.names):
+        hosts.ip("-n", name, "link", "add", "dead0", "type", "veth", "peer", "name", "far0")
+        hosts.ip("-n", name, "link", "set", "far0", "up")
+        hosts.ip("-n", name, "addr", "add", f"10.250.250.{host + 1}/24", "dev", "dead0")
+        hosts.ip("-n", name, "link", "set", "dead0", "up")
+
+
+def case_dead_interface(library):
+    """Each host has an interface that reaches nobody: the other one is found."""
+    hosts = namespaces.Hosts(3)
+    add_dead_network(hosts)
+    for names in ("", "dead,eth"):
+        job = Job(hosts, library, 3, 0.2, {"NCCL_SOCKET_IFNAME": names} if names else {})
+        expect_done(job.results([0, 1, 2], 60))
+        job.end()
+    hosts.remove()
+
+
+def case_only_dead_interfaces(library):
+    """None works: the error names the address that was tried, and what went wrong with it."""
+    hosts = namespaces.Hosts(2)
+    add_dead_network(hosts)
+    job = Job(hosts, library, 2, 1, {"NCCL_SOCKET_IFNAME": "=dead0", "TUTTI_TIMEOUT_S": "6"})
+    results = job.results([1], 40)
+    assert results[1].startswith("failed"), results
+    for part in ("tried 10.250.250.1:", "timed out"):
+        assert part in results[1], f'"{part}" is missing in: {results[1]}'
+    expect_failed(job.results([0], 40), "rank 1")
+    job.end()
+    hosts.remove()
+
+
+def main():
+    reason = namespaces.why_not()
+    if reason:
+        print("SKIPPED:", reason)
+        sys.exit(SKIPPED)
+    wanted = sys.argv[2] if len(sys.argv) > 2 else ""
+    sys.exit(1 if run_cases(globals(), wanted, os.path.abspath(sys.argv[1])) else 0)
+
+
+main()

@@ -333,9 +333,12 @@ RankProgram program_of(const Request& request, const Hierarchy& hierarchy, const
     for (const Rail& rail : rails.rails()) {
       RailWriter writer(request, across, rails, rail, rank);
       for (int chunk = 0; chunk < hierarchy.chunks; ++chunk) {
-        const int start = (chunk * rails.passes() + rail.pass) * stride;
-        for (std::size_t i = 0; i < steps.steps.size(); ++i)
-          writer.write(steps, steps.steps[i], chunk, start + host.levels[lane][i], table);
+        for (std::size_t i = 0; i < steps.steps.size(); ++i) {
+          const int level = host.levels[lane][i];
+          const int time = hierarchy.abreast ? (rail.pass * stride + level) * hierarchy.chunks + chunk
+                                             : (chunk * rails.passes() + rail.pass) * stride + level;
+          writer.write(steps, steps.steps[i], chunk, time, table);
+        }
       }
     }
     program.lanes.push_back(table.in_order());

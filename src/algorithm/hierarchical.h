@@ -21,6 +21,9 @@ struct Hierarchy {
   std::string_view across = "ring";
   /// Parts of a round that follow each other through a tree or chain; 1 where the row is none.
   int chunks = 1;
+  /// All chunks take a step of the row before any takes the next one, so that while one's message is on its way others' are sent. Needs
+  /// one slot more than chunks. Not for trees, in which chunks do that anyway.
+  bool abreast = false;
 };
 
 /// The rows that can go across hosts, those for large messages first; none for a collective that has no hierarchical form.

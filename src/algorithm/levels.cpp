@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <deque>
-#include <map>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace tutti::algorithm {
 
@@ -30,7 +31,14 @@ class Run {
   }
 
  private:
-  using Channel = std::pair<std::size_t, std::size_t>;  ///< from, to
+  /// Levels of messages that were sent.
+  struct Sent {
+    std::vector<int> levels;
+    std::size_t received = 0;
+    bool is_empty() const { return received == levels.size(); }
+  };
+
+  Sent& sent(std::size_t from, std::size_t to) { return sent_[from * ranks_.size() + to]; }
 
   void advance(std::size_t rank) {
     const LaneProgram& lane = *ranks_[rank];
@@ -39,17 +47,17 @@ class Run {
       int level = levels_[rank].empty() ? 0 : levels_[rank].back() + 1;
       for (const Endpoint& source : lane.sources(step)) {
         if (source.place != Place::kPeer) continue;
-        const std::deque<int>& came = sent_[{source.peer, rank}];
-        if (came.empty()) return;
-        level = std::max(level, came.front() + 1);
+        const Sent& came = sent(source.peer, rank);
+        if (came.is_empty()) return;
+        level = std::max(level, came.levels[came.received] + 1);
       }
       for (const Endpoint& source : lane.sources(step)) {
-        if (source.place == Place::kPeer) sent_[{source.peer, rank}].pop_front();
+        if (source.place == Place::kPeer) ++sent(source.peer, rank).received;
       }
       levels_[rank].push_back(level);
       for (const Endpoint& sink : lane.sinks(step)) {
         if (sink.place != Place::kPeer) continue;
-        sent_[{rank, sink.peer}].push_back(level);
+        sent(rank, sink.peer).levels.push_back(level);
         ready_.push_back(sink.peer);
       }
     }
@@ -57,7 +65,7 @@ class Run {
 
   std::span<const LaneProgram* const> ranks_;
   std::vector<std::vector<int>> levels_;
-  std::map<Channel, std::deque<int>> sent_;  ///< levels of messages that were sent and not received
+  std::unordered_map<std::size_t, Sent> sent_;  ///< by channel
   std::deque<std::size_t> ready_;
 };
 

@@ -107,6 +107,25 @@ schedule::RankProgram hosts(const Request& request, int rank) {
   return hierarchical(request, hierarchy_of(request, kAcross), rank);
 }
 
+/// Of hosts, however many ranks they have: what goes across waits for the network.
+template <Collective... kServed>
+bool between_hosts(const Request& request) {
+  if (!serves<kServed...>(request) || request.groups == nullptr) return false;
+  return request.groups->size() == index(request.ranks) && *std::ranges::max_element(*request.groups) > 0;
+}
+/// What the slots of a communicator of any size are enough for.
+constexpr int kChunksAbreast = 3;
+Hierarchy ring_abreast(const Request& request) {
+  Hierarchy hierarchy = hierarchy_of(request, kRing);
+  hierarchy.chunks = kChunksAbreast;
+  hierarchy.abreast = true;
+  return hierarchy;
+}
+Shape abreast_shape(const Request& request) { return hierarchical_shape(request, ring_abreast(request)); }
+schedule::RankProgram abreast(const Request& request, int rank) {
+  return hierarchical(request, ring_abreast(request), rank);
+}
+
 using enum Collective;
 
 // clang-format off
@@ -169,6 +188,9 @@ constexpr Algorithm kTable[] = {
 
   {.name = "hosts_ring", .summary = "each host's ranks share a part each; a ring across the hosts on each part, results inside",
    .supports = over_hosts<kAllReduce, kReduceScatter, kAllGather, kBroadcast, kReduce>, .shape = hosts_shape<kRing>, .build = hosts<kRing>,
+   .wide_wire = true, .over_hosts = true},
+  {.name = "hosts_ring_deep", .summary = "a ring across the hosts on each part, three pieces of it abreast, so that the network need not wait",
+   .supports = between_hosts<kAllReduce, kReduceScatter, kAllGather>, .shape = abreast_shape, .build = abreast,
    .wide_wire = true, .over_hosts = true},
   {.name = "hosts_tree", .summary = "each host's ranks share a part each; a double binary tree across the hosts, results inside",
    .supports = over_hosts<kAllReduce, kBroadcast, kReduce>, .shape = hosts_shape<kTree>, .build = hosts<kTree>,

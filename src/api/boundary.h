@@ -19,9 +19,10 @@ enum class InGroup : bool { kFailsAlone, kFailsGroup };
 /// In-progress is not a failure and leaves nothing.
 ncclResult_t report(const char* function, ncclComm_t comm, InGroup in_group, const Error& failure) noexcept;
 
-/// Runs `body`, which returns a Status.
+/// Runs `body`, which returns a Status. Every function has its own body, and so its own copy of this.
 template <class Body>
-ncclResult_t boundary(const char* function, ncclComm_t comm, InGroup in_group, Body&& body) noexcept {
+[[gnu::always_inline]] inline ncclResult_t boundary(const char* function, ncclComm_t comm, InGroup in_group,
+                                                    Body&& body) noexcept {
   const Range range(function);
   try {
     const Status status = std::forward<Body>(body)();

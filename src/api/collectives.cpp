@@ -1,24 +1,25 @@
 // The collectives, send and receive: check the arguments, submit the call.
 #include "api/boundary.h"
 #include "api/export.h"
-#include "api/validation.h"
+#include "api/repeated_call.h"
 
 namespace tutti::api {
 namespace {
 
-[[gnu::noinline]] Status submit_checked(comm::Communicator& communicator, const RawCall& call) {
-  TUTTI_TRY_ASSIGN(const comm::CallArgs args, checked_call(communicator, call));
-  return comm::submit(communicator, args);
+[[gnu::noinline]] Status submit_checked(RawCall call) {
+  TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(call.comm));
+  TUTTI_TRY_ASSIGN(const comm::CallArgs args, checked_call(*communicator, call));
+  return comm::submit(*communicator, args);
 }
 
-ncclResult_t submit(const char* function, const RawCall& call) noexcept {
+/// In each function by itself, so that a repeated call's arguments need not go through memory.
+[[gnu::always_inline]] inline ncclResult_t submit(const char* function, const RawCall& call) noexcept {
   return boundary(function, call.comm, InGroup::kFailsGroup, [&]() -> Status {
-    comm::Communicator* const communicator = comm::find(call.comm);
-    if (communicator == nullptr) [[unlikely]]
-      return checked_communicator(call.comm).error();
-    if (const comm::CallArgs* repeated = repeated_call(call)) [[likely]]
-      return comm::submit(*communicator, *repeated);
-    return submit_checked(*communicator, call);
+    if (const comm::CallArgs* repeated = repeated_call(call)) [[likely]] {
+      if (comm::Communicator* const communicator = comm::find(call.comm)) [[likely]]
+        return comm::submit(*communicator, *repeated);
+    }
+    return submit_checked(call);
   });
 }
 

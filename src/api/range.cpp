@@ -14,20 +14,22 @@ nvtxDomainHandle_t domain() noexcept {
 
 }  // namespace
 
-Range::Range(const char* name) noexcept {
-  if (domain() == nullptr) [[likely]]
-    return;
+constinit std::atomic<Range::Tools> Range::tools_{Tools::kNotAsked};
+
+bool Range::push(const char* name) noexcept {
+  const bool some = domain() != nullptr;
+  tools_.store(some ? Tools::kSome : Tools::kNone, std::memory_order_relaxed);
+  if (!some) return false;
   nvtxEventAttributes_t attributes{};
   attributes.version = NVTX_VERSION;
   attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
   attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
   attributes.message.ascii = name;
   (void)nvtxDomainRangePushEx(domain(), &attributes);
+  return true;
 }
 
-Range::~Range() {
-  if (domain() != nullptr) (void)nvtxDomainRangePop(domain());
-}
+void Range::pop() noexcept { (void)nvtxDomainRangePop(domain()); }
 
 }  // namespace tutti::api
 
@@ -35,8 +37,10 @@ Range::~Range() {
 
 namespace tutti::api {
 
-Range::Range(const char*) noexcept {}
-Range::~Range() = default;
+constinit std::atomic<Range::Tools> Range::tools_{Tools::kNone};
+
+bool Range::push(const char*) noexcept { return false; }
+void Range::pop() noexcept {}
 
 }  // namespace tutti::api
 

@@ -1,8 +1,9 @@
-#include "api/validation.h"
+#include "api/repeated_call.h"
 
 #include "comm/device_memory.h"
 #include "executor/stream.h"
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -166,39 +167,41 @@ Status check_stream(const comm::Communicator& communicator, const void* stream) 
                   fmt::ptr(stream)));
 }
 
-/// What is left to check of a call that is like the one before.
-struct KnownCall {
-  RawCall call;
-  comm::CallArgs args;
-  std::size_t send_bytes = 0;  ///< 0: not used
-  std::size_t receive_bytes = 0;
-  std::uintptr_t in_place_distance = 0;  ///< from sendbuff to recvbuff
-};
-/// Receives by themselves: they come in pairs with sends.
-thread_local KnownCall known_calls[2];
-/// Where they are, once there is one: found without calling a function (comm/this_thread.h says more).
-constinit thread_local KnownCall* where_known [[gnu::tls_model("initial-exec")]] = nullptr;
-std::size_t known_index(Collective collective) { return collective == Collective::kReceive ? 1 : 0; }
+thread_local KnownCall known_of_thread[kKnownCalls];
 
-/// Calls on streams, and PreMulSum's operators, which may be destroyed, are checked anew each time.
-void remember(const RawCall& call, const comm::CallArgs& args, int ranks, int rank) {
-  where_known = known_calls;
-  KnownCall& known = where_known[known_index(args.collective)];
+/// A number that no other call of this process has.
+std::uint64_t next_identity() {
+  constexpr std::uint64_t kAtATime = 1 << 20;
+  static std::atomic<std::uint64_t> taken{1};
+  thread_local std::uint64_t next = 0, end = 0;
+  if (next == end) {
+    next = taken.fetch_add(kAtATime, std::memory_order_relaxed);
+    end = next + kAtATime;
+  }
+  return next++;
+}
+
+/// Calls on streams, and PreMulSum's operators, which may be destroyed, are checked anew each time. On device memory buffers
+/// have to be looked at.
+void remember(const comm::Communicator& communicator, const RawCall& call, comm::CallArgs& args) {
+  known_calls = known_of_thread;
+  KnownCall& known = known_calls[known_index(args.collective)];
   known.call.comm = nullptr;
   if (call.stream || args.scaled) return;
-  const Extent extent = extent_of(args.collective, static_cast<std::size_t>(ranks), rank == args.root);
+  const auto rank = static_cast<std::size_t>(comm::rank_of(communicator));
+  const Extent extent = extent_of(args.collective, static_cast<std::size_t>(comm::size_of(communicator)),
+                                  static_cast<int>(rank) == args.root);
   const std::size_t block_bytes = args.count * size_of(args.type);
-  const std::size_t offset = static_cast<std::size_t>(rank) * block_bytes;
+  args.identity = next_identity();
   known.call = call;
   known.args = args;
   known.send_bytes = extent.send_blocks * block_bytes;
   known.receive_bytes = extent.receive_blocks * block_bytes;
-  known.in_place_distance = extent.in_place == InPlace::kReceiveInSend   ? offset
-                            : extent.in_place == InPlace::kSendInReceive ? 0 - offset
+  known.in_place_distance = extent.in_place == InPlace::kReceiveInSend   ? rank * block_bytes
+                            : extent.in_place == InPlace::kSendInReceive ? 0 - rank * block_bytes
                                                                          : 0;
 }
 
-/// Whether other buffers are right too.
 bool fits(const KnownCall& k, const void* send, const void* receive) {
   if (comm::devices_are_known()) return false;  // they may be a device's
   if ((k.send_bytes != 0 && !send) || (k.receive_bytes != 0 && !receive)) return false;
@@ -210,19 +213,13 @@ bool fits(const KnownCall& k, const void* send, const void* receive) {
 
 }  // namespace
 
-const comm::CallArgs* repeated_call(const RawCall& call) {
-  if (where_known == nullptr) [[unlikely]]
-    return nullptr;
-  KnownCall& k = where_known[known_index(call.collective)];
-  const RawCall& last = k.call;
-  if (call.comm != last.comm || call.count != last.count || call.collective != last.collective ||
-      call.type != last.type || call.op != last.op || call.root != last.root || call.stream || !call.comm) {
-    return nullptr;
-  }
-  if ((call.send != last.send || call.receive != last.receive) && !fits(k, call.send, call.receive)) return nullptr;
-  k.call.send = k.args.send = call.send;
-  k.call.receive = k.args.receive = call.receive;
-  return &k.args;
+constinit thread_local KnownCall* known_calls [[gnu::tls_model("initial-exec")]] = nullptr;
+
+bool take_buffers(KnownCall& known, const void* send, void* receive) {
+  if (!fits(known, send, receive)) return false;
+  known.call.send = known.args.send = send;
+  known.call.receive = known.args.receive = receive;
+  return true;
 }
 
 Result<comm::Communicator*> checked_communicator(ncclComm_t handle) {
@@ -256,12 +253,11 @@ Result<comm::CallArgs> checked_shape(comm::Communicator& communicator, const Raw
 }
 
 Result<comm::CallArgs> checked_call(comm::Communicator& communicator, const RawCall& call) {
-  TUTTI_TRY_ASSIGN(const comm::CallArgs args, checked_shape(communicator, call));
+  TUTTI_TRY_ASSIGN(comm::CallArgs args, checked_shape(communicator, call));
   TUTTI_TRY(check_buffers(args, comm::size_of(communicator), comm::rank_of(communicator)));
   TUTTI_TRY(check_stream(communicator, args.stream));
   TUTTI_TRY(check_memory(communicator, args));
-  if (comm::device_of(communicator) == comm::kHostMemory)
-    remember(call, args, comm::size_of(communicator), comm::rank_of(communicator));
+  if (comm::device_of(communicator) == comm::kHostMemory) remember(communicator, call, args);
   return args;
 }
 

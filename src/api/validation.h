@@ -37,10 +37,6 @@ Result<comm::CallArgs> checked_shape(comm::Communicator& communicator, const Raw
 /// All of checked_shape, and buffers and stream.
 Result<comm::CallArgs> checked_call(comm::Communicator& communicator, const RawCall& call);
 
-/// The call that this thread last found right by checked_call, if this one differs from it in its buffers only, and they are right
-/// too; else nullptr, which says nothing about the call. Valid until the thread's next call of either.
-const comm::CallArgs* repeated_call(const RawCall& call);
-
 /// InvalidArgument "NAME is NULL..." for a result pointer that the function needs.
 Status checked_pointer(const void* pointer, const char* name);
 

@@ -69,7 +69,8 @@ template <class Type>
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
 
-constexpr std::size_t kLine = 64;  ///< bytes of a cache line
+constexpr std::size_t kLine = 64;     ///< bytes of a cache line
+constexpr std::size_t kLarge = 4096;  ///< bytes of a sum that may begin with what aligns the rest
 
 /// How far ahead lines of sources of so many bytes are asked for: not at all where they may be in a cache.
 [[gnu::always_inline]] inline std::size_t ahead_in(std::size_t bytes) {
@@ -269,7 +270,7 @@ void copy(const ReduceArgs& args, std::size_t bytes, int streamed) {
 }
 
 template <class Type, class Op>
-void reduce(const ReduceArgs& args) {
+[[gnu::noinline]] void reduce_any(const ReduceArgs& args) {
   const std::size_t bytes = args.count * sizeof(typename Type::Element);
   if (bytes == 0 || args.destination_count == 0) return;
   const int streamed = args.streamed_count > 0 ? streamed_destinations(args) : 0;
@@ -277,7 +278,6 @@ void reduce(const ReduceArgs& args) {
   const FloatMode standard;
   if (streamed > 0) return reduce_streamed<Type, Op>(args, bytes, streamed);
   // Stores across two cache lines take twice as long; a large sum avoids them.
-  constexpr std::size_t kLarge = 4096;
   std::size_t offset =
       bytes >= kLarge && !is_aligned(args.destinations[0], kLine) ? reduce_head<Type, Op>(args, bytes) : 0;
   if (is_reduction_of_two(args)) {
@@ -286,6 +286,20 @@ void reduce(const ReduceArgs& args) {
     if (offset == bytes) return;
   }
   reduce_from<Type, Op>(args, offset, bytes, 0);
+}
+
+/// What small calls come to, by the shortest way.
+[[gnu::always_inline]] inline bool is_small_sum_of_two(const ReduceArgs& args, std::size_t bytes) {
+  return args.source_count == 2 && args.destination_count == 1 && args.scales == nullptr && args.divisor == 0 &&
+         args.streamed_count <= 0 && bytes % kLine == 0 && bytes < kLarge;
+}
+
+template <class Type, class Op>
+void reduce(const ReduceArgs& args) {
+  const std::size_t bytes = args.count * sizeof(typename Type::Element);
+  if (!is_small_sum_of_two(args, bytes)) return reduce_any<Type, Op>(args);
+  const FloatMode standard;
+  reduce_two<Type, Op, 1, false>(args, 0, bytes);
 }
 
 // Conversions of whole arrays, elements in their order: what a vector of float32 holds at a time, the rest by way of a

@@ -133,7 +133,7 @@ Result<MpiGroup> choose_network(const BootstrapArgs& args, const std::vector<Ran
   return group;
 }
 
-/// On several hosts: connects this rank with all others.
+/// On several hosts: connects this rank with the others.
 Status meet_others(RootClient& root, const BootstrapArgs& args, const Patience& patience, BootstrapResult& result) {
   auto listening = open_mesh_listener();
   if (!listening.ok()) return root.leave(std::move(listening).error());
@@ -149,7 +149,7 @@ Status meet_others(RootClient& root, const BootstrapArgs& args, const Patience& 
   auto mpi = choose_network(args, mesh.endpoints);
   if (!mpi.ok()) return root.leave(std::move(mpi).error());
   result.mpi = std::move(mpi).value();
-  mesh.data = result.mpi.world_ranks.empty();
+  mesh.ties = ties_of(args.rank, result.peers, !result.mpi.world_ranks.empty());
   auto sockets = connect_mesh(mesh, listening.value().listener, patience, root);
   if (!sockets.ok()) return root.leave(std::move(sockets).error());
   result.sockets = std::move(sockets).value();

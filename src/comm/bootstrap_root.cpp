@@ -248,11 +248,9 @@ void BootstrapRoot::take_endpoint(Member& member, const Frame& frame) {
   if (!table_sent_ || member.endpoint) return;
   member.endpoint = frame.payload;
   if (++endpoints_ < ranks_) return;
-  WireWriter all;
-  for (const auto& [rank, joined] : ranks_joined_) {
-    all.number(static_cast<std::uint32_t>(joined->endpoint->size())).raw(*joined->endpoint);
-  }
-  send_to_joined(FrameType::kEndpoints, all.take());
+  std::vector<Bytes> all;
+  for (const auto& [rank, joined] : ranks_joined_) all.push_back(*joined->endpoint);
+  send_to_joined(FrameType::kEndpoints, encode(all));
 }
 
 void BootstrapRoot::take_done(Member& member) {
@@ -294,8 +292,9 @@ void BootstrapRoot::fail(Code code, std::string reason) {
 }
 
 void BootstrapRoot::send_to_joined(FrameType type, const Bytes& payload) {
+  const Connection::SharedFrame frame = Connection::make_frame(type, payload);
   for (const auto& member : members_) {
-    if (member->state == State::kJoined) member->connection.queue(type, payload);
+    if (member->state == State::kJoined) member->connection.queue(frame);
   }
 }
 

@@ -18,30 +18,17 @@ namespace {
 
 /// With more streams than this it is cheaper to ask which of them have something.
 constexpr std::size_t kAskedMax = 3;
+/// While a call waits for lines that come by carriers, the other streams are asked once in so many times.
+constexpr std::uint32_t kSeldom = 8;
 /// Where nothing wakes who waits.
 constexpr auto kUnpolledWait = std::chrono::microseconds(50);
 
-/// What lies in and beside the announce line of a call.
+/// What lies in and beside the announce line of a send.
 struct Extent {
   std::size_t in_line = 0;
   std::size_t beside = 0;
 };
 
-Extent extent_of(const Membership& members, const Signature& signature, const protocol::AnnounceLine& line, int rank) {
-  CallArgs args;
-  args.collective = signature.collective;
-  args.count = signature.count;
-  args.type = signature.type;
-  args.root = signature.root;
-  const std::size_t input_bytes = shape_of(args, members.control.ranks(), rank).input_bytes;
-  const Carriage carriage = signature.schedule == 0 ? carriage_of(members, args) : Carriage::kNone;
-  if (carriage == Carriage::kInLines) return {input_bytes, 0};
-  if (signature.one_way != 0) return {0, input_bytes};
-  const bool carried = carriage == Carriage::kBesideLines && (line.buffers.flags & protocol::kCarried) != 0;
-  return {sizeof(protocol::BufferReferences), carried ? input_bytes : 0};
-}
-
-/// The same of a send.
 Extent extent_of(const Signature& signature, const protocol::AnnounceLine& line, std::size_t carried_max) {
   const std::size_t bytes = signature.count * size_of(signature.type);
   if (bytes <= protocol::kAnnouncePayloadBytes) return {bytes, 0};
@@ -56,7 +43,7 @@ std::uint32_t number_of(const protocol::AnnounceLine& line) {
 }  // namespace
 
 Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& sockets,
-               const std::vector<std::optional<Control>>& copies)
+               const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts)
     : control_(control), rank_(rank) {
   for (int peer = 0; peer < static_cast<int>(sockets.size()); ++peer) {
     if (peer == rank) continue;
@@ -78,6 +65,7 @@ Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& socke
     remote.signatures_to = control_.pair_signatures(rank, peer);
     remote.signatures_from = control_.pair_signatures(peer, rank);
   }
+  find_carriers(copies, hosts);
 }
 
 void Bridge::leave_channels_alone(int peer) {
@@ -90,8 +78,10 @@ bool Bridge::carries_all() const {
 
 void Bridge::open(Membership& members) {
   members_ = &members;
-  for (Remote& remote : remotes_)
+  for (Remote& remote : remotes_) {
     remote.link->set_place([this, &remote](const Record& record) { return place_of(remote, record); });
+    remote.link->set_stale([this](const Record& record) { return is_stale(record); });
+  }
 }
 
 void Bridge::attach(std::uint32_t lane, std::vector<protocol::Channel>& channels) {
@@ -166,8 +156,12 @@ bool Bridge::send() {
 bool Bridge::receive() {
   bool moved = false;
   if (given_up_) return false;
-  if (streams_ <= kAskedMax || !is_polled_) {
-    for (Remote& remote : remotes_) moved |= remote.link->receive();
+  take_lines();
+  const bool lines_only = ++receives_ % kSeldom != 0 && waits_for_carried_lines();
+  if (lines_only || streams_ <= kAskedMax || !is_polled_) {
+    for (Remote& remote : remotes_) {
+      if (!lines_only || remote.carries_lines) moved |= remote.link->receive();
+    }
     return moved;
   }
   std::vector<pollfd> watched;
@@ -198,25 +192,10 @@ void Bridge::wait(int milliseconds) const {
 
 void Bridge::collect() {
   collect_announcements();
+  carry_lines();
   for (Remote& remote : remotes_) {
     collect_pair(remote);
     for (std::uint32_t lane = 0; lane < remote.channels.size(); ++lane) collect_channel(remote, lane);
-  }
-}
-
-void Bridge::collect_announcements() {
-  const protocol::AnnounceBoard& board = members_->announcer.board();
-  const auto me = static_cast<std::uint32_t>(rank_);
-  for (;;) {
-    const std::uint32_t next = announced_ + 1;
-    const protocol::AnnounceLine& line = board.line(me, next);
-    if (number_of(line) != next) return;
-    announced_ = next;
-    const Signature& signature = control_.signatures().of(rank_, next);
-    const Extent extent = extent_of(*members_, signature, line, rank_);
-    share(&signature, sizeof(signature));
-    if (extent.beside != 0) share(board.carried(me, next), extent.beside);
-    for (Remote& remote : remotes_) queue_line(remote, line, extent.in_line);
   }
 }
 

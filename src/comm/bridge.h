@@ -15,12 +15,20 @@
 //      anything, and its buffers are its own again. Of a call that fails nothing moves afterwards (give_up).
 //  B4. A message comes straight to its place in a buffer only while the lane is at the step that waits for it: what the step may write,
 //      it may write.
+//  B5. The line of a call that all ranks wait for crosses once from host to host: by a rank of its host, which has it in its copy, to a
+//      rank of the other, from whose copy the others of that host take it (bridge_lines.cpp). Those two are in the call until they have
+//      all lines, and so until they have passed on what they are there for. The copy keeps the line for as long as the others may take it:
+//      the line that follows in its place comes after all of them have announced the next call.
+//  B6. A line can come by two ways then, or overtake one of an earlier call. A line of a rank on another host is stored in a copy by the
+//      copy's rank only, and never over the same or a later one.
 #pragma once
 
 #include "comm/control.h"
 #include "comm/record_link.h"
 #include "protocol/channel.h"
+#include "schedule/schedule.h"
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -36,8 +44,9 @@ class Bridge {
  public:
   /// `sockets`: by rank; those for data, or the streams in their place, are taken. `copies`: by rank, those of this host's other ranks;
   /// empty elsewhere.
+  /// `hosts`: each rank's.
   Bridge(const Control& control, int rank, std::vector<PeerSockets>& sockets,
-         const std::vector<std::optional<Control>>& copies);
+         const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts);
 
   /// The channels with this peer lead through shared memory.
   void leave_channels_alone(int peer);
@@ -48,6 +57,9 @@ class Bridge {
 
   /// Tells the others this rank's phase, and what belongs to it.
   void share_phase();
+
+  /// The number of this rank's last line that the others get.
+  std::uint32_t announced() const { return announced_; }
 
   /// Looks for what is new, and sends it; takes in what has come. True if anything moved.
   bool progress() {
@@ -93,7 +105,8 @@ class Bridge {
     int peer = 0;
     std::unique_ptr<RecordLink> link;
     bool has_channels = true;
-    protocol::Pair to;  ///< what this rank sends there
+    bool carries_lines = false;  ///< between the hosts of the two, by this rank and that one
+    protocol::Pair to;           ///< what this rank sends there
     protocol::Pair from;
     PairSignatures signatures_to;
     PairSignatures signatures_from;
@@ -102,11 +115,28 @@ class Bridge {
     std::deque<protocol::Crossing> crossings;  ///< by lane; channels point there
   };
 
+  /// A rank of another host, and the copy of a rank here in which its lines arrive.
+  struct Elsewhere {
+    int rank = 0;
+    Control copy;
+  };
+
+  void find_carriers(const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts);
   void collect();
   void collect_announcements();
+  void carry_lines();
+  void take_lines();
+  bool take_line(const Elsewhere& from);
+  void resend_line();
+  bool waits_for_carried_lines() const;
+  bool crosses_once(int rank, std::uint32_t number) const;
+  bool has_line(int rank, std::uint32_t number) const;
+  bool is_stale(const Record& record) const;
+  void queue_announcement(Remote& remote, int rank, std::uint32_t number);
   void collect_pair(Remote& remote);
   void collect_channel(Remote& remote, std::uint32_t lane);
   void share(const void* payload, std::size_t bytes, const std::uint64_t* word = nullptr);
+  void queue_part(Remote& remote, const void* payload, std::size_t bytes, std::uint64_t mark);
   void queue(Remote& remote, const void* payload, std::size_t bytes, const std::uint64_t* word = nullptr);
   void queue_line(Remote& remote, const protocol::AnnounceLine& line, std::size_t payload_bytes);
   std::byte* place_of(const Remote& remote, const Record& record) const;
@@ -114,11 +144,19 @@ class Bridge {
 
   const Control control_;
   std::vector<Control> copies_;  ///< kept for the links that write there
+  std::vector<int> here_;        ///< the ranks of this host
+  std::vector<Elsewhere> elsewhere_;
   const int rank_;
   Membership* members_ = nullptr;
   std::vector<Remote> remotes_;
   std::size_t streams_ = 0;  ///< of them
   std::uint32_t announced_ = 0;
+  std::uint32_t carried_ = 0;  ///< the host's lines up to this one have been sent to the other hosts
+  std::size_t taken_ = 0;      ///< of elsewhere_: those whose line of the last call is here
+  std::uint32_t looks_ = 0;    ///< since this rank's last line
+  std::chrono::steady_clock::time_point announced_at_;
+  std::uint32_t receives_ = 0;
+  std::uint32_t resent_ = 0;  ///< this rank's last line that it has sent to all by itself
   bool given_up_ = false;
   bool is_polled_ = true;  ///< every stream has a descriptor to poll; MPI's have none
 };

@@ -181,7 +181,7 @@ void Call::check_patience() {
   if (peer < 0) return;
   // A rank leaves after its part is done: only if it is still missing once that was seen, it was never there. Whether it has
   // left is read once: between two reads it could make this very call and leave.
-  const bool left = comm_.has_left(peer);
+  const bool left = comm_.has_left(peer) && !is_coming(peer);
   if (left && waiting_for() != peer) return;
   comm_.check_patience(peer, left, name(), waiting_since_);
 }

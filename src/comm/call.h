@@ -93,6 +93,8 @@ class Call : public executor::Task {
   Progress fail(Error failure);
   /// The peer this call waits for now, or -1.
   virtual int waiting_for() = 0;
+  /// What is waited for was sent by the peer, though it has left.
+  virtual bool is_coming(int) const { return false; }
   virtual std::string name() const = 0;
   /// What a peer has announced of this call.
   virtual const protocol::AnnounceLine& line_of(int peer) const = 0;
@@ -104,10 +106,7 @@ class Call : public executor::Task {
     args_.send = args.send;
     args_.receive = args.receive;
     args_.scale = args.scale;
-  }
-  void write_signature(Signature& place) const {
-    place = signature_;
-    place.sequence = sequence_;
+    args_.identity = args.identity;
   }
 
   Communicator& comm_;
@@ -128,6 +127,8 @@ class CollectiveCall final : public Call {
   explicit CollectiveCall(Communicator& communicator);
   void start(const CallArgs& args) override;
   executor::Progress advance() override;
+  /// Both, to the end.
+  void run(const CallArgs& args);
   /// Marks the library's own exchanges, which no user call may meet.
   void set_internal() {
     internal_ = true;
@@ -138,12 +139,17 @@ class CollectiveCall final : public Call {
   enum class Phase : std::uint8_t { kRoom, kGather, kRun, kDone };
 
   int waiting_for() override;
+  bool is_coming(int peer) const override;
   std::string name() const override;
   const protocol::AnnounceLine& line_of(int peer) const override;
   void prepare(const CallArgs& args);
-  bool is_prepared_for(const CallArgs& args) const;
+  bool is_like_last(const CallArgs& args) const;
+  Progress repeat_in_lines(const CallArgs& args);
+  void run_on();
   protocol::Room look_for_room();
   void announce();
+  void prepare_next(bool carries);
+  void write_signature(std::uint32_t sequence);
   bool write_input();
   void copy_input(std::byte* to);
   bool all_carry() const;
@@ -152,6 +158,7 @@ class CollectiveCall final : public Call {
   Status run_lanes();
   void finish_by_lines();
   std::vector<int> ranks_read() const;
+  bool knows_calls(const std::vector<int>& ranks, std::uint32_t last) const;
   Error mismatch(const std::vector<int>& ranks, std::uint32_t last);
   const protocol::BufferReferences& describe_buffers();
   bool read_references();
@@ -163,11 +170,18 @@ class CollectiveCall final : public Call {
   std::uint64_t prepared_with_ = 0;  ///< the version of the schedules that are set
   Carriage carriage_ = Carriage::kNone;
   std::uint32_t fingerprint_ = 0;
+  static constexpr std::uint64_t kNoIdentity = ~std::uint64_t{0};
+  std::uint64_t finished_by_lines_ =
+      kNoIdentity;            ///< CallArgs::identity of the last call, if its lines have finished it well
+  std::uint32_t signed_ = 0;  ///< the call for which this rank's signature was written last
   protocol::Announcer& announcer_;
   const CollectiveSignatures signatures_;
   protocol::AnnouncedCall announced_call_;
   protocol::LinesRead reads_;
   std::vector<const void*> sources_;
+  /// The call's input, if it is this short. A vector of a line that was just written in smaller pieces cannot be loaded before the stores
+  /// have reached the cache, and those of a line wait for the line; these are before them.
+  alignas(64) std::byte own_input_[2 * protocol::kAnnounceVectorBytes]{};
 
   /// What this rank's buffers are to others, and while what it holds.
   struct Described {
@@ -189,6 +203,8 @@ class PointToPointCall final : public Call {
   PointToPointCall(Communicator& communicator, int peer, Direction direction);
   void start(const CallArgs& args) override;
   executor::Progress advance() override;
+  /// Both, to the end.
+  void run(const CallArgs& args);
 
  private:
   enum class Phase : std::uint8_t { kRoom, kMeet, kRun };

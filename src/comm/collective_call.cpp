@@ -82,25 +82,29 @@ void CollectiveCall::prepare(const CallArgs& args) {
   announced_call_.collective = args.collective;
   announced_call_.rank = rank;
   announced_call_.root = root;
-  announced_call_.element_bytes = static_cast<std::uint32_t>(size_of(args.type));
-  announced_call_.count = args.count;
   announced_call_.divisor = args.op == ReduceOp::kAverage && reduces(args.collective) ? comm_.ranks() : 0;
   announced_call_.sources = sources_.data();
   announced_call_.carried = carriage_ == Carriage::kBesideLines;
+  announced_call_.set_block(args.count, size_of(args.type));
   announced_call_.own_input = nullptr;
   own_.version = 1;
   reached_ = false;
   prepared_ = true;
+  signed_ = sequence_;
+  finished_by_lines_ = kNoIdentity;
 }
 
-bool CollectiveCall::is_prepared_for(const CallArgs& args) const {
-  return prepared_ && args.count == args_.count && args.collective == args_.collective && args.type == args_.type &&
+bool CollectiveCall::is_like_last(const CallArgs& args) const {
+  if (args.identity != 0 && args.identity == args_.identity) [[likely]]
+    return true;
+  return args.count == args_.count && args.collective == args_.collective && args.type == args_.type &&
          args.op == args_.op && args.root == args_.root && args.scaled == args_.scaled &&
-         args.whole_count == args_.whole_count && prepared_with_ == comm_.members().plans.schedules_version();
+         args.whole_count == args_.whole_count;
 }
 
 void CollectiveCall::start(const CallArgs& args) {
-  if (is_prepared_for(args)) [[likely]] {
+  const bool known = prepared_ && prepared_with_ == comm_.members().plans.schedules_version();
+  if (known && is_like_last(args)) [[likely]] {
     set_buffers(args);
   } else {
     prepare(args);
@@ -115,7 +119,7 @@ void CollectiveCall::start(const CallArgs& args) {
   announcer_.begin(sequence_, fingerprint_, reads_);
 }
 
-protocol::Room CollectiveCall::look_for_room() {
+[[gnu::always_inline]] inline protocol::Room CollectiveCall::look_for_room() {
   protocol::Room room = announcer_.room(lanes_.machine());
   for (int look = 1; room == protocol::Room::kNotYet && look < kLooks; ++look) {
     room = announcer_.room(lanes_.machine());
@@ -123,28 +127,44 @@ protocol::Room CollectiveCall::look_for_room() {
   return room;
 }
 
-/// Small inputs travel in the announce line itself, or beside it if they are private or the call is rooted. What the next call of this
-/// kind will write is asked for right afterwards, if it is known to be free: it comes while this call waits.
-void CollectiveCall::announce() {
-  const std::uint32_t sequence = sequence_;
-  executor::HostMachine& machine = lanes_.machine();
-  write_signature(signatures_.of(comm_.rank(), sequence));
+/// Small inputs travel in the announce line itself, or beside it if they are private or the call is rooted.
+[[gnu::always_inline]] inline void CollectiveCall::announce() {
+  if (signed_ != sequence_) write_signature(sequence_);
   const bool carries = write_input();
-  announcer_.publish(machine);
-  if (!announcer_.has_room_for_next()) return;
+  announcer_.publish(lanes_.machine());
+  if (announcer_.has_room_for_next()) prepare_next(carries);
+}
+
+[[gnu::always_inline]] inline void CollectiveCall::write_signature(std::uint32_t sequence) {
+  Signature& place = signatures_.of(comm_.rank(), sequence);
+  place = signature_;
+  place.sequence = sequence;
+  signed_ = sequence;
+}
+
+/// The next call is expected to be like this one: what it will write is written already, or asked for, while this call waits.
+[[gnu::always_inline]] inline void CollectiveCall::prepare_next(bool carries) {
+  const std::uint32_t next = sequence_ + 1;
   const protocol::AnnounceBoard& board = announcer_.board();
+  executor::HostMachine& machine = lanes_.machine();
   std::size_t in_line = carriage_ == Carriage::kInLines ? shape_.input_bytes : sizeof(protocol::BufferReferences);
   if (signature_.one_way != 0 && carriage_ == Carriage::kBesideLines) in_line = 0;
-  machine.prepare_write(reinterpret_cast<std::byte*>(&board.line(comm_.rank(), sequence + 1)),
-                        sizeof(std::uint64_t) + in_line);
-  if (carries) machine.prepare_write(board.carried(comm_.rank(), sequence + 1), shape_.input_bytes);
+
+  machine.prepare_write(reinterpret_cast<std::byte*>(&board.line(comm_.rank(), next)), sizeof(std::uint64_t) + in_line);
+  if (carries) machine.prepare_write(board.carried(comm_.rank(), next), shape_.input_bytes);
+  write_signature(next);
 }
 
 /// Fills this rank's line; true if the input lies beside it then.
-bool CollectiveCall::write_input() {
+[[gnu::always_inline]] inline bool CollectiveCall::write_input() {
   protocol::AnnounceLine& line = announcer_.line();
   std::byte* const beside = announcer_.board().carried(comm_.rank(), sequence_);
   if (carriage_ == Carriage::kInLines) {
+    announced_call_.own_input = nullptr;
+    if (shape_.input_bytes <= protocol::kAnnounceVectorBytes && !args_.scaled) {
+      executor::copy_bytes(own_input_, args_.send, shape_.input_bytes);
+      announced_call_.own_input = own_input_;
+    }
     copy_input(line.payload);
     return false;
   }
@@ -165,7 +185,7 @@ bool CollectiveCall::write_input() {
   return carries;
 }
 
-void CollectiveCall::copy_input(std::byte* to) {
+[[gnu::always_inline]] inline void CollectiveCall::copy_input(std::byte* to) {
   executor::HostMachine& machine = lanes_.machine();
   if (shape_.input_bytes == 0) return;
   if (!args_.scaled) return machine.store_bytes(to, args_.send, shape_.input_bytes);
@@ -234,6 +254,15 @@ Error CollectiveCall::mismatch(const std::vector<int>& ranks, std::uint32_t last
   return failure;
 }
 
+/// Over hosts the lines of earlier one-way calls may come later than this call's: then it is not known yet which call differs.
+bool CollectiveCall::knows_calls(const std::vector<int>& ranks, std::uint32_t last) const {
+  for (std::uint32_t sequence = announcer_.met() + 1; static_cast<std::int32_t>(last - sequence) >= 0; ++sequence) {
+    for (const int r : ranks)
+      if (static_cast<std::int32_t>(signatures_.of(r, sequence).sequence - sequence) < 0) return false;
+  }
+  return true;
+}
+
 const protocol::AnnounceLine& CollectiveCall::line_of(int peer) const {
   return announcer_.board().line(peer, sequence_);
 }
@@ -268,7 +297,7 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
 }
 
 /// For a call whose inputs all lie with the lines.
-void CollectiveCall::finish_by_lines() {
+[[gnu::always_inline]] inline void CollectiveCall::finish_by_lines() {
   announced_call_.sequence = sequence_;
   announced_call_.output = static_cast<std::byte*>(args_.receive);
   finish_announced(lanes_.machine(), announcer_.board(), announced_call_);
@@ -284,7 +313,7 @@ std::vector<int> CollectiveCall::ranks_read() const {
 }
 
 /// Everybody has announced, or in one-way calls who matters: check, plan, start the lanes. Small calls are finished here.
-Status CollectiveCall::open() {
+[[gnu::always_inline]] inline Status CollectiveCall::open() {
   if (comm_.ranks() > 1 && !announcer_.all_equal()) [[unlikely]]
     return mismatch(ranks_read(), sequence_);
   phase_ = Phase::kDone;
@@ -324,7 +353,7 @@ Status CollectiveCall::run_lanes() {
   return {};
 }
 
-bool CollectiveCall::all_have_announced() {
+[[gnu::always_inline]] inline bool CollectiveCall::all_have_announced() {
   for (int look = 0; look < kLooks; ++look) {
     if (!announcer_.advance(lanes_.machine())) continue;
     if (look == 0 && signature_.one_way != 0) {
@@ -336,6 +365,48 @@ bool CollectiveCall::all_have_announced() {
   return false;
 }
 
+/// A call like the last one, which its lines finish: what start() and advance() do, without what they find out. kDone, or as far as it
+/// could go.
+[[gnu::always_inline]] inline executor::Progress CollectiveCall::repeat_in_lines(const CallArgs& args) {
+  constexpr int kFirstLooks = 64;
+  set_buffers(args);
+  waiting_since_ = {};
+  sequence_ = comm_.next_sequence();
+  announcer_.begin(sequence_, fingerprint_, reads_);
+  phase_ = Phase::kRoom;
+  if (announcer_.room(lanes_.machine()) != protocol::Room::kThere) return Progress::kBlocked;
+  announce();
+  phase_ = Phase::kGather;
+  for (int look = 0; !announcer_.advance(lanes_.machine()); ++look) {
+    if (look == kFirstLooks) return Progress::kBlocked;
+  }
+  if (!announcer_.all_equal()) return Progress::kBlocked;
+  phase_ = Phase::kDone;
+  finish_by_lines();
+  return Progress::kDone;
+}
+
+void CollectiveCall::run(const CallArgs& args) {
+  const bool known = args.identity == finished_by_lines_ && prepared_with_ == comm_.members().plans.schedules_version();
+  if (known) [[likely]] {
+    if (repeat_in_lines(args) == Progress::kDone) return;
+  } else {
+    start(args);
+  }
+  run_on();
+}
+
+void CollectiveCall::run_on() {
+  const Progress progress = advance();
+  if (progress == Progress::kBlocked || progress == Progress::kAdvanced) {
+    executor::Task* task = this;
+    executor::run_tasks({&task, 1}, comm_.yields());
+  }
+  const bool in_lines = carriage_ == Carriage::kInLines && signature_.one_way == 0 && shape_.count != 0;
+  finished_by_lines_ =
+      in_lines && comm_.ranks() > 1 && status_.ok() && args_.identity != 0 ? args_.identity : kNoIdentity;
+}
+
 executor::Progress CollectiveCall::advance() {
   if (phase_ == Phase::kRoom) {
     const protocol::Room room = look_for_room();
@@ -343,13 +414,16 @@ executor::Progress CollectiveCall::advance() {
     if (room == protocol::Room::kDiffers) {
       // Calls that failed were not announced: what lies in this rank's lines then is no history.
       if (comm_.failed()) return fail(comm_.failure());
-      return fail(mismatch({comm_.rank(), static_cast<int>(announcer_.unseen())}, sequence_ - 1));
+      const std::vector<int> ranks = {comm_.rank(), static_cast<int>(announcer_.unseen())};
+      if (!knows_calls(ranks, sequence_ - 1)) return blocked();
+      return fail(mismatch(ranks, sequence_ - 1));
     }
     announce();
     phase_ = Phase::kGather;
   }
   if (phase_ == Phase::kGather) {
     if (comm_.ranks() > 1 && !all_have_announced()) return blocked();
+    if (comm_.ranks() > 1 && !announcer_.all_equal() && !knows_calls(ranks_read(), sequence_)) return blocked();
     if (Status opened = open(); !opened.ok()) return fail(opened.error());
   }
   if (phase_ == Phase::kRun) {
@@ -368,6 +442,12 @@ int CollectiveCall::waiting_for() {
                      : phase_ == Phase::kGather ? !announcer_.advance(lanes_.machine())
                                                 : false;
   return waits ? static_cast<int>(announcer_.unseen()) : -1;
+}
+
+/// From another host a line may come by a longer way than the word that its rank has left.
+bool CollectiveCall::is_coming(int peer) const {
+  const auto last = static_cast<std::uint32_t>(*comm_.members().control.last_call(peer));
+  return phase_ == Phase::kGather && static_cast<std::int32_t>(last - sequence_) >= 0;
 }
 
 }  // namespace tutti::comm

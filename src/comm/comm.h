@@ -43,6 +43,8 @@ struct CallArgs {
   int root = 0;                   ///< root, or the peer of send and receive
   void* stream = nullptr;         ///< nullptr or a host stream's handle (executor/stream.h)
   std::size_t whole_count = 0;    ///< of the call that this is a part of; 0: it is one
+  /// The same number: alike but for the buffers, and on one communicator. 0: not known.
+  std::uint64_t identity = 0;
 };
 inline bool is_point_to_point(const CallArgs& args) {
   return args.collective == Collective::kSend || args.collective == Collective::kReceive;

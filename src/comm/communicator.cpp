@@ -52,8 +52,10 @@ constexpr double kAbortGraceS = 10;
 /// How long an abort waits for other hosts to take its reason.
 constexpr double kTellS = 1;
 
-/// Round figures for TCP between hosts of 10 Gbit/s and more, of a host's ranks together; nothing is measured there.
+/// Round figures for TCP between hosts of 10 Gbit/s and more, of a host's ranks together; nothing is measured there. The work is that of
+/// the system call and what the kernel does in it.
 constexpr double kNetworkUs = 15;
+constexpr double kNetworkWorkUs = 8;
 constexpr double kNetworkGbps = 1.5;
 
 }  // namespace
@@ -110,6 +112,7 @@ Status Communicator::initialise(std::vector<UniqueId> ids, const Communicator* p
     fail_initialisation(why);
     return status;
   }
+  if (!device_ && !spans_hosts()) lone_abort_word_.store(members_->control.abort_word(), std::memory_order_release);
   init_state_.store(InitState::kReady, std::memory_order_release);
   return {};
 }
@@ -127,10 +130,7 @@ void Communicator::initialise_in_background(std::vector<UniqueId> ids) {
   start_background([this, ids = std::move(ids)]() mutable { (void)initialise(std::move(ids)); });
 }
 
-CollectiveCall& Communicator::collective_call() {
-  if (!collective_call_) collective_call_ = std::make_unique<CollectiveCall>(*this);
-  return *collective_call_;
-}
+void Communicator::make_collective_call() { collective_call_ = std::make_unique<CollectiveCall>(*this); }
 
 PointToPointCall& Communicator::point_to_point_call(const CallArgs& args) {
   if (point_to_point_calls_.empty()) point_to_point_calls_.resize(2 * static_cast<std::size_t>(ranks_));
@@ -224,6 +224,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
     rules.groups = hosts_of_ranks();
     rules.between_groups_gbps = kNetworkGbps;
     rules.network_us = kNetworkUs;
+    rules.network_work_us = kNetworkWorkUs;
   }
   if (const std::string trees = machine_->trees(); !trees.empty()) {
     TUTTI_TRY_ASSIGN(rules.planned,
@@ -467,6 +468,7 @@ void Communicator::leave() {
   while (!is_idle()) backoff.wait();
   executor::store_release(members_->control.phase(rank_), static_cast<std::uint64_t>(RankPhase::kLeft));
   over_.store(true, std::memory_order_release);
+  lone_abort_word_.store(nullptr, std::memory_order_release);
   if (members_->bridge) leave_over_hosts();
   members_->watches.clear();
   members_->peer_watch.reset();

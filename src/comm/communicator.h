@@ -122,6 +122,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// The next collective's number; calls of one communicator are numbered alike on every rank.
   std::uint32_t next_sequence() { return ++sequence_; }
 
+  /// On host memory of one host, ready, not over, and not failed.
+  bool takes_lone_calls() const {
+    const std::uint64_t* const abort_word = lone_abort_word_.load(std::memory_order_acquire);
+    return abort_word != nullptr && executor::load_acquire(abort_word) == 0;
+  }
   bool failed() const { return members_ && executor::load_acquire(members_->control.abort_word()) != 0; }
   /// The stored failure as this rank's error.
   Error failure() const;
@@ -154,7 +159,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void leave();
 
   /// Kept between calls so that a lone collective allocates nothing; belongs to whoever has the turn.
-  CollectiveCall& collective_call();
+  CollectiveCall& collective_call() {
+    if (!collective_call_) [[unlikely]]
+      make_collective_call();
+    return *collective_call_;
+  }
   PointToPointCall& point_to_point_call(const CallArgs& args);
   /// For a group that has calls of this communicator only, and no streams.
   Batch& batch();
@@ -167,6 +176,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   enum class InitState : std::uint8_t { kPending, kReady, kFailed, kSkipped };
 
   Status connect(std::vector<UniqueId> ids, const Communicator* parent);
+  void make_collective_call();
   void warn_late(int peer, const std::string& what, std::chrono::steady_clock::time_point since);
   /// Rank 0 and one of another process find out what bytes cost here, unless that is known or not asked for.
   void measure_costs();
@@ -206,6 +216,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<InitState> init_state_{InitState::kPending};
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> over_{false};
+  std::atomic<const std::uint64_t*> lone_abort_word_{nullptr};  ///< nullptr: takes_lone_calls() is false
   std::thread init_thread_;
   Turns turns_;
   std::uint32_t sequence_ = 0;

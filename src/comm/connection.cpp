@@ -20,17 +20,22 @@ constexpr int kAttachedMax = 4;
 
 }  // namespace
 
-void Connection::queue(FrameType type, const Bytes& payload, std::shared_ptr<Descriptor> attached) {
+Connection::SharedFrame Connection::make_frame(FrameType type, const Bytes& payload) {
   WireWriter writer;
   writer.number(kFrameMagic)
       .number(static_cast<std::uint32_t>(type))
       .number(static_cast<std::uint32_t>(payload.size()));
   writer.raw(payload);
-  outbox_.push_back(Outgoing{writer.take(), 0, std::move(attached)});
+  return std::make_shared<const Bytes>(writer.take());
+}
+
+void Connection::queue(FrameType type, const Bytes& payload, std::shared_ptr<Descriptor> attached) {
+  outbox_.push_back(Outgoing{make_frame(type, payload), 0, std::move(attached)});
 }
 
 ssize_t Connection::send_some(Outgoing& outgoing) {
-  iovec part = {outgoing.bytes.data() + outgoing.sent, outgoing.bytes.size() - outgoing.sent};
+  iovec part = {const_cast<std::uint8_t*>(outgoing.frame->data()) + outgoing.sent,
+                outgoing.frame->size() - outgoing.sent};
   msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -63,7 +68,7 @@ bool Connection::flush() {
     }
     outgoing.attached.reset();  // It went with the first byte.
     outgoing.sent += static_cast<std::size_t>(sent);
-    if (outgoing.sent == outgoing.bytes.size()) outbox_.pop_front();
+    if (outgoing.sent == outgoing.frame->size()) outbox_.pop_front();
   }
   return true;
 }

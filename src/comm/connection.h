@@ -64,6 +64,10 @@ class Connection {
 
   /// Queues a frame; flush sends it. The receiver gets a copy of the descriptor, if there is one.
   void queue(FrameType type, const Bytes& payload, std::shared_ptr<Descriptor> attached = nullptr);
+  /// A frame that goes to many: they share its bytes.
+  using SharedFrame = std::shared_ptr<const Bytes>;
+  static SharedFrame make_frame(FrameType type, const Bytes& payload);
+  void queue(SharedFrame frame) { outbox_.push_back(Outgoing{std::move(frame), 0, nullptr}); }
   /// Sends what the socket takes. False: the other side is gone.
   bool flush();
   bool wants_to_write() const { return !outbox_.empty(); }
@@ -81,7 +85,7 @@ class Connection {
 
  private:
   struct Outgoing {
-    Bytes bytes;
+    SharedFrame frame;
     std::size_t sent = 0;
     std::shared_ptr<Descriptor> attached;
   };

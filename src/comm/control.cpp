@@ -60,6 +60,7 @@ struct RankState {
   std::uint64_t copies;
   std::uint64_t reproducible;
   std::uint64_t wide_wire;
+  std::uint64_t last_call;
 };
 
 /// What two ranks share of the sends from one to the other.
@@ -264,6 +265,9 @@ std::uint64_t* Control::reproducible(int rank) const {
 }
 std::uint64_t* Control::wide_wire(int rank) const {
   return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].wide_wire;
+}
+std::uint64_t* Control::last_call(int rank) const {
+  return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].last_call;
 }
 DeviceCard& Control::device_card(int rank) const { return at<DeviceCard>(Layout(ranks_, kAnySlots).cards)[rank]; }
 std::span<std::byte> Control::bells() const {

@@ -164,6 +164,9 @@ class Control {
   /// Whether the rank asks for a float32 wire.
   std::uint64_t* wide_wire(int rank) const;
 
+  /// Of a rank of another host that has left: the number of its last line.
+  std::uint64_t* last_call(int rank) const;
+
   /// What the rank says of its memory, before it is mapped.
   DeviceCard& device_card(int rank) const;
   ShrinkPlace& shrink_place(int rank) const;

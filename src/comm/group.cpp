@@ -1,10 +1,11 @@
-// Groups and the way from a submitted call to the thread that runs it.
+// Groups, and the way from a call that is not a lone one (lone_call.h) to the thread that runs it.
 
 #include "base/assert.h"
 #include "base/config.h"
 #include "comm/batch.h"
 #include "comm/device_rank.h"
 #include "comm/group_jobs.h"
+#include "comm/lone_call.h"
 #include "comm/registry.h"
 #include "comm/this_thread.h"
 #include "executor/backoff.h"
@@ -16,8 +17,6 @@
 #include <optional>
 
 namespace tutti::comm {
-
-constinit thread_local ThisThread this_thread;
 
 namespace {
 
@@ -210,45 +209,6 @@ Status run_works(const Group& ended) {
   return {};
 }
 
-/// A place in the communicator's order that has come: what the communicator keeps for its calls may be used.
-class HeldTurn {
- public:
-  explicit HeldTurn(Communicator& communicator) : comm_(communicator), owned_(communicator.turns().enter()) {
-    if (!owned_) wait_for_ticket();
-  }
-  /// After end() nothing; before, an exception is on its way.
-  ~HeldTurn() {
-    if (held_) [[unlikely]]
-      give_up();
-  }
-  HeldTurn(const HeldTurn&) = delete;
-  HeldTurn& operator=(const HeldTurn&) = delete;
-  void end() {
-    held_ = false;
-    if (owned_) return comm_.turns().leave();
-    comm_.turns().offer();
-    comm_.complete_ticket();
-  }
-
- private:
-  [[gnu::noinline]] void wait_for_ticket() {
-    ticket_ = comm_.take_ticket();
-    executor::Backoff backoff(comm_.yields());
-    while (!comm_.is_turn(ticket_)) backoff.wait();
-  }
-  [[gnu::noinline]] void give_up() {
-    static constexpr const char* kWhy = "a call broke off for want of memory or threads";
-    if (!owned_) return comm_.give_up_ticket(ticket_, Code::kSystem, kWhy);
-    comm_.fail(Code::kSystem, comm_.rank(), kWhy);
-    comm_.turns().leave();
-  }
-
-  Communicator& comm_;
-  const bool owned_;
-  bool held_ = true;
-  std::uint64_t ticket_ = 0;  ///< unless owned_
-};
-
 /// The hot path of groups: one communicator's calls in the caller's thread, nothing allocated.
 Status run_batch(Communicator& communicator, const std::vector<QueuedCall>& calls) {
   HeldTurn turn(communicator);
@@ -295,34 +255,6 @@ Status run_host_calls(const Group& ended) {
   return run_works(ended);
 }
 
-/// `Kind`: the call's own class, so that the compiler knows what advance() is.
-template <class Kind>
-void run_to_end(Communicator& communicator, Kind& call, const CallArgs& args) {
-  call.start(args);
-  const executor::Progress progress = call.advance();
-  if (progress == executor::Progress::kDone || progress == executor::Progress::kFailed) return;
-  executor::Task* task = &call;
-  executor::run_tasks({&task, 1}, communicator.yields());
-}
-
-/// The hot path: one call in the caller's thread, nothing allocated.
-Status run_lone(Communicator& communicator, const CallArgs& args) {
-  HeldTurn turn(communicator);
-  communicator.members().reach.settle();
-  Status status;
-  if (is_point_to_point(args)) {
-    PointToPointCall& call = communicator.point_to_point_call(args);
-    run_to_end(communicator, call, args);
-    status = call.status();
-  } else {
-    CollectiveCall& call = communicator.collective_call();
-    run_to_end(communicator, call, args);
-    status = call.status();
-  }
-  turn.end();
-  return status;
-}
-
 Status run_lone_over_hosts(Communicator& communicator, const CallArgs& args) {
   return run_batch(communicator, {{&communicator, args}});
 }
@@ -340,7 +272,7 @@ Status end_group(Group& ended) {
 
 }  // namespace
 
-Status submit(Communicator& communicator, const CallArgs& args) {
+Status submit_any(Communicator& communicator, const CallArgs& args) {
   if (this_thread.group_depth > 0) {
     group.add(communicator, args);
     return {};

@@ -9,6 +9,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -26,6 +27,8 @@ constexpr auto kRetryTime = std::chrono::milliseconds(100);
 constexpr int kLookMs = 25;
 constexpr std::size_t kStrangersMax = 256;
 constexpr std::size_t kAddressesMax = 8;
+/// Up to so many ranks all watch each other.
+constexpr std::size_t kWatchAllMax = 16;
 
 enum class Purpose : std::uint8_t { kData, kWatch };
 
@@ -80,14 +83,14 @@ class Mesh {
     sockets_.resize(args_.endpoints.size());
     for (int peer = 0; peer < args_.rank; ++peer) {
       for (const Purpose purpose : {Purpose::kData, Purpose::kWatch}) {
-        if (purpose == Purpose::kData && !args_.data) continue;
+        if (!is_wanted(peer, purpose)) continue;
         Outgoing& way = outgoing_.emplace_back();
         way.peer = peer;
         way.purpose = purpose;
         way.why.resize(args_.endpoints[peer].addresses.size());
       }
     }
-    missing_ = (args_.data ? 2 : 1) * (args_.endpoints.size() - 1);
+    for (const Ties& with : args_.ties) missing_ += std::size_t{with.data} + std::size_t{with.watch};
   }
 
   Result<std::vector<PeerSockets>> run(const Patience& patience, RootClient& root) {
@@ -253,7 +256,7 @@ class Mesh {
     const auto attach = decode_attach(body);
     const int ranks = static_cast<int>(args_.endpoints.size());
     if (!attach || attach->to != args_.rank || attach->from <= args_.rank || attach->from >= ranks ||
-        (attach->purpose == Purpose::kData && !args_.data)) {
+        !is_wanted(attach->from, attach->purpose)) {
       return refuse(guest, "it is not a rank that connects to this one");
     }
     guest.connection.queue(FrameType::kAttached, {});
@@ -270,6 +273,11 @@ class Mesh {
   }
 
   // Both.
+
+  bool is_wanted(int peer, Purpose purpose) const {
+    const Ties& with = args_.ties[static_cast<std::size_t>(peer)];
+    return purpose == Purpose::kData ? with.data : with.watch;
+  }
 
   void keep(int peer, Purpose purpose, Connection& connection) {
     PrivateDescriptor& place = purpose == Purpose::kData ? sockets_[peer].data : sockets_[peer].watch;
@@ -301,8 +309,9 @@ class Mesh {
     }
     std::string who;
     for (std::size_t peer = 0; peer < sockets_.size(); ++peer) {
-      const bool there = (sockets_[peer].data || !args_.data) && sockets_[peer].watch;
-      if (!there && static_cast<int>(peer) != args_.rank) who += fmt::format("{}{}", who.empty() ? "" : ", ", peer);
+      const Ties& with = args_.ties[peer];
+      const bool there = (sockets_[peer].data || !with.data) && (sockets_[peer].watch || !with.watch);
+      if (!there) who += fmt::format("{}{}", who.empty() ? "" : ", ", peer);
     }
     return error(Code::kRemote, fmt::format("rank {} was not reached by rank {}", args_.rank, who));
   }
@@ -316,7 +325,25 @@ class Mesh {
   bool refusal_told_ = false;
 };
 
+/// Those as many ranks ahead or behind, in a ring of all, as a power of two says. Who hears of a failure passes it on. Ranks that are cut
+/// off from each other by deaths have a dead one among those that they watch, whichever died: so all hear of one.
+bool watch_each_other(std::size_t a, std::size_t b, std::size_t ranks) {
+  const std::size_t apart = a > b ? a - b : b - a;
+  return ranks <= kWatchAllMax || std::has_single_bit(apart) || std::has_single_bit(ranks - apart);
+}
+
 }  // namespace
+
+std::vector<Ties> ties_of(int rank, const std::vector<Peer>& peers, bool over_mpi) {
+  const auto me = static_cast<std::size_t>(rank);
+  std::vector<Ties> ties(peers.size());
+  for (std::size_t peer = 0; peer < peers.size(); ++peer) {
+    if (peer == me) continue;
+    ties[peer].data = !over_mpi && peers[peer].host != peers[me].host;
+    ties[peer].watch = over_mpi || watch_each_other(me, peer, peers.size());
+  }
+  return ties;
+}
 
 Bytes encode(const RankEndpoint& endpoint) {
   WireWriter writer;
@@ -344,15 +371,14 @@ std::optional<RankEndpoint> decode_endpoint(std::span<const std::uint8_t> bytes)
 }
 
 std::optional<std::vector<RankEndpoint>> decode_endpoints(const Bytes& bytes, int ranks) {
-  WireReader reader(bytes);
+  const auto list = decode_list(bytes, ranks);
+  if (!list) return std::nullopt;
   std::vector<RankEndpoint> all;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto size = reader.number<std::uint32_t>();
-    auto endpoint = decode_endpoint(reader.raw(size));
+  for (const Bytes& one : *list) {
+    auto endpoint = decode_endpoint(one);
     if (!endpoint) return std::nullopt;
     all.push_back(std::move(*endpoint));
   }
-  if (!reader.complete()) return std::nullopt;
   return all;
 }
 

@@ -1,4 +1,4 @@
-// The mesh: TCP connections between all ranks of a communicator over several hosts, each proved by the unique id's secret.
+// The mesh: TCP connections between the ranks of a communicator over several hosts, each proved by the unique id's secret.
 //
 //   higher rank                              lower rank
 //    | -- greeting (nonce) ------------------> |   the handshake of bootstrap_root.h, so that strangers cost a place for
@@ -6,7 +6,8 @@
 //    | -- attach (proof, ranks, purpose) ----> |
 //    | <-- attached ------------------------- |    the socket is now the two ranks' own
 //
-// Two connections per pair: one for data, which only calls use (none where MPI carries it), and one on which the ranks watch each other (peer_watch.h).
+// At most two connections per pair: one for data, which only calls use (none where MPI carries it, nor between ranks of one host), and one
+// on which the ranks watch each other (peer_watch.h). A rank watches O(log n) others.
 #pragma once
 
 #include "base/result.h"
@@ -39,14 +40,23 @@ struct MeshListener {
 };
 Result<MeshListener> open_mesh_listener();
 
+/// What two ranks have between them: both find the same.
+struct Ties {
+  bool data = false;
+  bool watch = false;
+};
+
+/// Of each rank with this one. By MPI all watch each other: whoever hears of a death must stop MPI, and no stream shows it.
+std::vector<Ties> ties_of(int rank, const std::vector<Peer>& peers, bool over_mpi);
+
 struct MeshArgs {
   int rank = 0;
   Secret secret = {};
   std::vector<RankEndpoint> endpoints;  ///< [ranks]
-  bool data = true;                     ///< false: only connections for watching, as data goes by MPI
+  std::vector<Ties> ties;               ///< [ranks]
 };
 
-/// Connects this rank with all others; [ranks], own entry empty. Ends early when the root tells of a failure. kRemote: a rank was not
+/// Connects this rank with the others; [ranks], own entry empty. Ends early when the root tells of a failure. kRemote: a rank was not
 /// reached; the message has each of its addresses with what went wrong there.
 Result<std::vector<PeerSockets>> connect_mesh(const MeshArgs& args, const TcpListener& listener,
                                               const Patience& patience, RootClient& root);

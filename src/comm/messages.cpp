@@ -1,6 +1,8 @@
 #include "comm/messages.h"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 
 namespace tutti::comm {
 namespace {
@@ -27,9 +29,10 @@ Bytes handshake_so_far(std::string_view direction, const Greeting& greeting, con
   return writer.take();
 }
 
+/// All but the host.
 void write(WireWriter& writer, const Peer& peer) {
   writer.number(peer.rank).number(peer.pid).number(peer.process_token).number(peer.probe_address);
-  writer.number(peer.probe_value).text(cut(peer.host, kHostBytesMax));
+  writer.number(peer.probe_value);
 }
 
 Peer read_peer(WireReader& reader) {
@@ -39,7 +42,6 @@ Peer read_peer(WireReader& reader) {
   peer.process_token = reader.number<std::uint64_t>();
   peer.probe_address = reader.number<std::uint64_t>();
   peer.probe_value = reader.number<std::uint64_t>();
-  peer.host = reader.text(kHostBytesMax);
   return peer;
 }
 
@@ -73,13 +75,35 @@ Bytes encode(const Hello& hello) {
   WireWriter writer;
   writer.number(hello.ranks);
   write(writer, hello.peer);
-  return writer.take();
+  return writer.text(cut(hello.peer.host, kHostBytesMax)).take();
 }
 
 Bytes encode(const std::vector<Peer>& peers) {
+  std::map<std::string_view, std::uint32_t> numbers;
+  WireWriter hosts;
+  WireWriter entries;
+  for (const Peer& peer : peers) {
+    const std::string_view host = cut(peer.host, kHostBytesMax);
+    const auto [known, fresh] = numbers.try_emplace(host, static_cast<std::uint32_t>(numbers.size()));
+    if (fresh) hosts.text(host);
+    write(entries, peer);
+    entries.number(known->second);
+  }
   WireWriter writer;
-  writer.number(static_cast<std::uint32_t>(peers.size()));
-  for (const Peer& peer : peers) write(writer, peer);
+  writer.number(static_cast<std::uint32_t>(numbers.size())).number(static_cast<std::uint32_t>(peers.size()));
+  return writer.raw(hosts.take()).raw(entries.take()).take();
+}
+
+Bytes encode(const std::vector<Bytes>& endpoints) {
+  WireWriter writer;
+  std::span<const std::uint8_t> before;
+  for (const Bytes& endpoint : endpoints) {
+    const auto end = std::ranges::mismatch(endpoint.rbegin(), endpoint.rend(), before.rbegin(), before.rend()).in1;
+    const auto alike = static_cast<std::size_t>(end - endpoint.rbegin());
+    const auto own = std::span(endpoint).first(endpoint.size() - alike);
+    writer.number(static_cast<std::uint16_t>(own.size())).number(static_cast<std::uint16_t>(alike)).raw(own);
+    before = endpoint;
+  }
   return writer.take();
 }
 
@@ -119,15 +143,42 @@ std::optional<Hello> decode_hello(std::span<const std::uint8_t> bytes) {
   Hello hello;
   hello.ranks = reader.number<std::int32_t>();
   hello.peer = read_peer(reader);
+  hello.peer.host = reader.text(kHostBytesMax);
   return if_complete(reader, std::move(hello));
 }
 
 std::optional<std::vector<Peer>> decode_table(const Bytes& bytes) {
   WireReader reader(bytes);
+  const auto host_count = reader.number<std::uint32_t>();
   const auto count = reader.number<std::uint32_t>();
+  std::vector<std::string> hosts;
+  while (reader.ok() && hosts.size() < host_count) hosts.push_back(reader.text(kHostBytesMax));
   std::vector<Peer> peers;
-  while (reader.ok() && peers.size() < count) peers.push_back(read_peer(reader));
+  while (reader.ok() && peers.size() < count) {
+    peers.push_back(read_peer(reader));
+    const auto host = reader.number<std::uint32_t>();
+    if (host >= hosts.size()) return std::nullopt;
+    peers.back().host = hosts[host];
+  }
   return if_complete(reader, std::move(peers));
+}
+
+std::optional<std::vector<Bytes>> decode_list(const Bytes& bytes, int count) {
+  WireReader reader(bytes);
+  std::vector<Bytes> all;
+  for (int i = 0; i < count && reader.ok(); ++i) {
+    const auto own_bytes = reader.number<std::uint16_t>();
+    const auto alike = reader.number<std::uint16_t>();
+    if (std::size_t{own_bytes} + alike > Connection::kStrangerPayloadMax) return std::nullopt;
+    const auto own = reader.raw(own_bytes);
+    Bytes one(own.begin(), own.end());
+    if (alike != 0) {
+      if (all.empty() || alike > all.back().size()) return std::nullopt;
+      one.insert(one.end(), all.back().end() - alike, all.back().end());
+    }
+    all.push_back(std::move(one));
+  }
+  return if_complete(reader, std::move(all));
 }
 
 std::optional<ControlSize> decode_control(const Bytes& bytes) {

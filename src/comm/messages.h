@@ -54,7 +54,8 @@ struct Leave {
 Bytes encode(const Greeting& greeting);
 Bytes encode(const Challenge& challenge);
 Bytes encode(const Hello& hello);
-Bytes encode(const std::vector<Peer>& peers);
+Bytes encode(const std::vector<Peer>& peers);       ///< each host's name once
+Bytes encode(const std::vector<Bytes>& endpoints);  ///< of each only how it differs from the one before
 Bytes encode(const ControlSize& control);
 Bytes encode(const Leave& leave);
 Bytes encode(const Error& failure);
@@ -64,6 +65,7 @@ std::optional<Greeting> decode_greeting(const Bytes& bytes);
 std::optional<Challenge> decode_challenge(const Bytes& bytes);
 std::optional<Hello> decode_hello(std::span<const std::uint8_t> bytes);
 std::optional<std::vector<Peer>> decode_table(const Bytes& bytes);
+std::optional<std::vector<Bytes>> decode_list(const Bytes& bytes, int count);
 std::optional<ControlSize> decode_control(const Bytes& bytes);
 std::optional<Leave> decode_leave(const Bytes& bytes);
 std::optional<Error> decode_failure(const Bytes& bytes);

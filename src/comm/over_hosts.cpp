@@ -49,7 +49,7 @@ Status Communicator::join_over_hosts(BootstrapResult found, ControlSegment segme
   const bool over_mpi = !found.mpi.world_ranks.empty();
   TUTTI_TRY(watch_hosts(found.sockets, over_mpi));
   if (over_mpi) TUTTI_TRY(open_streams(found.sockets, found.mpi));
-  members_->bridge = std::make_unique<Bridge>(members_->control, rank_, found.sockets, copies);
+  members_->bridge = std::make_unique<Bridge>(members_->control, rank_, found.sockets, copies, hosts_of_ranks());
   return {};
 }
 
@@ -175,6 +175,7 @@ void Communicator::leave_over_hosts() {
       bridge.progress();
     }
   };
+  *members_->control.last_call(rank_) = bridge.announced();
   bridge.share_phase();
   bridge.progress();
   go_on_until([&] { return bridge.is_sent(); });

@@ -91,7 +91,9 @@ void PointToPointCall::announce() {
   const std::uint32_t sequence = sequence_;
   const std::uint64_t word = protocol::announce_word(sequence, fingerprint_);
   const bool sends = direction_ == Direction::kSend;
-  write_signature(signatures_.of(direction_, sequence));
+  Signature& place = signatures_.of(direction_, sequence);
+  place = signature_;
+  place.sequence = sequence;
   const Membership& members = comm_.members();
   protocol::BufferReferences buffers{};
   if (!eager_) {
@@ -179,6 +181,14 @@ Status PointToPointCall::run() {
   lanes_.start(args_, std::move(plan), peers_.data(),
                {kPointToPointLane, writes_past_caches(args_, comm_.ranks(), false)});
   return {};
+}
+
+void PointToPointCall::run(const CallArgs& args) {
+  start(args);
+  const Progress progress = advance();
+  if (progress == Progress::kDone || progress == Progress::kFailed) return;
+  executor::Task* task = this;
+  executor::run_tasks({&task, 1}, comm_.yields());
 }
 
 executor::Progress PointToPointCall::advance() {

@@ -39,7 +39,10 @@ class Reach : public executor::RemoteMemory {
   std::uint64_t drops() const { return drops_; }
 
   /// To be called while no transfer is under way: lets go of memory that peers have freed.
-  void settle() { retired_.clear(); }
+  void settle() {
+    if (!retired_.empty()) [[unlikely]]
+      retired_.clear();
+  }
 
   /// Tries a single copy from every other process; false: not everywhere.
   bool probe_single_copy() const;

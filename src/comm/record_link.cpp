@@ -154,8 +154,18 @@ bool RecordLink::begin_record() {
                           current_.offset));
     return false;
   }
+  if (stale_ && stale_(current_)) return drop_record();
   std::byte* const place = place_ && current_.bytes >= kInPlaceBytes ? place_(current_) : nullptr;
   payload_ = place != nullptr ? place : memory_.data() + current_.offset;
+  in_payload_ = true;
+  done_ = 0;
+  return true;
+}
+
+bool RecordLink::drop_record() {
+  dropped_.resize(current_.bytes);
+  payload_ = dropped_.data();
+  current_.word = Record::kNoWord;
   in_payload_ = true;
   done_ = 0;
   return true;

@@ -1,5 +1,6 @@
 // RecordLink: one rank's records to another, which has a copy of the same memory. A record is some bytes for a place in the copy and
-// then, if there is one, a word, which is stored last (release): whoever finds the word finds the bytes, as in shared memory.
+// then, if there is one, a word, which is stored last (release): whoever finds the word finds the bytes, as in shared memory. Without a
+// word the value is a mark for who receives it.
 //
 //   record := magic u32 | bytes u32 | offset u64 | word's offset u64 | word's value u64 | `bytes` bytes     all little-endian
 #pragma once
@@ -17,14 +18,14 @@
 namespace tutti::comm {
 
 struct Record {
-  static constexpr std::uint32_t kMagic = 0x32525454;  // "TTR2"
+  static constexpr std::uint32_t kMagic = 0x33525454;  // "TTR3"
   static constexpr std::uint64_t kNoWord = ~std::uint64_t{0};
 
   std::uint32_t magic = kMagic;
   std::uint32_t bytes = 0;
   std::uint64_t offset = 0;
   std::uint64_t word = kNoWord;
-  std::uint64_t value = 0;
+  std::uint64_t value = 0;  ///< of the word
 };
 static_assert(sizeof(Record) == 32);
 
@@ -39,6 +40,9 @@ class RecordLink {
 
   /// Asked once for each record of kInPlaceBytes or more that comes: where its payload goes; nullptr: where the record says.
   void set_place(std::function<std::byte*(const Record&)> place) { place_ = std::move(place); }
+
+  /// Asked for each record that comes: true if it is to be dropped.
+  void set_stale(std::function<bool(const Record&)> stale) { stale_ = std::move(stale); }
 
   /// `payload` stays as it is until it is sent; up to kCopiedBytes are copied.
   void queue(Record record, const std::byte* payload);
@@ -81,6 +85,7 @@ class RecordLink {
   void advance_queue(std::size_t sent);
   void take(std::size_t got);
   bool begin_record();
+  bool drop_record();
   void finish_record();
   void break_off(std::string why);
 
@@ -100,7 +105,9 @@ class RecordLink {
   std::size_t end_ = 0;
   Record current_;
   std::function<std::byte*(const Record&)> place_;
-  std::byte* payload_ = nullptr;  ///< of the current record
+  std::function<bool(const Record&)> stale_;
+  std::vector<std::byte> dropped_;  ///< where the payload of such a record goes
+  std::byte* payload_ = nullptr;    ///< of the current record
   bool in_payload_ = false;
   std::size_t done_ = 0;  ///< of the payload
 };

@@ -61,7 +61,8 @@ struct Plan {
 struct Candidate {
   const algorithm::Algorithm* algorithm = nullptr;
   bool direct = false;
-  std::uint32_t widest = 0;  ///< units of its widest message through slots; 0: none
+  /// Units of its widest message through slots; 0: none, or among more than kWholeRanksMax ranks, where make_plan() finds out.
+  std::uint32_t widest = 0;
   double predicted_us = 0;
   std::uint32_t widest_wide = 0;  ///< the same of those that are float32, which do not count above
   Reason reason = Reason::kPrice;

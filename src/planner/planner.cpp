@@ -2,11 +2,14 @@
 #include "planner/tuning.h"
 
 #include "base/assert.h"
+#include "planner/miniature.h"
 #include "schedule/cost_model.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <utility>
 
 namespace tutti::planner {
@@ -18,14 +21,15 @@ using schedule::Place;
 using schedule::Schedule;
 using schedule::Tiling;
 
-/// Widest messages in units that any rank sends through slots, 0 if none does: equal on every rank, as it looks at all.
+/// Widest messages in units that any rank sends through slots, 0 if none does: equal on every rank, as it looks at all, or at the same
+/// ones.
 struct Widest {
   std::uint32_t narrow = 0;
   std::uint32_t wide = 0;  ///< those that are float32
 };
-Widest widest_messages(const Schedule& schedule, const Question& q, bool direct) {
+Widest widest_messages(std::span<const schedule::RankProgram> ranks, const Question& q, bool direct) {
   Widest widest;
-  for (const auto& rank : schedule.ranks) {
+  for (const auto& rank : ranks) {
     for (const auto& lane : rank.lanes) {
       for (const Endpoint& e : lane.endpoints) {
         const bool through_slots = e.place == Place::kPeer && !(direct && e.direct != schedule::Direct::kNone);
@@ -122,6 +126,7 @@ void price_groups(schedule::CostInputs& inputs, const Rules& rules) {
   if (rules.groups.empty()) return;
   inputs.groups = &rules.groups;
   inputs.far_message_us = rules.network_us > 0 ? rules.network_us : kFarMessages * inputs.message_us;
+  inputs.far_work_us = rules.network_work_us;
   inputs.far_gbps = inputs.copy_gbps;
   if (rules.between_groups_gbps == 0) return;
   // All ranks of a group may cross at once.
@@ -206,6 +211,81 @@ void put_tuned_first(std::vector<Candidate>& found, const Question& q, const Tun
   std::rotate(found.begin(), tuned, tuned + 1);
 }
 
+bool is_priced_small(const Algorithm& a, const Question& q) { return !a.planned && q.request.ranks > kWholeRanksMax; }
+
+/// Of a row among many ranks.
+Widest widest_of_some(const Algorithm& a, const schedule::Request& request, const Question& q, bool direct) {
+  std::vector<schedule::RankProgram> programs;
+  for (const int rank : ranks_with_widest(request)) programs.push_back(a.build(request, rank));
+  return widest_messages(programs, q, direct);
+}
+
+Candidate candidate_of(const Algorithm& a, bool direct, const Widest& widest, double us) {
+  return {&a, direct, widest.narrow, us, widest.wide, Reason::kPrice};
+}
+
+/// A row's candidates, one for each way that its data may go.
+class RowOfAll {
+ public:
+  RowOfAll(const Algorithm& a, const Question& q, const Rules& rules)
+      : a_(a), q_(q), rules_(rules), schedule_(algorithm::make_schedule(a, in_groups(q.request, rules))) {
+    TUTTI_ASSERT(lengths_are_known(schedule_));
+  }
+  Candidate candidate(bool direct) const { return make_candidate(a_, schedule_, q_, rules_, direct); }
+
+ private:
+  const Algorithm& a_;
+  const Question& q_;
+  const Rules& rules_;
+  const Schedule schedule_;
+};
+
+/// The same among many ranks. The widest messages are left to the one that is planned.
+class RowOfSome {
+ public:
+  RowOfSome(const Algorithm& a, const Question& q, const Rules& rules)
+      : a_(a), q_(q), rules_(rules), miniatures_(miniatures_of(in_groups(q.request, rules))) {
+    for (const Miniature& miniature : miniatures_.each) {
+      schedule::Request fewer = miniature.request;
+      if (!miniature.groups.empty()) fewer.groups = &miniature.groups;
+      schedules_.push_back(algorithm::make_schedule(a, fewer));
+      TUTTI_ASSERT(lengths_are_known(schedules_.back()));
+    }
+  }
+
+  /// Messages' delays and bytes' times grow in different ways: what a call of one element takes, and what a longer one takes beyond that.
+  Candidate candidate(bool direct) const {
+    std::array<double, 3> shortest{};
+    std::array<double, 3> beyond{};
+    Question one = q_;
+    one.count = 1;
+    Rules rules = rules_;
+    for (std::size_t i = 0; i < schedules_.size(); ++i) {
+      rules.groups = miniatures_.each[i].groups;
+      shortest[i] = price(a_, schedules_[i], one, rules, direct);
+      beyond[i] = price(a_, schedules_[i], q_, rules, direct) - shortest[i];
+    }
+    const double us = continued(miniatures_, shortest) + continued(miniatures_, beyond);
+    return candidate_of(a_, direct, {}, us);
+  }
+
+ private:
+  const Algorithm& a_;
+  const Question& q_;
+  const Rules& rules_;
+  const Miniatures miniatures_;
+  std::vector<Schedule> schedules_;
+};
+
+template <class Row>
+void add_candidates(std::vector<Candidate>& found, const Algorithm& a, const Question& q, const Rules& rules) {
+  const Row row(a, q, rules);
+  found.push_back(row.candidate(false));
+  const bool may_direct = q.in_place ? a.direct_in_place : a.direct;
+  const bool worth_copying = q.access == Access::kMapped || q.count * q.element_bytes >= rules.single_copy_min_bytes;
+  if (may_direct && q.access != Access::kSlots && worth_copying) found.push_back(row.candidate(true));
+}
+
 std::vector<Candidate> admitted_candidates(const Question& q, const Rules& rules, const AlgorithmFilter& filter) {
   std::vector<Candidate> found;
   bool all = true;
@@ -214,14 +294,10 @@ std::vector<Candidate> admitted_candidates(const Question& q, const Rules& rules
       all = all && !admitted(a, q, rules, {});
       continue;
     }
-    const bool may_direct = q.in_place ? a.direct_in_place : a.direct;
-    const Schedule schedule = algorithm::make_schedule(a, in_groups(q.request, rules));
-    TUTTI_ASSERT(lengths_are_known(schedule));
-    const std::uint64_t bytes = q.count * q.element_bytes;
-    const bool worth_copying = q.access == Access::kMapped || bytes >= rules.single_copy_min_bytes;
-    found.push_back(make_candidate(a, schedule, q, rules, false));
-    if (may_direct && q.access != Access::kSlots && worth_copying) {
-      found.push_back(make_candidate(a, schedule, q, rules, true));
+    if (!is_priced_small(a, q)) {
+      add_candidates<RowOfAll>(found, a, q, rules);
+    } else {
+      add_candidates<RowOfSome>(found, a, q, rules);
     }
   }
   std::ranges::stable_sort(found, {}, &Candidate::predicted_us);
@@ -264,8 +340,7 @@ void put_ordered_first(std::vector<Candidate>& found, const Question& q, const R
 
 Candidate make_candidate(const Algorithm& a, const Schedule& schedule, const Question& q, const Rules& rules,
                          bool direct) {
-  const Widest widest = widest_messages(schedule, q, direct);
-  return {&a, direct, widest.narrow, price(a, schedule, q, rules, direct), widest.wide, Reason::kPrice};
+  return candidate_of(a, direct, widest_messages(schedule.ranks, q, direct), price(a, schedule, q, rules, direct));
 }
 
 Result<std::vector<Candidate>> candidates(const Question& q, const Rules& rules) {
@@ -288,7 +363,13 @@ Result<std::vector<Candidate>> candidates(const Question& q, const Rules& rules)
 Plan make_plan(const Question& q, const Rules& rules, const Candidate& candidate, int rank) {
   const Algorithm& a = *candidate.algorithm;
   const schedule::Request request = in_groups(q.request, rules);
-  return make_plan(q, rules, candidate, std::make_shared<const schedule::RankProgram>(a.build(request, rank)),
+  Candidate whole = candidate;
+  if (is_priced_small(a, q)) {
+    const Widest widest = widest_of_some(a, request, q, candidate.direct);
+    whole.widest = widest.narrow;
+    whole.widest_wide = widest.wide;
+  }
+  return make_plan(q, rules, whole, std::make_shared<const schedule::RankProgram>(a.build(request, rank)),
                    a.shape(request));
 }
 

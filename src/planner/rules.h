@@ -58,6 +58,7 @@ struct Rules {
   schedule::Groups groups;                  ///< ranks that sit near each other, or share a host; empty: all do
   double between_groups_gbps = 0;  ///< what the machine, or the network, has from one group to another; 0: not known
   double network_us = 0;           ///< of a message from host to host: groups are hosts; 0: they are not
+  double network_work_us = 0;      ///< of the ranks' threads, to send such a message, and to receive it
   /// By trees that the machine's links allow (planned_schedules.h); nullptr: none.
   std::shared_ptr<const PlannedSchedules> planned;
   std::shared_ptr<const Tuning> tuning;  ///< measured crossovers; nullptr: none

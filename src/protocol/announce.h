@@ -176,10 +176,13 @@ class Announcer {
   /// True when those whose lines are read have announced this call, or a different one of the same number.
   template <class Machine>
   TUTTI_DEVICE_CALL bool advance(Machine& m) {
+    const AnnounceLine* const lines = &board_.line(0, sequence_);
     for (; unseen_ < reads_.end; ++unseen_) {
-      const std::uint64_t found = announced_word(m, board_.line(unseen_, sequence_), sequence_);
-      if (found == 0) return false;
-      all_equal_ = all_equal_ && found == word();
+      if (unseen_ == rank_) continue;
+      const std::uint64_t found = m.load_acquire(&lines[unseen_].word);
+      if (found == word()) continue;
+      if (sequence_of(found) != sequence_) return false;
+      all_equal_ = false;
     }
     // One other rank is everybody where there are two.
     if (all_equal_ && reads_.end - reads_.first + 1 >= board_.ranks) met_ = sequence_;
@@ -239,13 +242,23 @@ struct AnnouncedCall {
   std::uint32_t rank = 0;
   std::uint32_t root = 0;
   std::uint32_t sequence = 0;
-  std::uint32_t element_bytes = 1;
   bool carried = false;
-  std::size_t count = 0;  ///< elements of a block
-  int divisor = 0;        ///< average
+  std::size_t block_bytes = 0;
+  std::size_t summed =
+      0;  ///< elements of a block, or more: in lines whole vectors are summed, behind the block too, and left there
+  std::size_t summed_bytes = 0;
+  int divisor = 0;  ///< average
   std::byte* output = nullptr;
   const std::byte* own_input = nullptr;  ///< this rank's own, if it need not be with its line; else nullptr
   const void** sources = nullptr;        ///< workspace, as many as there are ranks
+
+  /// `carried` is set.
+  TUTTI_DEVICE_CALL void set_block(std::size_t count, std::size_t element_bytes) {
+    block_bytes = count * element_bytes;
+    const std::size_t vectors = (block_bytes + kAnnounceVectorBytes - 1) / kAnnounceVectorBytes;
+    summed_bytes = carried ? block_bytes : vectors * kAnnounceVectorBytes;
+    summed = summed_bytes / element_bytes;
+  }
 };
 
 namespace detail {
@@ -267,22 +280,19 @@ TUTTI_DEVICE_CALL inline const std::byte* announced_input(const AnnounceBoard& b
   return inputs.first + rank * inputs.stride;
 }
 
-/// Sums the blocks at `offset` of all inputs in rank order. In lines whole vectors are summed, behind the block too, and left
-/// there.
+/// Sums the blocks at `offset` of all inputs in rank order.
 template <class Machine>
 TUTTI_DEVICE_CALL void fold_announced(Machine& m, const AnnounceBoard& board, const AnnouncedCall& call,
                                       std::size_t offset) {
   alignas(64) std::byte sum[kAnnouncePayloadBytes + kAnnounceVectorBytes];
   const AnnouncedInputs inputs = announced_inputs(board, call);
-  for (std::uint32_t r = 0; r < board.ranks; ++r) call.sources[r] = inputs.first + r * inputs.stride + offset;
+  const std::byte* source = inputs.first + offset;
+  for (std::uint32_t r = 0; r < board.ranks; ++r, source += inputs.stride) call.sources[r] = source;
   if (call.own_input != nullptr) call.sources[call.rank] = call.own_input + offset;
-  const std::size_t bytes = call.count * call.element_bytes;
-  const std::size_t whole =
-      call.carried ? bytes : (bytes + kAnnounceVectorBytes - 1) / kAnnounceVectorBytes * kAnnounceVectorBytes;
-  void* destination = whole == bytes ? call.output : sum;
-  m.reduce({call.sources, static_cast<int>(board.ranks), &destination, 1, whole / call.element_bytes, nullptr,
-            call.divisor});
-  if (whole != bytes) m.store_bytes(call.output, sum, bytes);
+  const bool exact = call.summed_bytes == call.block_bytes;
+  void* destination = exact ? call.output : sum;
+  m.reduce({call.sources, static_cast<int>(board.ranks), &destination, 1, call.summed, nullptr, call.divisor});
+  if (!exact) m.store_bytes(call.output, sum, call.block_bytes);
 }
 
 }  // namespace detail
@@ -290,7 +300,7 @@ TUTTI_DEVICE_CALL void fold_announced(Machine& m, const AnnounceBoard& board, co
 /// After Announcer::advance() has found all lines that it reads: writes this rank's output. One-shot's results, bit for bit.
 template <class Machine>
 TUTTI_DEVICE_CALL void finish_announced(Machine& m, const AnnounceBoard& board, const AnnouncedCall& call) {
-  const std::size_t bytes = call.count * call.element_bytes;
+  const std::size_t bytes = call.block_bytes;
   const bool at_root = call.rank == call.root;
   const auto copy_block = [&](std::uint32_t from, std::size_t block, std::size_t to) {
     const std::byte* const input = detail::announced_input(board, call, from) + block * bytes;

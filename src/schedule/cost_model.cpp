@@ -160,8 +160,8 @@ class TimedRun {
     Process& p = processes_[index];
     const Step& step = p.lane->steps[p.step];
     const Work work = work_of(*p.lane, step, in_);
-    const double end =
-        when + slowdown_ * (in_.step_us + work.reduced_units * reduce_us_ + work.copied_units * copy_us_);
+    const double end = when + slowdown_ * (in_.step_us + far_messages(p.rank, *p.lane, step) * in_.far_work_us +
+                                           work.reduced_units * reduce_us_ + work.copied_units * copy_us_);
     free_at_[p.rank] = end;
     for (const Endpoint& e : p.lane->sources(step)) {
       if (e.place != Place::kPeer) continue;
@@ -183,9 +183,20 @@ class TimedRun {
     wake_peers(p, step);
   }
 
+  bool is_far(std::size_t rank, const Endpoint& e) const {
+    return in_.groups != nullptr && e.place == Place::kPeer && (*in_.groups)[rank] != (*in_.groups)[e.peer];
+  }
+  /// That the step sends and receives.
+  double far_messages(std::size_t rank, const LaneProgram& lane, const Step& step) const {
+    double count = 0;
+    for (const auto& side : {lane.sources(step), lane.sinks(step)})
+      for (const Endpoint& e : side) count += is_far(rank, e) ? 1 : 0;
+    return count;
+  }
+
   /// When a message that is sent at `sent` is there.
   double arrival(std::size_t from, const Endpoint& e, double sent) {
-    if (in_.groups == nullptr || (*in_.groups)[from] == (*in_.groups)[e.peer]) return sent + in_.message_us;
+    if (!is_far(from, e)) return sent + in_.message_us;
     double& link_free = link_free_at_[from];
     link_free = std::max(link_free, sent) + e.width * weight_of(e, in_) * far_us_;
     return link_free + in_.far_message_us;

@@ -10,7 +10,7 @@
 // slots (4 at most): until the slots hold the sender up. Further rounds take as long as those after the first did:
 //
 // Where ranks are in groups, a message to another group first takes its bytes over far_gbps, one message of a rank after the other,
-// and then far_message_us.
+// and then far_message_us; it keeps the sender's thread and the receiver's for far_work_us each.
 //
 //   T(rounds) = T(1 + s) + (rounds - 1 - s) * (T(1 + s) - T(1)) / s
 #pragma once
@@ -37,6 +37,7 @@ struct CostInputs {
   double ranks_per_core = 1;  ///< below 1 counts as 1
   const Groups* groups = nullptr;  ///< by rank; nullptr: all are near each other
   double far_message_us = 0;       ///< as message_us, to another group
+  double far_work_us = 0;          ///< of the thread, to send or to receive such a message
   double far_gbps = 0;             ///< of one rank to other groups; 0: no limit
 };
 

@@ -275,9 +275,8 @@ void RankRun<Machine>::finish_by_lines() {
   announced.rank = static_cast<std::uint32_t>(s_.rank);
   announced.root = static_cast<std::uint32_t>(c.request.root);
   announced.sequence = sequence();
-  announced.element_bytes = sizeof(Value);
   announced.carried = is_carried(c);
-  announced.count = c.count;
+  announced.set_block(c.count, sizeof(Value));
   announced.output = reinterpret_cast<std::byte*>(call().output);
   announced.own_input = own_input();
   announced.sources = sources.data();

@@ -147,6 +147,8 @@ TEST_CASE("the table's rows over hosts are right, and there for hosts only", "[e
     ++rows;
     for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1},
                                           {0, 1, 1},
+                                          {0, 1},
+                                          {0, 1, 2, 3, 4},
                                           {0, 1, 0, 1, 2, 2, 2},
                                           {0, 1, 1, 1, 1, 2, 3, 3},
                                           {0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1},
@@ -169,11 +171,14 @@ TEST_CASE("the table's rows over hosts are right, and there for hosts only", "[e
     const std::vector<int> alone{0, 1, 2}, together{0, 0, 0};
     for (const Collective collective : kServed) {
       CHECK(!row.supports({collective, 3, 0, 0}));
-      CHECK(!row.supports({collective, 3, 0, 0, &alone}));
+      // Of hosts with one rank each there is a row for what waits for the network.
+      const bool is_ring = collective == Collective::kAllReduce || collective == Collective::kAllGather ||
+                           collective == Collective::kReduceScatter;
+      CHECK(row.supports({collective, 3, 0, 0, &alone}) == (row.name == "hosts_ring_deep" && is_ring));
       CHECK(!row.supports({collective, 3, 0, 0, &together}));
     }
   }
-  CHECK(rows == 7);
+  CHECK(rows == 8);
 }
 
 TEST_CASE("ranks in any order, some carriers, several chunks", "[exhaustive]") {
@@ -201,6 +206,23 @@ TEST_CASE("ranks in any order, some carriers, several chunks", "[exhaustive]") {
     hierarchy.chunks = 1 + static_cast<int>(below(5));
     prove_all(hierarchy);
   }
+}
+
+TEST_CASE("chunks abreast are right with a slot more than there are, and stuck with fewer", "[exhaustive]") {
+  for (const std::vector<int>& sizes : std::vector<std::vector<int>>{{2, 2}, {1, 1}, {1, 1, 1}, {3, 1, 2}, {2, 3}}) {
+    for (const int chunks : {1, 2, 3, 7}) {
+      Hierarchy hierarchy{.groups = groups_of(sizes)};
+      hierarchy.chunks = chunks;
+      hierarchy.abreast = true;
+      for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather})
+        prove({collective, ranks_of(hierarchy.groups), 0, 0}, hierarchy, {chunks + 1, chunks + 2});
+    }
+  }
+  Hierarchy hierarchy{.groups = groups_of({2, 2})};
+  hierarchy.chunks = 3;
+  hierarchy.abreast = true;
+  const schedule::Schedule made = algorithm::hierarchical({Collective::kAllReduce, 4, 0, 0}, hierarchy);
+  CHECK(!verify(made, {2, false, false, false, true}).ok());
 }
 
 TEST_CASE("hierarchical plans are right for larger hosts and more of them", "[samples]") {

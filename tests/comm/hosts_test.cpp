@@ -4,9 +4,13 @@
 #include <tutti/tutti.h>
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -105,5 +109,121 @@ TEST_CASE("between two hosts goes what the collective needs, and not a rank's pa
       return fine(ncclCommDestroy(comm), "ncclCommDestroy");
     }));
   }
+  unsetenv("TEST_RANKS_PER_HOST");
+}
+
+namespace {
+
+/// Small enough to travel with the lines.
+std::string small_sum(const Member& m, ncclComm_t comm) {
+  float value = static_cast<float>(m.rank);
+  CREW_TRY(fine(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr), "ncclAllReduce"));
+  const int wanted = m.ranks * (m.ranks - 1) / 2;
+  return value == static_cast<float>(wanted) ? "" : "the sum is " + std::to_string(value);
+}
+
+/// What one small call sends from here. Some calls send more, when a rank is late: the least counts.
+std::string count_small(const Member& m, ncclComm_t comm, std::uint64_t* least) {
+  *least = ~std::uint64_t{0};
+  for (int round = 0; round < 40; ++round) {
+    std::uint64_t before = 0;
+    std::uint64_t after = 0;
+    CREW_TRY(fine(tuttiCommWireBytes(comm, &before), "tuttiCommWireBytes"));
+    CREW_TRY(small_sum(m, comm));
+    CREW_TRY(fine(tuttiCommWireBytes(comm, &after), "tuttiCommWireBytes"));
+    *least = std::min(*least, after - before);
+  }
+  return "";
+}
+
+/// One of a few hundred calls that all ranks make alike: of all ranks, to a root or from one, in lines or beside them.
+std::string mixed_call(const Member& m, std::mt19937& same, ncclComm_t comm) {
+  const std::size_t count = same() % 3 == 0 ? 300 : 1 + same() % 8;
+  const int kind = static_cast<int>(same() % 3);
+  const int root = static_cast<int>(same() % static_cast<unsigned>(m.ranks));
+  const auto base = static_cast<int>(same() % 1000);
+  std::vector<int> in(count, base + m.rank);
+  std::vector<int> out(count, -1);
+  int wanted = base * m.ranks + m.ranks * (m.ranks - 1) / 2;
+  if (kind == 0) {
+    CREW_TRY(fine(ncclAllReduce(in.data(), out.data(), count, ncclInt, ncclSum, comm, nullptr), "ncclAllReduce"));
+  } else if (kind == 1) {
+    CREW_TRY(fine(ncclReduce(in.data(), out.data(), count, ncclInt, ncclSum, root, comm, nullptr), "ncclReduce"));
+    if (m.rank != root) wanted = -1;
+  } else {
+    CREW_TRY(fine(ncclBroadcast(in.data(), out.data(), count, ncclInt, root, comm, nullptr), "ncclBroadcast"));
+    wanted = base + root;
+  }
+  for (const int found : out)
+    if (found != wanted)
+      return "kind " + std::to_string(kind) + ": " + std::to_string(found) + " for " + std::to_string(wanted);
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("the lines of a small call cross once from host to host", "[hosts]") {
+  setenv("TEST_RANKS_PER_HOST", "2", 1);
+  // Hosts of ranks 0 and 1, 2 and 3, and 4.
+  crew::check(crew::run(5, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    std::uint64_t least = 0;
+    CREW_TRY(count_small(m, comm, &least));
+    std::vector<std::uint64_t> all(5);
+    CREW_TRY(fine(ncclAllGather(&least, all.data(), 1, ncclUint64, comm, nullptr), "ncclAllGather"));
+    const std::uint64_t line = all[4] / 2;  // to either of the other hosts
+    const std::vector<std::uint64_t> wanted = {2 * line, 2 * line, 4 * line, 0, 2 * line};
+    if (line == 0 || all != wanted) {
+      std::string text = "ranks sent";
+      for (const std::uint64_t bytes : all) text += " " + std::to_string(bytes);
+      return text;
+    }
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+  unsetenv("TEST_RANKS_PER_HOST");
+}
+
+TEST_CASE("calls of all ranks and one-way calls mix over hosts, whoever is late", "[hosts]") {
+  setenv("TEST_RANKS_PER_HOST", "2", 1);
+  const unsigned seed = std::random_device()();
+  INFO("seed " << seed);
+  for (const int ranks : {4, 5}) {
+    crew::check(crew::run(ranks, [seed](const Member& m) -> std::string {
+      ncclComm_t comm = nullptr;
+      CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+      std::mt19937 same(seed);
+      std::mt19937 own(seed + 1 + static_cast<unsigned>(m.rank));
+      for (int call = 0; call < 400; ++call) {
+        if (own() % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 4000));
+        const std::string wrong = mixed_call(m, same, comm);
+        if (!wrong.empty()) return "call " + std::to_string(call) + ": " + wrong;
+      }
+      return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+    }));
+  }
+  unsetenv("TEST_RANKS_PER_HOST");
+}
+
+TEST_CASE("over hosts the rank that does not come is named, though its host's lines go through it", "[hosts]") {
+  setenv("TEST_RANKS_PER_HOST", "2", 1);
+  setenv("TUTTI_TIMEOUT_S", "1", 1);
+  for (const int missing : {0, 1, 2}) {
+    INFO("rank " << missing << " does not come");
+    crew::check(crew::run(4, [missing](const Member& m) -> std::string {
+      ncclComm_t comm = nullptr;
+      CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+      CREW_TRY(small_sum(m, comm));
+      if (m.rank == missing) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      } else {
+        float value = 0;
+        CREW_TRY(crew::refused(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr), ncclRemoteError,
+                               {"rank " + std::to_string(missing)}, comm));
+      }
+      return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+    }));
+  }
+  unsetenv("TUTTI_TIMEOUT_S");
   unsetenv("TEST_RANKS_PER_HOST");
 }

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-DOCUMENTS = ["docs/tour.md", "docs/schedule.md", "docs/testing.md", "docs/topology.md"]
+DOCUMENTS = ["docs/tour.md", "docs/schedule.md", "docs/testing.md", "docs/topology.md", "docs/scale.md"]
 FENCE = "```"
 MARKER = "```console checked"
 SECONDS_MAX = 60

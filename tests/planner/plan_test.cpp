@@ -249,10 +249,11 @@ TEST_CASE("the slower the links between groups, the more the grouped schedule ga
   CHECK(found.value().front().algorithm->in_groups);
 }
 
-TEST_CASE("over hosts large calls meet inside each host first, single ranks take flat schedules") {
+TEST_CASE("over hosts large calls meet inside each host first, and single ranks keep the network busy") {
   Rules rules = rules_for("");
   rules.between_groups_gbps = 1.5;
   rules.network_us = 15;
+  rules.network_work_us = 8;
   const auto first = [&](Collective collective, int ranks, std::uint64_t bytes) {
     const auto found = planner::candidates(question(collective, ranks, bytes), rules);
     REQUIRE(found.ok());
@@ -269,7 +270,22 @@ TEST_CASE("over hosts large calls meet inside each host first, single ranks take
     }
   }
   rules.groups = {0, 1};
-  CHECK(!first(Collective::kAllReduce, 2, 16 << 20)->over_hosts);
+  CHECK(!first(Collective::kAllReduce, 2, 1 << 10)->over_hosts);
+  CHECK(first(Collective::kAllReduce, 2, 16 << 20)->name == "hosts_ring_deep");
+  // The further the network, the more is under way at once.
+  rules.groups = {0, 0, 1, 1};
+  const auto gain = [&](double network_us) {
+    rules.network_us = network_us;
+    const auto found = planner::candidates(question(Collective::kAllReduce, 4, 16 << 20), rules);
+    REQUIRE(found.ok());
+    const auto us_of = [&](std::string_view name) {
+      return std::ranges::find(found.value(), name, [](const auto& c) { return c.algorithm->name; })->predicted_us;
+    };
+    return us_of("hosts_ring") / us_of("hosts_ring_deep");
+  };
+  CHECK(gain(15) < gain(60));
+  CHECK(gain(60) < gain(200));
+  CHECK(gain(200) > 2);
   // Groups of one host are no hosts.
   rules.groups = {0, 0, 1, 1};
   rules.network_us = 0;

@@ -1,0 +1,194 @@
+// How announce lines cross between hosts. Of two hosts one rank each carries for all: the lines of a call that all ranks wait for go as
+// one message once all of the host's are there, and the ranks of the other host take them from the copy of the one that gets them.
+// Lines of one-way calls, which a rank may be through with before others have come to it, go from rank to rank. So does the line of
+// a rank that has waited for long: whatever keeps the carriers away, others learn that this rank is there.
+#include "comm/bridge.h"
+#include "comm/call.h"
+#include "executor/host_machine.h"
+
+#include <cstring>
+
+namespace tutti::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Who has waited for so long sends its line by itself.
+constexpr auto kPatient = std::chrono::microseconds(1000);
+constexpr std::uint32_t kLooksPerClock = 64;
+
+/// What lies in and beside the announce line of a call.
+struct Extent {
+  std::size_t in_line = 0;
+  std::size_t beside = 0;
+};
+
+Extent extent_of(const Membership& members, const Signature& signature, const protocol::AnnounceLine& line, int rank) {
+  CallArgs args;
+  args.collective = signature.collective;
+  args.count = signature.count;
+  args.type = signature.type;
+  args.root = signature.root;
+  const std::size_t input_bytes = shape_of(args, members.control.ranks(), rank).input_bytes;
+  const Carriage carriage = signature.schedule == 0 ? carriage_of(members, args) : Carriage::kNone;
+  if (carriage == Carriage::kInLines) return {input_bytes, 0};
+  if (signature.one_way != 0) return {0, input_bytes};
+  const bool carried = carriage == Carriage::kBesideLines && (line.buffers.flags & protocol::kCarried) != 0;
+  return {sizeof(protocol::BufferReferences), carried ? input_bytes : 0};
+}
+
+std::uint32_t number_of(const protocol::AnnounceLine& line) {
+  return protocol::sequence_of(executor::load_acquire(&line.word));
+}
+
+/// The rank that carries between its own host and another.
+int carrier(const std::vector<int>& host, int other_host) {
+  return host[static_cast<std::size_t>(other_host) % host.size()];
+}
+
+}  // namespace
+
+void Bridge::find_carriers(const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts) {
+  std::vector<std::vector<int>> ranks_of;
+  for (int rank = 0; rank < control_.ranks(); ++rank) {
+    const auto host = static_cast<std::size_t>(hosts[rank]);
+    if (host >= ranks_of.size()) ranks_of.resize(host + 1);
+    ranks_of[host].push_back(rank);
+  }
+  const int host = hosts[rank_];
+  here_ = ranks_of[static_cast<std::size_t>(host)];
+  for (Remote& remote : remotes_) {
+    const int other = hosts[remote.peer];
+    if (other == host) continue;
+    const int mine = carrier(here_, other);
+    const int theirs = carrier(ranks_of[static_cast<std::size_t>(other)], host);
+    remote.carries_lines = mine == rank_ && theirs == remote.peer;
+    if (mine != rank_) elsewhere_.push_back({remote.peer, *copies[mine]});
+  }
+  taken_ = elsewhere_.size();
+}
+
+bool Bridge::has_line(int rank, std::uint32_t number) const {
+  return number_of(members_->announcer.board().line(static_cast<std::uint32_t>(rank), number)) == number;
+}
+
+bool Bridge::crosses_once(int rank, std::uint32_t number) const {
+  return control_.signatures().of(rank, number).one_way == 0;
+}
+
+/// What belongs to a line, before it.
+void Bridge::queue_part(Remote& remote, const void* payload, std::size_t bytes, std::uint64_t mark) {
+  Record record;
+  record.bytes = static_cast<std::uint32_t>(bytes);
+  record.offset = offset_of(payload);
+  record.value = mark;
+  remote.link->queue(record, static_cast<const std::byte*>(payload));
+}
+
+void Bridge::queue_announcement(Remote& remote, int rank, std::uint32_t number) {
+  const protocol::AnnounceBoard& board = members_->announcer.board();
+  const auto writer = static_cast<std::uint32_t>(rank);
+  const protocol::AnnounceLine& line = board.line(writer, number);
+  const Signature& signature = control_.signatures().of(rank, number);
+  const Extent extent = extent_of(*members_, signature, line, rank);
+  const std::uint64_t mark = protocol::announce_word(number, writer);
+  queue_part(remote, &signature, sizeof(signature), mark);
+  if (extent.beside != 0) queue_part(remote, board.carried(writer, number), extent.beside, mark);
+  queue_line(remote, line, extent.in_line);
+}
+
+void Bridge::collect_announcements() {
+  for (std::uint32_t next = announced_ + 1; has_line(rank_, next); ++next) {
+    announced_ = next;
+    looks_ = 0;
+    const bool once = crosses_once(rank_, next);
+    taken_ = once ? 0 : elsewhere_.size();
+    for (Remote& remote : remotes_) {
+      if (!once || !remote.link->is_stream()) queue_announcement(remote, rank_, next);
+    }
+  }
+  if (++looks_ % kLooksPerClock == 0) resend_line();
+}
+
+/// This host's lines, call by call, as soon as all are there.
+void Bridge::carry_lines() {
+  for (; carried_ != announced_; ++carried_) {
+    const std::uint32_t next = carried_ + 1;
+    if (!crosses_once(rank_, next)) continue;
+    for (const int rank : here_)
+      if (!has_line(rank, next)) return;
+    for (Remote& remote : remotes_) {
+      if (!remote.carries_lines) continue;
+      for (const int rank : here_) {
+        const bool has_it = (rank == rank_ && resent_ == next) || !crosses_once(rank, next);
+        if (!has_it) queue_announcement(remote, rank, next);
+      }
+    }
+  }
+}
+
+/// Others' lines of this rank's last call, from the copies of those who get them.
+void Bridge::take_lines() {
+  while (taken_ != elsewhere_.size() && take_line(elsewhere_[taken_])) ++taken_;
+}
+
+bool Bridge::take_line(const Elsewhere& from) {
+  if (has_line(from.rank, announced_)) return true;
+  const auto rank = static_cast<std::uint32_t>(from.rank);
+  const protocol::AnnounceBoard theirs = from.copy.board();
+  const protocol::AnnounceLine& line = theirs.line(rank, announced_);
+  const std::uint64_t word = executor::load_acquire(&line.word);
+  if (protocol::sequence_of(word) != announced_) return false;
+  const Signature& signature = from.copy.signatures().of(from.rank, announced_);
+  const Extent extent = extent_of(*members_, signature, line, from.rank);
+  const protocol::AnnounceBoard& mine = members_->announcer.board();
+  control_.signatures().of(from.rank, announced_) = signature;
+  if (extent.beside != 0) std::memcpy(mine.carried(rank, announced_), theirs.carried(rank, announced_), extent.beside);
+  protocol::AnnounceLine& to = mine.line(rank, announced_);
+  std::memcpy(to.payload, line.payload, extent.in_line);
+  executor::store_release(&to.word, word);
+  return true;
+}
+
+bool Bridge::waits_for_carried_lines() const {
+  if (members_ == nullptr || announced_ == 0) return false;
+  const protocol::Announcer& announcer = members_->announcer;
+  return announcer.sequence() == announced_ && announcer.unseen() < announcer.reads().end &&
+         crosses_once(rank_, announced_);
+}
+
+/// Where some rank has not come to the call for long. Where all have, the carriers are in it.
+void Bridge::resend_line() {
+  if (announced_ == 0 || resent_ == announced_) return;
+  if (looks_ == kLooksPerClock) announced_at_ = Clock::now();
+  if (Clock::now() - announced_at_ < kPatient) return;
+  if (taken_ == elsewhere_.size()) taken_ = 0;  // of a one-way call, where others' calls may be others
+  take_lines();
+  bool complete = true;
+  for (int rank = 0; rank < control_.ranks(); ++rank) complete = complete && has_line(rank, announced_);
+  if (complete || !crosses_once(rank_, announced_)) return;
+  resent_ = announced_;
+  for (Remote& remote : remotes_) {
+    const bool has_it = remote.carries_lines && carried_ == announced_;
+    if (remote.link->is_stream() && !has_it) queue_announcement(remote, rank_, announced_);
+  }
+}
+
+/// Of a line that has come by another way, or whose place has a later one.
+bool Bridge::is_stale(const Record& record) const {
+  const protocol::AnnounceBoard& board = members_->announcer.board();
+  const std::uint64_t lines = offset_of(board.lines);
+  std::uint64_t rank = record.value & 0xffffffff;
+  if (record.word != Record::kNoWord) {
+    if (record.word < lines) return false;
+    const std::uint64_t place = (record.word - lines) / sizeof(protocol::AnnounceLine);
+    if (place >= std::uint64_t{protocol::kAnnounceDepth} * board.ranks) return false;
+    rank = place % board.ranks;
+  }
+  const std::uint32_t number = protocol::sequence_of(record.value);
+  if (number == 0 || rank >= board.ranks) return false;
+  const std::uint32_t found = number_of(board.line(static_cast<std::uint32_t>(rank), number));
+  return static_cast<std::int32_t>(found - number) >= 0;
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,29 @@
+// What making a communicator takes: single steps of the bootstrap measured here, and what they come to with many ranks.
+#pragma once
+
+#include <cstddef>
+
+namespace tutti::scale {
+
+struct InitCosts {
+  double join_us = 0;        ///< the root's and a rank's work from the connection to the table, beside its entries
+  double connection_us = 0;  ///< between two ranks, proved: the work of both
+  double entry_us = 0;       ///< a rank's entry in a table: written, sent, read
+  std::size_t entry_bytes = 0;
+};
+
+/// Some seconds, by the bootstrap's own code over this machine's sockets.
+InitCosts measure_init_costs();
+
+struct InitModel {
+  int connections = 0;       ///< of a rank
+  double root_bytes = 0;     ///< that the root sends
+  double address_bytes = 0;  ///< of a rank's copy of the control segment
+  double seconds = 0;
+};
+
+/// Root and ranks have a processor each, and the root's network carries kRootGbps.
+inline constexpr double kRootGbps = 5;
+InitModel model_init(const InitCosts& costs, int hosts, int ranks_per_host);
+
+}  // namespace tutti::scale

@@ -104,26 +104,37 @@ def losses(log):
     return [{key: step[key] for key in ("step", "loss", "param_hash", "held_out_accuracy") if key in step} for step in steps]
 
 
-def case_train(hosts, _, train):
-    """Two hosts of two ranks learn what four ranks of one host do, bit by bit."""
+def train_command(train, folder):
     if train == "-":
         raise Skipped("this build has no tutti-train")
+    words = random.Random(5)
+    text = os.path.join(folder, "text")
+    with open(text, "w", encoding="ascii") as file:
+        file.write(" ".join(words.choice(["the", "sum", "of", "all", "ranks"]) for _ in range(6000)))
+    return [train, "--model", "lm", "--text", text, "--context", "6", "--embedding", "8", "--hidden", "32", "--steps", "40",
+            "--batch", "64", "--check-every", "10", "--bucket-mb", "0.01", "--log"]
+
+
+def alone(command, folder):
+    """The losses of as many ranks on one host."""
+    log = os.path.join(folder, "one")
+    subprocess.run([*command, log, "--ranks", str(RANKS)], env=without_launchers(), check=True, capture_output=True, timeout=LIMIT_S)
+    found = losses(log)
+    assert len(found) > 40 and all("loss" in step for step in found[:40]), found
+    return found
+
+
+def case_train(hosts, _, train):
+    """Two hosts of two ranks learn what four ranks of one host do, bit by bit."""
     with tempfile.TemporaryDirectory() as folder:
-        words = random.Random(5)
-        text = os.path.join(folder, "text")
-        with open(text, "w", encoding="ascii") as file:
-            file.write(" ".join(words.choice(["the", "sum", "of", "all", "ranks"]) for _ in range(6000)))
-        command = [train, "--model", "lm", "--text", text, "--context", "6", "--embedding", "8", "--hidden", "32", "--steps", "40",
-                   "--batch", "64", "--check-every", "10", "--bucket-mb", "0.01", "--log"]
-        logs = [os.path.join(folder, name) for name in ("one", "torchrun", "by-hand")]
-        subprocess.run([*command, logs[0], "--ranks", str(RANKS)], env=without_launchers(), check=True, capture_output=True,
-                       timeout=LIMIT_S)
-        run_ranks(hosts, [*command, logs[1]], torchrun(hosts))
-        run_ranks(hosts, [*command, logs[2]], by_hand(hosts))
-        wanted, *found = map(losses, logs)
-        assert len(wanted) > 40 and all("loss" in step for step in wanted[:40]), wanted
-        assert found[0] == wanted, f"{found[0][:3]} is not {wanted[:3]}"
-        assert found[1] == wanted, f"{found[1][:3]} is not {wanted[:3]}"
+        command = train_command(train, folder)
+        wanted = alone(command, folder)
+        for variables in (torchrun(hosts), by_hand(hosts)):
+            log = os.path.join(folder, "log")
+            run_ranks(hosts, [*command, log], variables)
+            found = losses(log)
+            assert found == wanted, f"{found[:3]} is not {wanted[:3]}"
+            os.unlink(log)
 
 
 def case_srun(hosts, perf, _):
@@ -135,32 +146,55 @@ def case_srun(hosts, perf, _):
         "SLURM_NNODES": str(HOSTS), "TUTTI_RENDEZVOUS": f"tcp:{hosts.address(0)}:{port}", "TUTTI_SECRET": "a word"})
 
 
-def case_mpirun(hosts, perf, _):
-    """Open MPI's own launcher, with 'ip netns exec' in ssh's place."""
-    mpirun = shutil.which("mpirun.openmpi") or shutil.which("orterun")
-    if not mpirun:
+def mpirun(hosts, folder, *options):
+    """Open MPI's own launcher, up to the program, with 'ip netns exec' in ssh's place. It runs outside of both hosts, on the bridge."""
+    program = shutil.which("mpirun.openmpi") or shutil.which("orterun")
+    if not program:
         raise Skipped("there is no mpirun of Open MPI")
+    # As ssh: HOST COMMAND...; the command is a line for a shell.
+    agent = os.path.join(folder, "agent")
+    with open(agent, "w", encoding="utf-8") as file:
+        file.write("#!/bin/sh\nhost=$1\nshift\ncase $host in\n")
+        for number, name in enumerate(hosts.names):
+            own = os.path.join(folder, name)
+            os.mkdir(own)
+            # A host name and session files of its own: Open MPI's memory is shared within a host.
+            file.write(f"  {hosts.address(number)}) exec ip netns exec {name} env NCCL_HOSTID=host-{number} TMPDIR={own} "
+                       f"unshare --uts /bin/sh -c \"hostname {name}; $*\" ;;\n")
+        file.write("esac\necho \"no such host: $host\" >&2\nexit 1\n")
+    os.chmod(agent, stat.S_IRWXU)
+    net = f"{hosts.net}.0/24"
+    list_of_hosts = ",".join(f"{hosts.address(host)}:{PER_HOST}" for host in range(HOSTS))
+    return [program, "--allow-run-as-root", "--oversubscribe", "-np", str(RANKS), "-H", list_of_hosts, "--mca", "plm_rsh_agent", agent,
+            "--mca", "plm", "rsh", "--mca", "oob_tcp_if_include", net, "--mca", "btl_tcp_if_include", net, "--mca", "routed", "direct",
+            *options]
+
+
+def launch(command):
+    done = subprocess.run(command, env=dict(without_launchers(), LC_ALL="C.UTF-8"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def case_mpirun(hosts, perf, _):
     with tempfile.TemporaryDirectory() as folder:
-        # As ssh: HOST COMMAND...; the command is a line for a shell.
-        agent = os.path.join(folder, "agent")
-        with open(agent, "w", encoding="utf-8") as file:
-            file.write("#!/bin/sh\nhost=$1\nshift\ncase $host in\n")
-            for number, name in enumerate(hosts.names):
-                file.write(f"  {hosts.address(number)}) exec ip netns exec {name} env NCCL_HOSTID=host-{number} /bin/sh -c \"$*\" ;;\n")
-            file.write("esac\necho \"no such host: $host\" >&2\nexit 1\n")
-        os.chmod(agent, stat.S_IRWXU)
         report = os.path.join(folder, "report.json")
-        port = random.randrange(20000, 30000)
-        list_of_hosts = ",".join(f"{hosts.address(host)}:{PER_HOST}" for host in range(HOSTS))
-        # mpirun itself runs outside of both, on the bridge.
-        command = [mpirun, "--allow-run-as-root", "--oversubscribe", "-np", str(RANKS), "-H", list_of_hosts,
-                   "--mca", "plm_rsh_agent", agent, "--mca", "plm", "rsh", "--mca", "oob_tcp_if_include", f"{hosts.net}.0/24",
-                   "--mca", "routed", "direct", "-x", f"TUTTI_RENDEZVOUS=tcp:{hosts.address(0)}:{port}",
-                   *perf_command(perf, report)]
-        done = subprocess.run(command, env=dict(without_launchers(), LC_ALL="C.UTF-8"), stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False)
-        assert done.returncode == 0, done.stdout
-        check_report(report, done.stdout)
+        place = f"TUTTI_RENDEZVOUS=tcp:{hosts.address(0)}:{random.randrange(20000, 30000)}"
+        check_report(report, launch([*mpirun(hosts, folder, "-x", place), *perf_command(perf, report)]))
+
+
+def case_train_by_mpi(hosts, _, train):
+    """The same with mpirun, and MPI for the data."""
+    if "openmpi" not in os.environ.get("TEST_MPI", "openmpi"):
+        raise Skipped("this build has no plug-in for Open MPI")
+    with tempfile.TemporaryDirectory() as folder:
+        command = train_command(train, folder)
+        wanted = alone(command, folder)
+        log = os.path.join(folder, "mpi")
+        launch([*mpirun(hosts, folder, "--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp"), *command, log, "--net", "mpi"])
+        found = losses(log)
+        assert found == wanted, f"{found[:3]} is not {wanted[:3]}"
 
 
 def main():

@@ -81,7 +81,7 @@ MUTANTS = [
      "return Progress::kAdvanced", "--protocol single-copy --die 1@30"),
     ("sums of announced inputs leave out the last", ANNOUNCE, "static_cast<int>(board.ranks), &destination",
      "static_cast<int>(board.ranks) - 1, &destination", "--protocol announce"),
-    ("whole vectors go to the output", ANNOUNCE, "void* destination = whole == bytes ? call.output : sum",
+    ("whole vectors go to the output", ANNOUNCE, "void* destination = exact ? call.output : sum",
      "void* destination = call.output", "--protocol announce"),
     ("announced blocks at the wrong place", ANNOUNCE, "call, from) + block * bytes", "call, from) + 0 * block", "--protocol announce"),
     ("a flag that is newer is as good", LINES, "if (word >> 32 != flag) return false", "if (word >> 32 < flag) return false",

@@ -79,6 +79,7 @@ void MpiProgress::run() {
     if (!added_.empty()) pause = kFirst;
     for (auto& link : added_) links.push_back(std::move(link));
     added_.clear();
+    busy_ = true;  // also where the links came while this thread was on its way here
     lock.unlock();
     bool moved = false;
     bool sending = false;

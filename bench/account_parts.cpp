@@ -7,7 +7,12 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <tutti/tutti.h>
 #include <unistd.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -17,11 +22,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <vector>
 
 namespace {
 
 constexpr int kRounds = 60;
+constexpr int kRepeats = 9;  ///< of a part in a round
 constexpr double kBatchNs = 1e6;
 constexpr std::uint64_t kLooks = 1 << 20;
 
@@ -32,6 +39,22 @@ double now_ns() {
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
+}
+
+void copy_ordinarily(std::byte* to, const std::byte* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+
+/// Past the caches where the processor has such stores; `to` begins at a cache line.
+void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
+#if defined(__x86_64__)
+  std::size_t at = 0;
+  for (; at + sizeof(__m128i) <= bytes; at += sizeof(__m128i)) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + at), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
+  }
+  std::memcpy(to + at, from + at, bytes - at);
+  _mm_sfence();
+#else
+  std::memcpy(to, from, bytes);
+#endif
 }
 
 [[noreturn]] void give_up(const char* what, const char* why) {
@@ -84,6 +107,20 @@ class Pair {
     if (ncclAllReduce(input_.data(), output_.data(), input_.size(), ncclFloat, ncclSum, comm_, nullptr) != ncclSuccess)
       give_up("ncclAllReduce", ncclGetLastError(comm_));
   }
+  /// How the call's data goes, as the library says.
+  const char* way() const {
+    char text[1 << 16];
+    if (tuttiExplain(comm_, tuttiAllReduce, input_.size(), ncclFloat, ncclSum, 0, text, sizeof text, nullptr) !=
+        ncclSuccess)
+      give_up("tuttiExplain", ncclGetLastError(comm_));
+    const char* const chosen = std::strstr(text, "\n* ");
+    if (chosen == nullptr) return "lines";
+    const char* const end = std::strchr(chosen + 1, '\n');
+    const std::string row(chosen, end ? end : chosen + std::strlen(chosen));
+    return row.find("slots") != std::string::npos   ? "slots"
+           : row.find("lines") != std::string::npos ? "lines"
+                                                    : "single copies";
+  }
   /// Each tells the other by one cache line.
   void exchange() {
     const std::uint64_t next = ++exchanges_;
@@ -113,10 +150,11 @@ class Pair {
     double read_ns;
   };
   /// Rank 1 writes so many bytes of its input into shared memory, and rank 0 reads them from there: each in its cache, as in a call.
-  HandOver hand_over(std::size_t bytes) {
+  HandOver hand_over(std::size_t bytes, void (*copy)(std::byte*, const std::byte*, std::size_t)) {
+    const auto* const from = reinterpret_cast<const std::byte*>(input_.data());
     std::vector<double> times;
-    for (int i = 0; i < 9; ++i) {
-      if (rank_ == 1) times.push_back(timed([&] { std::memcpy(between_, input_.data(), bytes); }));
+    for (int i = 0; i < kRepeats; ++i) {
+      if (rank_ == 1) times.push_back(timed([&] { copy(between_, from, bytes); }));
       exchange();
       if (rank_ == 0) times.push_back(timed([&] { std::memcpy(output_.data(), between_, bytes); }));
       exchange();
@@ -128,26 +166,30 @@ class Pair {
   }
   /// Rank 0 copies so many bytes of rank 1's input by a system call; 0: the kernel forbids it.
   double remote_copy(std::size_t bytes) {
-    double time = 0;
-    if (rank_ == 0) {
+    bool fine = true;
+    std::vector<double> times;
+    for (int i = 0; i < kRepeats && rank_ == 0; ++i) {
       const iovec local{output_.data(), bytes};
       const iovec remote{reinterpret_cast<void*>(shared_.address.load()), bytes};  // NOLINT(performance-no-int-to-ptr)
-      bool fine = true;
-      time =
-          timed([&] { fine = process_vm_readv(shared_.pid, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes); });
-      if (!fine) time = 0;
+      times.push_back(timed([&] {
+        fine = fine && process_vm_readv(shared_.pid, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
+      }));
     }
     exchange();
-    return time;
+    return rank_ == 0 && fine ? median(times) : 0;
   }
   /// Adds so many bytes of this process's own memory, while the other does the same.
   double sum(std::size_t bytes) {
+    std::vector<double> times;
     exchange();
-    return timed([&] {
-      float* const to = output_.data();
-      const float* const from = input_.data();
-      for (std::size_t i = 0; i < bytes / sizeof(float); ++i) to[i] = to[i] + from[i];
-    });
+    for (int i = 0; i < kRepeats; ++i) {
+      times.push_back(timed([&] {
+        float* const to = output_.data();
+        const float* const from = input_.data();
+        for (std::size_t k = 0; k < bytes / sizeof(float); ++k) to[k] = to[k] + from[k];
+      }));
+    }
+    return median(times);
   }
 
  private:
@@ -191,21 +233,26 @@ void pin(int rank) {
 
 void measure(Pair& pair, std::size_t bytes, bool prints) {
   const std::size_t half = std::max<std::size_t>(bytes / 2 / sizeof(float) * sizeof(float), sizeof(float));
-  std::vector<double> calls, exchanges, writes, reads, remotes, sums;
+  std::vector<double> calls, exchanges, writes, reads, past_writes, past_reads, remotes, sums;
   for (int round = 0; round < kRounds; ++round) {
     calls.push_back(pair.both([&] { pair.call(); }));
     exchanges.push_back(pair.both([&] { pair.exchange(); }));
-    const Pair::HandOver handed = pair.hand_over(half);
+    const Pair::HandOver handed = pair.hand_over(half, copy_ordinarily);
+    const Pair::HandOver past = pair.hand_over(half, copy_past_caches);
     writes.push_back(handed.write_ns);
     reads.push_back(handed.read_ns);
+    past_writes.push_back(past.write_ns);
+    past_reads.push_back(past.read_ns);
     remotes.push_back(pair.remote_copy(half));
     sums.push_back(pair.sum(half));
   }
   if (!prints) return;
   std::printf(
-      "{\"bytes\": %zu, \"half\": %zu, \"call\": %.1f, \"exchange\": %.1f, \"write\": %.1f, \"read\": %.1f, "
-      "\"remote\": %.1f, \"sum\": %.1f}\n",
-      bytes, half, median(calls), median(exchanges), median(writes), median(reads), median(remotes), median(sums));
+      "{\"bytes\": %zu, \"half\": %zu, \"way\": \"%s\", \"call\": %.1f, \"exchange\": %.1f, \"write\": %.1f, \"read\": "
+      "%.1f, "
+      "\"past_write\": %.1f, \"past_read\": %.1f, \"remote\": %.1f, \"sum\": %.1f}\n",
+      bytes, half, pair.way(), median(calls), median(exchanges), median(writes), median(reads), median(past_writes),
+      median(past_reads), median(remotes), median(sums));
 }
 
 }  // namespace

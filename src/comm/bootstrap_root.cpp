@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -79,7 +80,12 @@ void BootstrapRoot::poll_once() {
     if (watched[i].revents != 0) accept_all(listeners_[i].get(), now);
   }
   drop_late_strangers(Clock::now());
-  for (const auto& member : members_) flush(*member);
+  // This process's own ranks last: what they hear may make the process end, and the others are to hear it too.
+  const std::int32_t own = getpid();
+  for (const auto& member : members_)
+    if (member->pid != own) flush(*member);
+  for (const auto& member : members_)
+    if (member->pid == own) flush(*member);
   std::erase_if(members_, [](const auto& member) { return member->state == State::kGone; });
 }
 

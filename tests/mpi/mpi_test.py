@@ -13,6 +13,9 @@ import tempfile
 SKIPPED = 77
 LEVELS = {"single": "MPI_THREAD_SINGLE", "funneled": "MPI_THREAD_FUNNELED", "serialized": "MPI_THREAD_SERIALIZED"}
 LIMIT_S = 100
+# MPICH 4.0.2 ends a rank so in about one of 30 runs, in MPI_Finalize and after all that Tutti does there. Why is not known yet: a case that
+# meets it is tried once more, and says so.
+FINALIZE_GAVE_UP = "pthread_mutex_destroy: Device or resource busy"
 
 
 def launcher(kind, ranks, *more):
@@ -215,7 +218,13 @@ def main():
     failed = 0
     for name in wanted:
         try:
-            cases[name](kind, client, perf)
+            try:
+                cases[name](kind, client, perf)
+            except AssertionError as failure:
+                if FINALIZE_GAVE_UP not in str(failure):
+                    raise
+                print("again ", name, "MPI_Finalize gave up:", FINALIZE_GAVE_UP, flush=True)
+                cases[name](kind, client, perf)
             print("ok    ", name, flush=True)
         except (AssertionError, subprocess.TimeoutExpired) as failure:
             failed += 1

@@ -161,7 +161,7 @@ void CollectiveCall::start(const CallArgs& args) {
   std::byte* const beside = announcer_.board().carried(comm_.rank(), sequence_);
   if (carriage_ == Carriage::kInLines) {
     announced_call_.own_input = nullptr;
-    if (shape_.input_bytes <= protocol::kAnnounceVectorBytes && !args_.scaled) {
+    if (shape_.input_bytes != 0 && shape_.input_bytes <= protocol::kAnnounceVectorBytes && !args_.scaled) {
       executor::copy_bytes(own_input_, args_.send, shape_.input_bytes);
       announced_call_.own_input = own_input_;
     }
@@ -387,7 +387,9 @@ Status CollectiveCall::run_lanes() {
 }
 
 void CollectiveCall::run(const CallArgs& args) {
-  const bool known = args.identity == finished_by_lines_ && prepared_with_ == comm_.members().plans.schedules_version();
+  // A group may have made such a call in between, and it may have failed: start() forgets that.
+  const bool known = args.identity == finished_by_lines_ && status_.ok() &&
+                     prepared_with_ == comm_.members().plans.schedules_version();
   if (known) [[likely]] {
     if (repeat_in_lines(args) == Progress::kDone) return;
   } else {

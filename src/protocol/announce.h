@@ -244,8 +244,8 @@ struct AnnouncedCall {
   std::uint32_t sequence = 0;
   bool carried = false;
   std::size_t block_bytes = 0;
-  std::size_t summed =
-      0;  ///< elements of a block, or more: in lines whole vectors are summed, behind the block too, and left there
+  /// Elements of a block, or more: in lines whole vectors are summed, behind the block too, and left there.
+  std::size_t summed = 0;
   std::size_t summed_bytes = 0;
   int divisor = 0;  ///< average
   std::byte* output = nullptr;

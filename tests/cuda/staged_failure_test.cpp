@@ -233,11 +233,18 @@ TEST_CASE("staged: calls that differ are told, and the communicator goes on if n
   REQUIRE(sum_up_all(f, comms) == ncclSuccess);
   f.wait();
   CHECK(f.buffer(0).read() == Ints(kCount, 3));
-  // Both have a first part of the same size, and the second of one is what the other calls next.
+  // Both have a first part of the same size, and the second of one is what the other calls next. All three are called
+  // before a stream comes to them: a call after the difference was found would only be refused.
+  auto* const gate = static_cast<std::uint32_t*>(Gpu::get().allocate_pinned(4096));
+  *gate = 0;
+  for (const int r : {0, 1}) Gpu::get().wait_for_word(f.stream(r), gate, 1);
   REQUIRE(sum_up(f, comms.of[0], 0, 2048) == ncclSuccess);
   REQUIRE(sum_up(f, comms.of[1], 1, 1024) == ncclSuccess);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
   REQUIRE(sum_up(f, comms.of[1], 1, 1024) == ncclSuccess);
+  std::atomic_ref(*gate).store(1);
   f.wait();
+  Gpu::get().release_pinned(gate);
   for (ncclComm_t comm : comms.of) {
     CHECK(wait_for_error(comm) == ncclInvalidUsage);
     CHECK_THAT(ncclGetLastError(comm), Catch::Contains("count 2048 int32"));

@@ -151,14 +151,17 @@ void MpiLink::finish() {
 
 void MpiLink::close() {
   const std::lock_guard lock(mutex_);
-  const bool clean = finished_ && may_call();
+  failed_ = failed_ || !finished_ || !may_call();
   abort_word_ = nullptr;
   closed_ = true;
-  if (!clean) {
-    abandon();
-  } else if (!wanted_) {
-    wanted_ = true;
+  const Advance now = go_on();
+  if (failed_) return abandon();
+  if (now.done || wanted_) return;
+  wanted_ = true;
+  if (now.sending) {
     mpi_progress().want(shared_from_this());
+  } else {
+    mpi_progress().keep(shared_from_this());
   }
 }
 
@@ -181,23 +184,27 @@ void MpiLink::cancel_receives() {
 
 MpiLink::Advance MpiLink::advance() {
   const std::lock_guard lock(mutex_);
+  const Advance result = go_on();
+  if (result.done && failed_ && closed_) abandon();
+  if (result.done) wanted_ = false;
+  return result;
+}
+
+/// With the link's lock.
+MpiLink::Advance MpiLink::go_on() {
   const MpiCalls::Pass pass = mpi_calls().enter();
-  Advance result;
   if (!pass.owns_lock() || !may_call()) {
-    if (closed_ && !failed_) abandon();
-    wanted_ = false;
-    result.done = true;
-    return result;
+    failed_ = true;
+    return {.done = true};
   }
-  result.moved = reap_sends();
+  Advance result{.moved = reap_sends()};
   while (closed_ && take_message()) {
     drop_message();
     result.moved = true;
   }
   result.sending = !is_quiet();
-  result.done = !result.sending && (!closed_ || ended_);
+  result.done = failed_ || (!result.sending && (!closed_ || ended_));
   if (result.done && closed_ && !failed_) cancel_receives();
-  if (result.done) wanted_ = false;
   return result;
 }
 

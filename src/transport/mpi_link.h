@@ -33,7 +33,7 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   struct Advance {
     bool moved = false;
     bool sending = false;  ///< something waits for the other side to take it
-    bool done = false;     ///< needs no thread any more
+    bool done = false;     ///< needs nobody any more
   };
 
   MpiLink(std::shared_ptr<const MpiOwned> comm, int peer, const std::uint64_t* abort_word)
@@ -42,9 +42,9 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   Moved send(std::span<const iovec> parts);
   Moved receive(std::span<const iovec> parts);
   void finish();
-  /// The last call but for advance(). Of a link that was finished, and did not fail: the rest is up to the thread.
+  /// The last call but for advance(). Of a link that was finished, and did not fail: the rest is up to MpiProgress.
   void close();
-  /// By the thread.
+  /// By MpiProgress.
   Advance advance();
 
  private:
@@ -75,6 +75,7 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   void drop_message();
   void cancel_receives();
   bool is_quiet() const;
+  Advance go_on();
   void abandon();
 
   const std::shared_ptr<const MpiOwned> comm_;
@@ -87,7 +88,7 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   MPI_Request end_request_ = MPI_REQUEST_NULL;
   std::size_t arrived_ = 0;  ///< bytes of the oldest receive, which is done; 0: it is not
   std::size_t read_ = 0;     ///< of these
-  bool wanted_ = false;      ///< the thread has it
+  bool wanted_ = false;      ///< MpiProgress has it
   bool finished_ = false;
   bool closed_ = false;
   bool ended_ = false;   ///< the other side has

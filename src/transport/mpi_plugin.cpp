@@ -40,7 +40,7 @@ std::string text_of_error(const char* call, int result) {
   return std::string(call) + ": " + std::string(text, static_cast<std::size_t>(length));
 }
 
-/// MPI_Finalize deletes MPI_COMM_SELF's attributes before anything else.
+/// MPI_Finalize deletes MPI_COMM_SELF's attributes before it takes anything apart.
 int at_finalise(MPI_Comm, int, void*, void*) {
   mpi_progress().drain(kDrainTime);
   mpi_calls().end("the application has called MPI_Finalize", kDrainTime);
@@ -91,6 +91,7 @@ struct Creation {
 void create(Creation& creation, const std::vector<int>& world_ranks, int tag) {
   MPI_Group world = MPI_GROUP_NULL;
   MPI_Group group = MPI_GROUP_NULL;
+  mpi_progress().sweep();
   {
     const MpiCalls::Pass pass = mpi_calls().enter();
     if (!pass.owns_lock()) return creation.fail(mpi_calls().why_ended());

@@ -4,21 +4,22 @@
 
 #include <algorithm>
 #include <csignal>
+#include <iterator>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 namespace tutti::transport {
 namespace {
 
 using std::chrono::microseconds;
+using std::chrono::milliseconds;
 
-/// Between two looks: after one at which something moved, at first, and at most. Whoever is in a call looks all the time; this thread
-/// is for ranks that are not.
+/// Between two looks: after one at which something moved, at first, and at most. Whoever is in a call looks all the time; the thread is
+/// for ranks that are not.
 constexpr microseconds kSoon{20};
 constexpr microseconds kFirst{100};
-constexpr microseconds kLateSending{2000};
-/// Of links that only wait for the other side to end, which may take hours.
-constexpr microseconds kLateClosed{50000};
+constexpr microseconds kLate{2000};
 
 /// Deaf to signals, which are the application's.
 void start_deaf(void (*body)(MpiProgress*), MpiProgress* of) {
@@ -41,7 +42,8 @@ void start_deaf(void (*body)(MpiProgress*), MpiProgress* of) {
 
 void MpiProgress::want(std::shared_ptr<MpiLink> link) {
   const std::lock_guard lock(mutex_);
-  added_.push_back(std::move(link));
+  links_.push_back(std::move(link));
+  sending_ = true;
   if (!running_) {
     try {
       running_ = true;
@@ -53,45 +55,61 @@ void MpiProgress::want(std::shared_ptr<MpiLink> link) {
   changed_.notify_one();
 }
 
-void MpiProgress::drain(std::chrono::milliseconds patience) {
+void MpiProgress::keep(std::shared_ptr<MpiLink> link) {
+  const std::lock_guard lock(mutex_);
+  links_.push_back(std::move(link));
+}
+
+MpiProgress::Looked MpiProgress::look(std::unique_lock<std::mutex>& lock) {
+  looked_.wait(lock, [this] { return !looking_; });
+  Links links = std::exchange(links_, {});
+  looking_ = true;
+  sending_ = false;
+  lock.unlock();
+  Looked result;
+  // A link that is done may take its communicator with it: outside of all locks.
+  std::erase_if(links, [&](const std::shared_ptr<MpiLink>& link) {
+    const MpiLink::Advance advance = link->advance();
+    result.moved |= advance.moved;
+    result.sending |= advance.sending && !advance.done;
+    return advance.done;
+  });
+  lock.lock();
+  looking_ = false;
+  sending_ |= result.sending;
+  links_.insert(links_.end(), std::make_move_iterator(links.begin()), std::make_move_iterator(links.end()));
+  looked_.notify_all();
+  return result;
+}
+
+void MpiProgress::sweep() {
   std::unique_lock lock(mutex_);
-  if (!running_) return;
-  hurry_ = true;
-  changed_.notify_one();
-  idle_.wait_for(lock, patience, [this] { return added_.empty() && !busy_; });
-  hurry_ = false;
+  if (!links_.empty()) look(lock);
+}
+
+void MpiProgress::drain(milliseconds patience) {
+  const auto until = std::chrono::steady_clock::now() + patience;
+  std::unique_lock lock(mutex_);
+  over_ = true;
+  // The thread may be in a call of MPI's that does not come back.
+  if (!looked_.wait_until(lock, until, [this] { return !looking_; })) return;
+  while (!links_.empty() && std::chrono::steady_clock::now() < until) {
+    if (look(lock).moved) continue;
+    lock.unlock();
+    std::this_thread::sleep_for(kSoon);
+    lock.lock();
+  }
 }
 
 void MpiProgress::run() {
-  std::vector<std::shared_ptr<MpiLink>> links;
-  microseconds pause = kFirst;
   std::unique_lock lock(mutex_);
   for (;;) {
-    busy_ = !links.empty();
-    if (added_.empty() && links.empty()) {
-      idle_.notify_all();
-      changed_.wait(lock, [this] { return !added_.empty(); });
-      pause = kFirst;
-      busy_ = true;
+    changed_.wait(lock, [this] { return sending_ && !over_; });
+    microseconds pause = kFirst;
+    while (sending_ && !over_) {
+      changed_.wait_for(lock, pause, [this] { return over_; });
+      if (!over_) pause = look(lock).moved ? kSoon : std::min(pause * 2, kLate);
     }
-    const bool hurry = hurry_;
-    changed_.wait_for(lock, hurry ? kSoon : pause, [&] { return hurry_ && !hurry; });
-    if (!added_.empty()) pause = kFirst;
-    for (auto& link : added_) links.push_back(std::move(link));
-    added_.clear();
-    busy_ = true;  // also where the links came while this thread was on its way here
-    lock.unlock();
-    bool moved = false;
-    bool sending = false;
-    // A link that is done may take its communicator with it: outside of all locks.
-    std::erase_if(links, [&](const std::shared_ptr<MpiLink>& link) {
-      const MpiLink::Advance advance = link->advance();
-      moved |= advance.moved;
-      sending |= advance.sending;
-      return advance.done;
-    });
-    pause = moved ? kSoon : std::min(pause * 2, sending ? kLateSending : kLateClosed);
-    lock.lock();
   }
 }
 

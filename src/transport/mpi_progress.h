@@ -1,5 +1,6 @@
-// MpiProgress: the plug-in's thread, which goes on with what links have under way while nobody is in a call that would, and carries
-// links to their end that nobody uses any more. It starts when it is first wanted and sleeps while nothing is under way.
+// MpiProgress: the links that something is under way for while nobody is in a call that would go on with it. The plug-in's thread does
+// that for those that send; it starts when it is first wanted, and makes no MPI call while none sends. Links that only wait for the
+// other side to end are looked at when the next communicator is made, and in MPI_Finalize.
 #pragma once
 
 #include "transport/mpi_link.h"
@@ -14,23 +15,36 @@ namespace tutti::transport {
 
 class MpiProgress {
  public:
-  /// Until link->advance() says that it is done. Called with the link's lock held.
+  /// A link that sends: the thread looks at it until it does not. Called with the link's lock held.
   void want(std::shared_ptr<MpiLink> link);
-  /// Waits until nothing is under way, at most so long.
+  /// A link that waits for the other side to end. Called with the link's lock held.
+  void keep(std::shared_ptr<MpiLink> link);
+  /// One look at all links.
+  void sweep();
+  /// The thread looks at nothing from here on; the caller does until nothing is under way, at most so long. MPICH takes no locks from
+  /// the moment when MPI_Finalize begins: a call that another thread has begun before keeps its lock then (4.0.2 ends the process for
+  /// that). The fewer calls the thread makes, the better.
   void drain(std::chrono::milliseconds patience);
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Links = std::vector<std::shared_ptr<MpiLink>>;
+  struct Looked {
+    bool moved = false;
+    bool sending = false;  ///< some of the links that are left
+  };
 
+  /// With `lock`, which it gives up while it looks.
+  Looked look(std::unique_lock<std::mutex>& lock);
   void run();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::condition_variable idle_;
-  std::vector<std::shared_ptr<MpiLink>> added_;  ///< guarded by mutex_, as are all below
+  std::condition_variable looked_;
+  Links links_;  ///< guarded by mutex_, as are all below
   bool running_ = false;
-  bool busy_ = false;  ///< the thread has links
-  bool hurry_ = false;
+  bool looking_ = false;  ///< somebody has taken the links out
+  bool sending_ = false;  ///< a link wants the thread
+  bool over_ = false;     ///< for the thread
 };
 
 /// The process's, never destroyed.

@@ -13,9 +13,6 @@ import tempfile
 SKIPPED = 77
 LEVELS = {"single": "MPI_THREAD_SINGLE", "funneled": "MPI_THREAD_FUNNELED", "serialized": "MPI_THREAD_SERIALIZED"}
 LIMIT_S = 100
-# MPICH 4.0.2 ends a rank so in about one of 30 runs, in MPI_Finalize and after all that Tutti does there. Why is not known yet: a case that
-# meets it is tried once more, and says so.
-FINALIZE_GAVE_UP = "pthread_mutex_destroy: Device or resource busy"
 
 
 def launcher(kind, ranks, *more):
@@ -117,6 +114,7 @@ def case_ahead(kind, client, _):
     options = ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_eager_limit", "1024"] if kind == "openmpi" else []
     run = Run(kind, 3, [client, "multiple", "ahead"], options=options)
     run.expect("transport", "^mpi$")
+    run.expect("left", "^0 calls$")
     found = run.expect("ahead", "s$")
     assert all(float(found[rank].split()[0]) < 1.5 for rank in (1, 2)), run.text
     run.expect_done()
@@ -218,13 +216,7 @@ def main():
     failed = 0
     for name in wanted:
         try:
-            try:
-                cases[name](kind, client, perf)
-            except AssertionError as failure:
-                if FINALIZE_GAVE_UP not in str(failure):
-                    raise
-                print("again ", name, "MPI_Finalize gave up:", FINALIZE_GAVE_UP, flush=True)
-                cases[name](kind, client, perf)
+            cases[name](kind, client, perf)
             print("ok    ", name, flush=True)
         except (AssertionError, subprocess.TimeoutExpired) as failure:
             failed += 1

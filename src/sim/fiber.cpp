@@ -12,6 +12,12 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TUTTI_FIBERS_ARE_WATCHED 1
+#else
+#define TUTTI_FIBERS_ARE_WATCHED 0
+#endif
+
 namespace tutti::sim {
 namespace {
 
@@ -63,6 +69,7 @@ void Fiber::start(Body body, void* argument) {
   body_ = body;
   argument_ = argument;
   ended_ = false;
+  begun_ = false;
   fake_stack_inside_ = nullptr;
   getcontext(&inside_);
   inside_.uc_stack.ss_sp = stack_.get();
@@ -80,7 +87,15 @@ void Fiber::resume() {
   tsan_outside_ = thread_fiber();
   leave_stack(&fake_stack, stack_.get(), kStackBytes);
   tell_switch(tsan_inside_);
+#if TUTTI_FIBERS_ARE_WATCHED
   swapcontext(&outside_, &inside_);
+#else
+  if (_setjmp(jump_outside_) == 0) {
+    if (begun_) _longjmp(jump_inside_, 1);
+    begun_ = true;
+    setcontext(&inside_);
+  }
+#endif
   enter_stack(fake_stack, nullptr, nullptr);
 }
 
@@ -92,7 +107,11 @@ void Fiber::suspend() {
 void Fiber::switch_out(bool for_good) {
   leave_stack(for_good ? nullptr : &fake_stack_inside_, outside_stack_, outside_stack_bytes_);
   tell_switch(tsan_outside_);
+#if TUTTI_FIBERS_ARE_WATCHED
   swapcontext(&inside_, &outside_);
+#else
+  if (_setjmp(jump_inside_) == 0) _longjmp(jump_outside_, 1);
+#endif
 }
 
 void Fiber::arrived_inside() { enter_stack(fake_stack_inside_, &outside_stack_, &outside_stack_bytes_); }

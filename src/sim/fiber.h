@@ -1,6 +1,7 @@
 // A fiber: a function with a stack of its own, resumed and suspended by hand. Known to AddressSanitizer and ThreadSanitizer.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstddef>
@@ -37,6 +38,10 @@ class Fiber {
   std::unique_ptr<std::byte[]> stack_;
   ucontext_t inside_{};
   ucontext_t outside_{};
+  // Used instead of these once a fiber runs, but with sanitizers: swapcontext asks the kernel for the signal mask each time.
+  jmp_buf jump_inside_{};
+  jmp_buf jump_outside_{};
+  bool begun_ = false;
   Body body_ = nullptr;
   void* argument_ = nullptr;
   bool ended_ = true;

@@ -99,10 +99,10 @@ TEST_CASE("results of 2 to 128 ranks are within the bound, the same on every ran
   check_bounds({2, 3, 16, 33, 128}, 160);
 }
 
-TEST_CASE("results of 256 to 1024 ranks are within the bound, the same on every rank", "[.slow]") {
-  check_bounds({256}, 64);
+TEST_CASE("results of 255 and 1024 ranks are within the bound, the same on every rank", "[.slow]") {
+  check_bounds({255}, 64);
   // Sums alone, where each takes a second.
-  check_bounds({511, 1024}, 64, kAllOperations.first(1));
+  check_bounds({1024}, 64, kAllOperations.first(1));
 }
 
 TEST_CASE("sums of 1000 and 1024 ranks are rounded as often as the document says", "[.slow]") {

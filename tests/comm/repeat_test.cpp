@@ -379,3 +379,62 @@ TEST_CASE("a repeated call does not use mappings that a receive has let go of", 
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
   }));
 }
+
+TEST_CASE("a call that is repeated does not answer for a group's call like it that failed in between") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "init"));
+    float in[2] = {1, 1};
+    float out[2] = {};
+    const auto add = [&](std::size_t count) {
+      return ncclAllReduce(in, out, count, ncclFloat, ncclSum, comm, nullptr);
+    };
+    for (int round = 0; round < 3; ++round) {
+      for (int call = 0; call < 3; ++call) CREW_TRY(fine(add(1), "repeated"));
+      ncclGroupStart();
+      add(m.rank == 0 ? 1 : 2);
+      if (const ncclResult_t differs = ncclGroupEnd(); differs != ncclInvalidUsage) {
+        return "calls that differ ended with " + std::to_string(differs);
+      }
+      out[0] = 0;
+      CREW_TRY(fine(add(1), "the next one like those before"));
+      if (out[0] != 2) return "sum " + std::to_string(out[0]);
+    }
+    return fine(ncclCommDestroy(comm), "destroy");
+  }));
+}
+
+TEST_CASE("threads of a rank that take turns each repeat a call of their own") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "init"));
+    constexpr int kThreads = 3;
+    constexpr int kTurns = 300;
+    std::atomic<int> turn{0};
+    std::string wrong[kThreads];
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        float in[8] = {};
+        float out[8] = {};
+        const std::size_t count = 3;
+        for (int mine = t; mine < kTurns; mine += kThreads) {
+          while (turn.load() != mine) std::this_thread::yield();
+          std::fill_n(in, 8, static_cast<float>(mine + m.rank));
+          // Those of two threads are alike but for their buffers.
+          const ncclResult_t made = t == 1 ? ncclAllReduce(in, out, 5, ncclFloat, ncclMax, comm, nullptr)
+                                           : ncclAllReduce(in, out, count, ncclFloat, ncclSum, comm, nullptr);
+          const float right = static_cast<float>(t == 1 ? mine + 1 : 2 * mine + 1);
+          if (wrong[t].empty() && (made != ncclSuccess || out[0] != right)) {
+            wrong[t] =
+                "turn " + std::to_string(mine) + ": result " + std::to_string(made) + ", " + std::to_string(out[0]);
+          }
+          turn.store(mine + 1);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::string& one : wrong) CREW_TRY(one);
+    return fine(ncclCommDestroy(comm), "destroy");
+  }));
+}

@@ -23,12 +23,12 @@ CompactSchedule::CompactSchedule(const algorithm::Algorithm& algorithm, const sc
   scratch_blocks_ = shape.scratch_blocks;
   for (int rank = 0; rank < request.ranks; ++rank) {
     const schedule::RankProgram whole = algorithm.build(request, rank);
-    for (std::uint32_t l = 0; l < shape.lanes; ++l) add(whole.lanes[l], l);
+    for (std::uint32_t l = 0; l < shape.lanes; ++l) add(whole.lanes[l], rank, l);
   }
 }
 
 /// A step that moves nothing is left out at both ends of its messages: they are equally long.
-void CompactSchedule::add(const LaneProgram& whole, std::uint32_t lane) {
+void CompactSchedule::add(const LaneProgram& whole, int rank, std::uint32_t lane) {
   Lane& kept = lanes_.emplace_back();
   const auto pieces = [&](const Endpoint& e) { return tiling_.piece(lane, 0, e.unit, e.width).count; };
   for (const Step& step : whole.steps) {
@@ -47,13 +47,26 @@ void CompactSchedule::add(const LaneProgram& whole, std::uint32_t lane) {
     moved.first_source = static_cast<std::uint32_t>(kept.program.endpoints.size());
     moved.first_sink = moved.first_source + moved.source_count;
     kept.program.endpoints.insert(kept.program.endpoints.end(), ends.begin(), ends.end());
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      const auto peer = static_cast<int>(ends[i].peer);
+      const bool is_source = i < sources.size();
+      kept.channels.push_back(ends[i].place != Place::kPeer ? 0
+                              : is_source                   ? channel(lane, peer, rank)
+                                                            : channel(lane, rank, peer));
+    }
     kept.program.steps.push_back(moved);
     kept.lengths.push_back(length);
   }
 }
 
+std::uint32_t CompactSchedule::channel(std::uint32_t lane, int from, int to) {
+  const std::uint64_t key =
+      (std::uint64_t{lane} << 48) | (static_cast<std::uint64_t>(from) << 24) | static_cast<std::uint64_t>(to);
+  return channels_.try_emplace(key, static_cast<std::uint32_t>(channels_.size())).first->second;
+}
+
 ScheduleSums::ScheduleSums(const CompactSchedule& schedule, const Arithmetic& arithmetic)
-    : schedule_(schedule), arithmetic_(arithmetic) {
+    : schedule_(schedule), arithmetic_(arithmetic), queues_(schedule.channels()) {
   for (int rank = 0; rank < schedule.request().ranks; ++rank) {
     for (std::uint32_t lane = 0; lane < schedule.tiling().lanes; ++lane) {
       awake_.push_back(processes_.size());
@@ -80,18 +93,13 @@ void ScheduleSums::run(const std::vector<const std::byte*>& inputs, const std::v
   }
 }
 
-ScheduleSums::Queue& ScheduleSums::queue(std::uint32_t lane, int from, int to) {
-  return queues_[(std::uint64_t{lane} << 48) | (static_cast<std::uint64_t>(from) << 24) |
-                 static_cast<std::uint64_t>(to)];
-}
-
 /// Two sources of one step are never the same peer's.
 bool ScheduleSums::is_ready(std::size_t index, const Step& step) {
   const Process& process = processes_[index];
-  const LaneProgram& program = schedule_.lane(process.rank, process.lane).program;
-  for (const Endpoint& e : program.sources(step)) {
-    if (e.place != Place::kPeer) continue;
-    Queue& from = queue(process.lane, static_cast<int>(e.peer), process.rank);
+  const CompactSchedule::Lane& lane = schedule_.lane(process.rank, process.lane);
+  for (std::uint32_t i = step.first_source; i < step.first_source + step.source_count; ++i) {
+    if (lane.program.endpoints[i].place != Place::kPeer) continue;
+    Queue& from = queues_[lane.channels[i]];
     if (from.received < from.messages.size()) continue;
     from.waiter = static_cast<std::int64_t>(index);
     return false;
@@ -113,8 +121,8 @@ std::byte* ScheduleSums::local(Process& process, const Endpoint& e) {
 }
 
 void ScheduleSums::run_step(Process& process, const Step& step, std::uint64_t length) {
-  const LaneProgram& program = schedule_.lane(process.rank, process.lane).program;
-  const auto sources = program.sources(step), sinks = program.sinks(step);
+  const CompactSchedule::Lane& lane = schedule_.lane(process.rank, process.lane);
+  const auto sources = lane.program.sources(step), sinks = lane.program.sinks(step);
   std::vector<const void*> from, scales;
   std::vector<void*> to;
   std::vector<Data> taken;
@@ -130,7 +138,7 @@ void ScheduleSums::run_step(Process& process, const Step& step, std::uint64_t le
       from.push_back(local(process, e));
       continue;
     }
-    Queue& queued = queue(process.lane, static_cast<int>(e.peer), process.rank);
+    Queue& queued = queues_[lane.channels[step.first_source + from.size()]];
     taken.push_back(std::move(queued.messages[queued.received++]));
     from.push_back(taken.back().get());
   }
@@ -152,13 +160,13 @@ void ScheduleSums::run_step(Process& process, const Step& step, std::uint64_t le
     args.wide_destinations = wide_to.data();
   }
   arithmetic_.reduce(args);
-  for (const Endpoint& e : sinks) {
-    if (e.place == Place::kPeer) send(process, e, messages[is_wide(e)]);
+  for (std::size_t i = 0; i < sinks.size(); ++i) {
+    if (sinks[i].place == Place::kPeer) send(lane.channels[step.first_sink + i], messages[is_wide(sinks[i])]);
   }
 }
 
-void ScheduleSums::send(const Process& process, const Endpoint& e, const Data& data) {
-  Queue& to = queue(process.lane, process.rank, static_cast<int>(e.peer));
+void ScheduleSums::send(std::uint32_t channel, const Data& data) {
+  Queue& to = queues_[channel];
   to.messages.push_back(data);
   if (to.waiter < 0) return;
   awake_.push_back(static_cast<std::size_t>(to.waiter));

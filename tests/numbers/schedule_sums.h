@@ -23,23 +23,27 @@ class CompactSchedule {
 
   struct Lane {
     schedule::LaneProgram program;
-    std::vector<std::uint64_t> lengths;  ///< elements of each step
+    std::vector<std::uint64_t> lengths;   ///< elements of each step
+    std::vector<std::uint32_t> channels;  ///< of each endpoint that is a peer's: from one rank to another in this lane
   };
   const schedule::Request& request() const { return request_; }
   const schedule::Tiling& tiling() const { return tiling_; }
   const Lane& lane(int rank, std::uint32_t lane) const { return lanes_[index(rank, lane)]; }
+  std::size_t channels() const { return channels_.size(); }
   std::size_t scratch_bytes() const { return scratch_blocks_ * tiling_.slab * tiling_.element_bytes; }
 
  private:
   std::size_t index(int rank, std::uint32_t lane) const {
     return static_cast<std::size_t>(rank) * tiling_.lanes + lane;
   }
-  void add(const schedule::LaneProgram& whole, std::uint32_t lane);
+  void add(const schedule::LaneProgram& whole, int rank, std::uint32_t lane);
+  std::uint32_t channel(std::uint32_t lane, int from, int to);
 
   schedule::Request request_;
   schedule::Tiling tiling_;
   std::size_t scratch_blocks_ = 0;
   std::vector<Lane> lanes_;
+  std::unordered_map<std::uint64_t, std::uint32_t> channels_;
 };
 
 /// How a call computes.
@@ -72,11 +76,10 @@ class ScheduleSums {
     std::vector<std::byte> scratch;
   };
 
-  Queue& queue(std::uint32_t lane, int from, int to);
   bool is_ready(std::size_t process, const schedule::Step& step);
   void run_step(Process& process, const schedule::Step& step, std::uint64_t length);
   std::byte* local(Process& process, const schedule::Endpoint& e);
-  void send(const Process& process, const schedule::Endpoint& e, const Data& data);
+  void send(std::uint32_t channel, const Data& data);
   bool is_wide(const schedule::Endpoint& e) const { return arithmetic_.wide_wire && e.wide; }
 
   const CompactSchedule& schedule_;
@@ -85,7 +88,7 @@ class ScheduleSums {
   std::vector<std::byte*> outputs_;
   std::vector<Process> processes_;
   std::vector<std::size_t> awake_;
-  std::unordered_map<std::uint64_t, Queue> queues_;
+  std::vector<Queue> queues_;  ///< [channel]
 };
 
 }  // namespace tutti::numbers

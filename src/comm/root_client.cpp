@@ -201,10 +201,13 @@ Result<Frame> RootClient::expect_one_of(FrameType type, FrameType other) {
 
 std::optional<Error> RootClient::failure_now() {
   const bool open = connection_.fill() == Connection::Input::kOpen;
-  auto frame = connection_.next();
-  if (!frame.ok()) return frame.error();
-  if (frame.value() && frame.value()->type == FrameType::kFailure) return decode_failure(frame.value()->payload);
-  if (frame.value()) kept_.push_back(std::move(*frame.value()));
+  for (;;) {
+    auto frame = connection_.next();
+    if (!frame.ok()) return frame.error();
+    if (!frame.value()) break;
+    if (frame.value()->type == FrameType::kFailure) return decode_failure(frame.value()->payload).value_or(root_gone());
+    kept_.push_back(std::move(*frame.value()));
+  }
   if (open) return std::nullopt;
   return root_gone();
 }

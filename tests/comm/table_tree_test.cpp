@@ -22,6 +22,7 @@
 using namespace rank_runs;
 using namespace tutti::comm;
 using Catch::Contains;
+using tutti::Code;
 
 namespace {
 
@@ -171,6 +172,23 @@ TEST_CASE("the root sends the tables to the first ranks of a few hosts, and the 
   CHECK(tables == kTableChildren);
   for (HandMade& rank : ranks) REQUIRE(rank.root.send(FrameType::kDone, {}).ok());
   for (HandMade& rank : ranks) CHECK(rank.root.expect(FrameType::kComplete).ok());
+}
+
+TEST_CASE("why the bootstrap failed is heard behind what came before, also when the root has ended", "[tables]") {
+  const NothingLeft nothing_left;
+  const auto peers = peers_on(2, [](int rank) { return rank; });
+  const auto id = make_unique_id();
+  REQUIRE(id.ok());
+  const Patience patience(10, nullptr);
+  HandMade stays = join_as(id.value(), patience, peers[0], 2);
+  {
+    HandMade leaves = join_as(id.value(), patience, peers[1], 2);
+    (void)leaves.root.leave(tutti::error(Code::kSystem, "it has had enough"));
+    usleep(200000);  // the root tells and ends; rank 0 has not read that it should listen
+  }
+  const auto failure = stays.root.failure_now();
+  REQUIRE(failure);
+  CHECK_THAT(failure->message, Contains("rank 1") && Contains("it has had enough"));
 }
 
 TEST_CASE("places that are none are refused", "[tables]") {

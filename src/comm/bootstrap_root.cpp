@@ -114,6 +114,8 @@ void BootstrapRoot::make_room(Clock::time_point now) {
   accept_again_ = now + kAcceptPause;
   for (const auto& member : members_) {
     if (!member->is_stranger() || now - member->since < kHandshakeTimeWhenFull) continue;
+    serve(*member);  // what it has said may not have been looked at yet: a rank says its hello once
+    if (!member->is_stranger()) continue;
     refuse(*member, "it was silent while others wait for its place");
   }
 }

@@ -5,6 +5,7 @@
 #include "base/sha256.h"
 #include "comm/mesh.h"
 #include "comm/root_client.h"
+#include "comm/table_tree.h"
 
 #include <fmt/format.h>
 
@@ -43,12 +44,11 @@ Status check(const BootstrapArgs& args) {
   return {};
 }
 
-Result<std::vector<Peer>> receive_table(RootClient& root, const BootstrapArgs& args) {
-  TUTTI_TRY_ASSIGN(const Bytes payload, root.expect(FrameType::kTable));
+Result<std::vector<Peer>> read_table(RootClient& root, const BootstrapArgs& args, const Bytes& payload) {
   auto peers = decode_table(payload);
   bool good = peers && peers->size() == static_cast<std::size_t>(args.ranks);
   for (int rank = 0; good && rank < args.ranks; ++rank) good = (*peers)[rank].rank == rank;
-  if (!good) return root.leave(error(Code::kInternal, "the table of ranks from the bootstrap root is malformed"));
+  if (!good) return root.leave(error(Code::kInternal, "the table of ranks in the bootstrap is malformed"));
   return std::move(*peers);
 }
 
@@ -111,10 +111,6 @@ Result<std::shared_ptr<Descriptor>> receive_control(RootClient& root, const Peer
   return file;
 }
 
-bool spans_hosts(const std::vector<Peer>& peers) {
-  return std::ranges::any_of(peers, [&](const Peer& peer) { return peer.host != peers.front().host; });
-}
-
 /// The same tag for all ranks of one id, and hardly ever for those of two.
 int tag_of(const UniqueId& id) {
   std::uint32_t word = 0;
@@ -138,19 +134,20 @@ Status meet_others(RootClient& root, const BootstrapArgs& args, const Patience& 
   auto listening = open_mesh_listener();
   if (!listening.ok()) return root.leave(std::move(listening).error());
   TUTTI_TRY(root.send(FrameType::kEndpoint, encode(listening.value().endpoint)));
-  TUTTI_TRY_ASSIGN(const Bytes payload, root.expect(FrameType::kEndpoints));
-  auto endpoints = decode_endpoints(payload, args.ranks);
-  if (!endpoints)
-    return root.leave(error(Code::kInternal, "the ranks' addresses from the bootstrap root are malformed"));
-  MeshArgs mesh;
-  mesh.rank = args.rank;
-  std::memcpy(mesh.secret.data(), args.ids[0].secret, mesh.secret.size());
-  mesh.endpoints = std::move(*endpoints);
-  auto mpi = choose_network(args, mesh.endpoints);
+  TUTTI_TRY_ASSIGN(const Bytes told, root.expect(FrameType::kPlace));
+  const auto place = decode_place(told, args.rank, args.ranks);
+  if (!place) return root.leave(error(Code::kInternal, "this rank's place from the bootstrap root is malformed"));
+  Mesh mesh(args.rank, args.ranks, secret_of(args.ids[0]), listening.value().listener);
+  const auto tables = pass_tables(args.rank, *place, mesh, patience, root);
+  if (!tables.ok()) return root.leave(tables.error());
+  TUTTI_TRY_ASSIGN(result.peers, read_table(root, args, tables.value().peers));
+  const auto endpoints = decode_endpoints(tables.value().endpoints, args.ranks);
+  if (!endpoints) return root.leave(error(Code::kInternal, "the ranks' addresses in the bootstrap are malformed"));
+  auto mpi = choose_network(args, *endpoints);
   if (!mpi.ok()) return root.leave(std::move(mpi).error());
   result.mpi = std::move(mpi).value();
-  mesh.ties = ties_of(args.rank, result.peers, !result.mpi.world_ranks.empty());
-  auto sockets = connect_mesh(mesh, listening.value().listener, patience, root);
+  const std::vector<Ties> ties = ties_of(args.rank, result.peers, !result.mpi.world_ranks.empty());
+  auto sockets = connect_ties(mesh, args.rank, *endpoints, ties, patience, root);
   if (!sockets.ok()) return root.leave(std::move(sockets).error());
   result.sockets = std::move(sockets).value();
   return {};
@@ -200,8 +197,10 @@ Result<BootstrapResult> bootstrap(const BootstrapArgs& args) {
   const Hello hello{args.ranks, self_facts(args.rank)};
   TUTTI_TRY_ASSIGN(RootClient root, RootClient::join(args.ids[0], patience, FrameType::kHello, encode(hello)));
   BootstrapResult result;
-  TUTTI_TRY_ASSIGN(result.peers, receive_table(root, args));
-  if (spans_hosts(result.peers)) {
+  TUTTI_TRY_ASSIGN(const Frame first, root.expect_one_of(FrameType::kTable, FrameType::kListen));
+  if (first.type == FrameType::kTable) {
+    TUTTI_TRY_ASSIGN(result.peers, read_table(root, args, first.payload));
+  } else {
     TUTTI_TRY(meet_others(root, args, patience, result));
   }
   TUTTI_TRY_ASSIGN(result.control, share_control(root, args, result.peers));

@@ -1,8 +1,8 @@
 // Bootstrap: from a unique id to a table of all ranks and one shared control segment per host.
 //
 //   every rank ---hello---> root (in the process that made the id)
-//   every rank <---table--- root          hellos of all ranks, or the reason why not
-//   on several hosts: every rank connects with all others (mesh.h)
+//   every rank <---table--- root          hellos of all ranks, or the reason why not; on several hosts by way of others (table_tree.h)
+//   on several hosts: ranks connect with each other (mesh.h)
 //   lowest rank of each host: creates the control memfd; the root hands its descriptor to the others of the host
 #pragma once
 

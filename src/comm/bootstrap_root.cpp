@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "comm/table_tree.h"
 #include "comm/tcp_socket.h"
 #include "comm/unix_socket.h"
 
@@ -113,6 +114,8 @@ void BootstrapRoot::make_room(Clock::time_point now) {
   accept_again_ = now + kAcceptPause;
   for (const auto& member : members_) {
     if (!member->is_stranger() || now - member->since < kHandshakeTimeWhenFull) continue;
+    serve(*member);  // what it has said may not have been looked at yet: a rank says its hello once
+    if (!member->is_stranger()) continue;
     refuse(*member, "it was silent while others wait for its place");
   }
 }
@@ -225,17 +228,23 @@ void BootstrapRoot::join(Member& member, const Hello& hello) {
                             entry->second->peer.pid, member.peer.pid));
   }
   if (static_cast<int>(ranks_joined_.size()) < ranks_) return;
-  std::vector<Peer> peers;
-  for (const auto& [number, joined] : ranks_joined_) peers.push_back(joined->peer);
-  send_to_joined(FrameType::kTable, encode(peers));
-  table_sent_ = true;
+  all_joined_ = true;
+  const std::vector<Peer> all = peers();
+  if (spans_hosts(all)) return send_to_joined(FrameType::kListen, {});
+  send_to_joined(FrameType::kTable, encode(all));
+}
+
+std::vector<Peer> BootstrapRoot::peers() const {
+  std::vector<Peer> all;
+  for (const auto& [rank, joined] : ranks_joined_) all.push_back(joined->peer);
+  return all;
 }
 
 void BootstrapRoot::relay_control(Member& member, const Frame& frame) {
   const auto control = decode_control(frame.payload);
   auto file = std::make_shared<Descriptor>(member.connection.take_descriptor());
   const bool first = host_served_.emplace(member.peer.host, true).second;
-  if (!table_sent_ || !control || !first) {
+  if (!all_joined_ || !control || !first) {
     return fail(Code::kInternal, fmt::format("{} offered a control segment out of turn", describe(member)));
   }
   // Over TCP descriptors do not travel: the host's others open it themselves.
@@ -251,16 +260,32 @@ void BootstrapRoot::relay_control(Member& member, const Frame& frame) {
 }
 
 void BootstrapRoot::take_endpoint(Member& member, const Frame& frame) {
-  if (!table_sent_ || member.endpoint) return;
+  if (!all_joined_ || member.endpoint) return;
   member.endpoint = frame.payload;
   if (++endpoints_ < ranks_) return;
-  std::vector<Bytes> all;
-  for (const auto& [rank, joined] : ranks_joined_) all.push_back(*joined->endpoint);
-  send_to_joined(FrameType::kEndpoints, encode(all));
+  hand_down_tables();
+}
+
+/// To the top of the tree of ranks; to the others only what their places are.
+void BootstrapRoot::hand_down_tables() {
+  const std::vector<Peer> all = peers();
+  std::vector<Bytes> endpoints;
+  for (const auto& [rank, joined] : ranks_joined_) endpoints.push_back(*joined->endpoint);
+  const Connection::SharedFrame tables[] = {Connection::make_frame(FrameType::kTable, encode(all)),
+                                            Connection::make_frame(FrameType::kEndpoints, encode(endpoints))};
+  const std::vector<TableNode> tree = table_tree(all);
+  for (const auto& [rank, joined] : ranks_joined_) {
+    const TableNode& node = tree[static_cast<std::size_t>(rank)];
+    const bool is_top = node.parent == TableNode::kRoot;
+    joined->connection.queue(FrameType::kPlace,
+                             encode_place(node, is_top ? Bytes() : endpoints[static_cast<std::size_t>(node.parent)]));
+    for (const Connection::SharedFrame& table : tables)
+      if (is_top) joined->connection.queue(table);
+  }
 }
 
 void BootstrapRoot::take_done(Member& member) {
-  if (!table_sent_ || member.done) return;
+  if (!all_joined_ || member.done) return;
   member.done = true;
   if (++done_ < ranks_) return;
   send_to_joined(FrameType::kComplete, {});
@@ -312,11 +337,11 @@ std::string BootstrapRoot::list_missing() const {
   std::vector<int> missing;
   for (int rank = 0; rank < ranks_; ++rank) {
     const auto found = ranks_joined_.find(rank);
-    if (found == ranks_joined_.end() || (table_sent_ && !found->second->done)) missing.push_back(rank);
+    if (found == ranks_joined_.end() || (all_joined_ && !found->second->done)) missing.push_back(rank);
   }
   const std::size_t count = missing.size();
   missing.resize(std::min<std::size_t>(count, 32));
-  return fmt::format("{} of {} ranks did not {}: rank{} {}{}", count, ranks_, table_sent_ ? "finish" : "come",
+  return fmt::format("{} of {} ranks did not {}: rank{} {}{}", count, ranks_, all_joined_ ? "finish" : "come",
                      count == 1 ? "" : "s", fmt::join(missing, ", "), count > 32 ? ", ..." : "");
 }
 

@@ -4,11 +4,14 @@
 //    | -- greeting ---> |            a connection is a stranger's until its hello is proved; strangers have
 //    | <-- challenge -- |            kHandshakeTime, are never waited for, and are dropped without harm to others
 //    | -- hello ------> | joined
-//    | <-- table ------ |            when all have joined
+//    | <-- table ------ |            when all have joined, if they are on one host; else:
+//    | <-- listen ----- |
+//    | -- endpoint ---> |            where each rank listens for the others, and when all have said so:
+//    | <-- place ------ |            from whom it gets the tables, and who gets them from it (table_tree.h)
+//    | <-- table ------ |            a few ranks only
+//    | <-- endpoints -- |
 //    | -- control ----> |            leader of a host only: the memory file of that host
 //    | <-- control ---- |            the host's others
-//    | -- endpoint ---> |            on several hosts only: where each rank listens for the others ...
-//    | <-- endpoints -- |            ... and when all have said so, all of them
 //    | -- done -------> |
 //    | <-- complete --- |            when all are done; the root ends
 //
@@ -70,6 +73,8 @@ class BootstrapRoot {
   void join(Member& member, const Hello& hello);
   void relay_control(Member& member, const Frame& frame);
   void take_endpoint(Member& member, const Frame& frame);
+  void hand_down_tables();
+  std::vector<Peer> peers() const;
   void take_done(Member& member);
   void take_leave(Member& member, const Frame& frame);
 
@@ -91,7 +96,7 @@ class BootstrapRoot {
   int hellos_ = 0;                           ///< all that were proved, duplicates too
   int done_ = 0;
   int endpoints_ = 0;
-  bool table_sent_ = false;
+  bool all_joined_ = false;
   bool complete_ = false;
   bool released_ = false;
   bool abandoned_ = false;  ///< whoever made the id expects no more ranks: once failed, no late comers to tell

@@ -21,7 +21,7 @@ enum class FrameType : std::uint32_t {
   kGreeting = 1,   ///< rank to root: nonce
   kChallenge = 2,  ///< root to rank: nonce, proof that the root knows the secret
   kHello = 3,      ///< rank to root: proof that the rank knows the secret, then Hello
-  kTable = 4,      ///< root to rank: every rank's Peer
+  kTable = 4,      ///< root to rank, or rank to rank on several hosts: every rank's Peer
   kControl = 5,    ///< leader to root to ranks: size of the control segment, and its descriptor
   kDone = 6,       ///< rank to root: has everything
   kComplete = 7,   ///< root to rank: every rank has everything
@@ -30,7 +30,7 @@ enum class FrameType : std::uint32_t {
   kRelease = 10,   ///< a rank instead of kHello: this root is not needed
   // Where ranks are on several hosts:
   kEndpoint = 11,   ///< rank to root: where it listens for the others
-  kEndpoints = 12,  ///< root to rank: of all ranks
+  kEndpoints = 12,  ///< behind kTable: of all ranks
   kAttach = 13,     ///< rank to rank, in place of kHello: which ranks, and what the connection is for
   kAttached = 14,   ///< the answer
   // Afterwards, between ranks that watch each other:
@@ -39,6 +39,9 @@ enum class FrameType : std::uint32_t {
   kGoodbye = 17,  ///< this rank leaves; nothing follows
   kShrink = 18,   ///< what a rank says in ncclCommShrink
   kGone = 19,     ///< a rank has died, left or does not answer: for those that do not watch it
+  // Before all these, where ranks are on several hosts:
+  kListen = 20,  ///< root to rank, when all have come: to say where it listens
+  kPlace = 21,   ///< root to rank: from whom it gets the tables, and to whom it passes them on
 };
 
 struct Frame {
@@ -61,6 +64,9 @@ class Connection {
   int fd() const { return socket_.get(); }
   /// From now on descriptors are taken in too. Before, the kernel drops them.
   void accept_descriptors() { accepts_descriptors_ = true; }
+
+  /// From now on longer frames are taken in: whoever sends them is known.
+  void accept_up_to(std::size_t payload_max) { payload_max_ = payload_max; }
 
   /// Queues a frame; flush sends it. The receiver gets a copy of the descriptor, if there is one.
   void queue(FrameType type, const Bytes& payload, std::shared_ptr<Descriptor> attached = nullptr);

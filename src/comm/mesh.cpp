@@ -1,6 +1,5 @@
 #include "comm/mesh.h"
 
-#include "base/config.h"
 #include "base/log.h"
 #include "base/random.h"
 
@@ -12,7 +11,11 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
+#include <utility>
 
 namespace tutti::comm {
 namespace {
@@ -26,11 +29,8 @@ constexpr auto kReachTime = std::chrono::seconds(30);
 constexpr auto kRetryTime = std::chrono::milliseconds(100);
 constexpr int kLookMs = 25;
 constexpr std::size_t kStrangersMax = 256;
-constexpr std::size_t kAddressesMax = 8;
 /// Up to so many ranks all watch each other.
 constexpr std::size_t kWatchAllMax = 16;
-
-enum class Purpose : std::uint8_t { kData, kWatch };
 
 struct Attach {
   std::int32_t from = 0;
@@ -49,15 +49,14 @@ std::optional<Attach> decode_attach(std::span<const std::uint8_t> bytes) {
   attach.to = reader.number<std::int32_t>();
   const auto purpose = reader.number<std::uint8_t>();
   attach.purpose = static_cast<Purpose>(purpose);
-  if (!reader.complete() || purpose > 1) return std::nullopt;
+  if (!reader.complete() || purpose > static_cast<std::uint8_t>(Purpose::kWatch)) return std::nullopt;
   return attach;
 }
 
 /// This rank's way to another.
 struct Outgoing {
   enum class State { kIdle, kConnecting, kGreeted, kProved, kDone };
-  int peer = 0;
-  Purpose purpose = Purpose::kData;
+  std::size_t meeting = 0;
   State state = State::kIdle;
   std::size_t candidate = 0;
   Clock::time_point due = {};  ///< idle: not before; else: to be given up
@@ -77,23 +76,28 @@ struct Incoming {
   Challenge challenge = {};
 };
 
-class Mesh {
- public:
-  Mesh(const MeshArgs& args, const TcpListener& listener) : args_(args), listener_(listener.socket.get()) {
-    sockets_.resize(args_.endpoints.size());
-    for (int peer = 0; peer < args_.rank; ++peer) {
-      for (const Purpose purpose : {Purpose::kData, Purpose::kWatch}) {
-        if (!is_wanted(peer, purpose)) continue;
-        Outgoing& way = outgoing_.emplace_back();
-        way.peer = peer;
-        way.purpose = purpose;
-        way.why.resize(args_.endpoints[peer].addresses.size());
-      }
-    }
-    for (const Ties& with : args_.ties) missing_ += std::size_t{with.data} + std::size_t{with.watch};
-  }
+/// Somebody who is proved to be a rank, and came early.
+struct Early {
+  Attach attach;
+  Connection connection;
+};
 
-  Result<std::vector<PeerSockets>> run(const Patience& patience, RootClient& root) {
+/// Those as many ranks ahead or behind, in a ring of all, as a power of two says. Who hears of a failure passes it on. Ranks that are cut
+/// off from each other by deaths have a dead one among those that they watch, whichever died: so all hear of one.
+bool watch_each_other(std::size_t a, std::size_t b, std::size_t ranks) {
+  const std::size_t apart = a > b ? a - b : b - a;
+  return ranks <= kWatchAllMax || std::has_single_bit(apart) || std::has_single_bit(ranks - apart);
+}
+
+}  // namespace
+
+class Mesh::Meetings {
+ public:
+  Meetings(int rank, int ranks, const Secret& secret, const TcpListener& listener)
+      : rank_(rank), ranks_(ranks), secret_(secret), listener_(listener.socket.get()) {}
+
+  Result<std::vector<Connection>> run(const std::vector<Meeting>& wanted, const Patience& patience, RootClient& root) {
+    begin(wanted);
     const auto until = Clock::now() + kReachTime;
     while (missing_ > 0) {
       if (auto failure = root.failure_now()) return std::move(*failure);
@@ -103,10 +107,36 @@ class Mesh {
       if (patience.now() != Patience::Outcome::kReady || Clock::now() >= until) return not_reached();
       poll_once();
     }
-    return std::move(sockets_);
+    std::vector<Connection> connections;
+    for (std::optional<Connection>& one : made_) connections.push_back(std::move(*one));
+    return connections;
   }
 
  private:
+  void begin(const std::vector<Meeting>& wanted) {
+    wanted_ = wanted;
+    made_.clear();
+    made_.resize(wanted.size());
+    missing_ = wanted.size();
+    outgoing_.clear();
+    awaited_.clear();
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i].there == nullptr) {
+        awaited_[{wanted[i].peer, wanted[i].purpose}] = i;
+        continue;
+      }
+      Outgoing& way = outgoing_.emplace_back();
+      way.meeting = i;
+      way.why.resize(wanted[i].there->addresses.size());
+    }
+    std::vector<Early> waiting;
+    waiting.swap(early_);
+    for (Early& guest : waiting) {
+      // One that has given up meanwhile comes again.
+      if (guest.connection.fill() == Connection::Input::kOpen) welcome(guest.attach, guest.connection);
+    }
+  }
+
   void poll_once() {
     const auto now = Clock::now();
     for (Outgoing& way : outgoing_) {
@@ -134,7 +164,7 @@ class Mesh {
   // The higher rank's side.
 
   void start(Outgoing& way) {
-    const RankEndpoint& there = args_.endpoints[way.peer];
+    const RankEndpoint& there = *wanted_[way.meeting].there;
     if (there.addresses.empty()) return fail(way, "it has told no address");
     PrivateDescriptor socket = connect_tcp(there.addresses[way.candidate], there.port);
     if (!socket) return fail(way, strerror(errno));
@@ -186,10 +216,10 @@ class Mesh {
 
   bool prove(Outgoing& way, const Bytes& payload) {
     const auto challenge = decode_challenge(payload);
-    if (!challenge || !same_digest(challenge->proof, root_proof(args_.secret, way.greeting, *challenge))) return false;
-    const Bytes body = encode(Attach{args_.rank, way.peer, way.purpose});
+    if (!challenge || !same_digest(challenge->proof, root_proof(secret_, way.greeting, *challenge))) return false;
+    const Bytes body = encode(Attach{rank_, wanted_[way.meeting].peer, wanted_[way.meeting].purpose});
     WireWriter proved;
-    proved.raw(rank_proof(args_.secret, way.greeting, *challenge, FrameType::kAttach, body)).raw(body);
+    proved.raw(rank_proof(secret_, way.greeting, *challenge, FrameType::kAttach, body)).raw(body);
     way.connection->queue(FrameType::kAttach, proved.take());
     way.state = Outgoing::State::kProved;
     return way.connection->flush();
@@ -197,7 +227,7 @@ class Mesh {
 
   void finish(Outgoing& way) {
     way.state = Outgoing::State::kDone;
-    keep(way.peer, way.purpose, *way.connection);
+    keep(way.meeting, *way.connection);
     way.connection.reset();
   }
 
@@ -239,7 +269,7 @@ class Mesh {
     if (!fill_random(guest.challenge.nonce.data(), guest.challenge.nonce.size()).ok()) {
       return refuse(guest, "no random bytes for its challenge");
     }
-    guest.challenge.proof = root_proof(args_.secret, guest.greeting, guest.challenge);
+    guest.challenge.proof = root_proof(secret_, guest.greeting, guest.challenge);
     guest.connection.queue(FrameType::kChallenge, tutti::comm::encode(guest.challenge));
     guest.challenged = true;
     if (!guest.connection.flush()) guest.over = true;
@@ -250,20 +280,28 @@ class Mesh {
     if (payload.size() < proof.size()) return refuse(guest, "its proof is malformed");
     std::copy_n(payload.begin(), proof.size(), proof.begin());
     const auto body = std::span(payload).subspan(proof.size());
-    if (!same_digest(proof, rank_proof(args_.secret, guest.greeting, guest.challenge, FrameType::kAttach, body))) {
+    if (!same_digest(proof, rank_proof(secret_, guest.greeting, guest.challenge, FrameType::kAttach, body))) {
       return refuse(guest, "it does not know the secret of the unique id");
     }
     const auto attach = decode_attach(body);
-    const int ranks = static_cast<int>(args_.endpoints.size());
-    if (!attach || attach->to != args_.rank || attach->from <= args_.rank || attach->from >= ranks ||
-        !is_wanted(attach->from, attach->purpose)) {
-      return refuse(guest, "it is not a rank that connects to this one");
-    }
-    guest.connection.queue(FrameType::kAttached, {});
+    const bool is_rank = attach && attach->to == rank_ && attach->from >= 0 && attach->from < ranks_;
+    if (!is_rank || attach->from == rank_) return refuse(guest, "it is not a rank that connects to this one");
     guest.over = true;
-    if (guest.connection.flush() && !guest.connection.wants_to_write()) {
-      keep(attach->from, attach->purpose, guest.connection);
+    welcome(*attach, guest.connection);
+  }
+
+  /// A rank that came: now, or when it is its turn. A second one comes from a rank that has given up on the first.
+  void welcome(const Attach& guest, Connection& connection) {
+    const auto awaited = awaited_.find({guest.from, guest.purpose});
+    if (awaited == awaited_.end()) {
+      std::erase_if(early_, [&](const Early& other) {
+        return other.attach.from == guest.from && other.attach.purpose == guest.purpose;
+      });
+      early_.push_back({guest, std::move(connection)});
+      return;
     }
+    connection.queue(FrameType::kAttached, {});
+    if (connection.flush() && !connection.wants_to_write()) keep(awaited->second, connection);
   }
 
   void refuse(Incoming& guest, const std::string& why) {
@@ -274,15 +312,9 @@ class Mesh {
 
   // Both.
 
-  bool is_wanted(int peer, Purpose purpose) const {
-    const Ties& with = args_.ties[static_cast<std::size_t>(peer)];
-    return purpose == Purpose::kData ? with.data : with.watch;
-  }
-
-  void keep(int peer, Purpose purpose, Connection& connection) {
-    PrivateDescriptor& place = purpose == Purpose::kData ? sockets_[peer].data : sockets_[peer].watch;
-    if (!place) --missing_;
-    place = connection.release();  // a second one comes from a rank that has given up on the first
+  void keep(std::size_t meeting, Connection& connection) {
+    if (!made_[meeting]) --missing_;
+    made_[meeting] = std::move(connection);
   }
 
   void drop_late() {
@@ -297,7 +329,7 @@ class Mesh {
   Error not_reached() const {
     for (const Outgoing& way : outgoing_) {
       if (way.state == Outgoing::State::kDone) continue;
-      const RankEndpoint& there = args_.endpoints[way.peer];
+      const RankEndpoint& there = *wanted_[way.meeting].there;
       std::string tried;
       for (std::size_t i = 0; i < way.why.size(); ++i) {
         tried += fmt::format("{}{} ({})", tried.empty() ? "" : ", ", there.addresses[i].text(there.port),
@@ -305,34 +337,28 @@ class Mesh {
       }
       return error(Code::kRemote, fmt::format("rank {} cannot reach rank {}; tried {}. NCCL_SOCKET_IFNAME chooses the "
                                               "interfaces",
-                                              args_.rank, way.peer, tried.empty() ? "nothing" : tried));
+                                              rank_, wanted_[way.meeting].peer, tried.empty() ? "nothing" : tried));
     }
-    std::string who;
-    for (std::size_t peer = 0; peer < sockets_.size(); ++peer) {
-      const Ties& with = args_.ties[peer];
-      const bool there = (sockets_[peer].data || !with.data) && (sockets_[peer].watch || !with.watch);
-      if (!there) who += fmt::format("{}{}", who.empty() ? "" : ", ", peer);
+    std::set<int> who;
+    for (std::size_t i = 0; i < wanted_.size(); ++i) {
+      if (!made_[i]) who.insert(wanted_[i].peer);
     }
-    return error(Code::kRemote, fmt::format("rank {} was not reached by rank {}", args_.rank, who));
+    return error(Code::kRemote, fmt::format("rank {} was not reached by rank {}", rank_, fmt::join(who, ", ")));
   }
 
-  const MeshArgs& args_;
+  const int rank_;
+  const int ranks_;
+  const Secret secret_;
   const int listener_;
-  std::vector<PeerSockets> sockets_;
+  std::vector<Meeting> wanted_;
+  std::vector<std::optional<Connection>> made_;             ///< [wanted_]
+  std::map<std::pair<int, Purpose>, std::size_t> awaited_;  ///< of wanted_: those who come
   std::vector<Outgoing> outgoing_;
   std::vector<std::unique_ptr<Incoming>> incoming_;
+  std::vector<Early> early_;
   std::size_t missing_ = 0;
   bool refusal_told_ = false;
 };
-
-/// Those as many ranks ahead or behind, in a ring of all, as a power of two says. Who hears of a failure passes it on. Ranks that are cut
-/// off from each other by deaths have a dead one among those that they watch, whichever died: so all hear of one.
-bool watch_each_other(std::size_t a, std::size_t b, std::size_t ranks) {
-  const std::size_t apart = a > b ? a - b : b - a;
-  return ranks <= kWatchAllMax || std::has_single_bit(apart) || std::has_single_bit(ranks - apart);
-}
-
-}  // namespace
 
 std::vector<Ties> ties_of(int rank, const std::vector<Peer>& peers, bool over_mpi) {
   const auto me = static_cast<std::size_t>(rank);
@@ -345,62 +371,31 @@ std::vector<Ties> ties_of(int rank, const std::vector<Peer>& peers, bool over_mp
   return ties;
 }
 
-Bytes encode(const RankEndpoint& endpoint) {
-  WireWriter writer;
-  writer.number(endpoint.port).number(static_cast<std::uint8_t>(endpoint.addresses.size()));
-  for (const IpAddress& address : endpoint.addresses) write_address(writer, address);
-  const Bytes offer = encode(endpoint.mpi);
-  return writer.number(static_cast<std::uint32_t>(offer.size())).raw(offer).take();
+Mesh::Mesh(int rank, int ranks, const Secret& secret, const TcpListener& listener)
+    : meetings_(std::make_unique<Meetings>(rank, ranks, secret, listener)) {}
+Mesh::~Mesh() = default;
+
+Result<std::vector<Connection>> Mesh::meet(const std::vector<Meeting>& wanted, const Patience& patience,
+                                           RootClient& root) {
+  return meetings_->run(wanted, patience, root);
 }
 
-std::optional<RankEndpoint> decode_endpoint(std::span<const std::uint8_t> bytes) {
-  WireReader reader(bytes);
-  RankEndpoint endpoint;
-  endpoint.port = reader.number<std::uint16_t>();
-  const auto count = reader.number<std::uint8_t>();
-  for (int i = 0; i < count; ++i) {
-    const auto address = read_address(reader);
-    if (!address) return std::nullopt;
-    endpoint.addresses.push_back(*address);
+Result<std::vector<PeerSockets>> connect_ties(Mesh& mesh, int rank, const std::vector<RankEndpoint>& endpoints,
+                                              const std::vector<Ties>& ties, const Patience& patience,
+                                              RootClient& root) {
+  std::vector<Meeting> wanted;
+  for (int peer = 0; peer < static_cast<int>(ties.size()); ++peer) {
+    const RankEndpoint* const there = peer < rank ? &endpoints[peer] : nullptr;
+    if (ties[peer].data) wanted.push_back({peer, Purpose::kData, there});
+    if (ties[peer].watch) wanted.push_back({peer, Purpose::kWatch, there});
   }
-  const auto offer = decode_offer(reader.raw(reader.number<std::uint32_t>()));
-  if (!offer) return std::nullopt;
-  endpoint.mpi = *offer;
-  if (!reader.complete()) return std::nullopt;
-  return endpoint;
-}
-
-std::optional<std::vector<RankEndpoint>> decode_endpoints(const Bytes& bytes, int ranks) {
-  const auto list = decode_list(bytes, ranks);
-  if (!list) return std::nullopt;
-  std::vector<RankEndpoint> all;
-  for (const Bytes& one : *list) {
-    auto endpoint = decode_endpoint(one);
-    if (!endpoint) return std::nullopt;
-    all.push_back(std::move(*endpoint));
+  TUTTI_TRY_ASSIGN(auto made, mesh.meet(wanted, patience, root));
+  std::vector<PeerSockets> sockets(ties.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    PeerSockets& with = sockets[static_cast<std::size_t>(wanted[i].peer)];
+    (wanted[i].purpose == Purpose::kData ? with.data : with.watch) = made[i].release();
   }
-  return all;
-}
-
-Result<MeshListener> open_mesh_listener() {
-  MeshListener made;
-  TUTTI_TRY_ASSIGN(const auto chosen, choose_interfaces(list_interfaces(), root_variables().socket_interfaces));
-  if (chosen.empty()) {
-    return error(Code::kSystem, "the ranks are on several hosts, and no network interface of this one is up");
-  }
-  TUTTI_TRY_ASSIGN(made.listener, listen_tcp());
-  made.endpoint.port = made.listener.port;
-  for (const Interface& interface : chosen) {
-    if (made.endpoint.addresses.size() < kAddressesMax) made.endpoint.addresses.push_back(interface.address);
-  }
-  made.endpoint.mpi = own_offer();
-  log_info("bootstrap: other hosts reach this rank at {} (port {})", describe(chosen), made.listener.port);
-  return made;
-}
-
-Result<std::vector<PeerSockets>> connect_mesh(const MeshArgs& args, const TcpListener& listener,
-                                              const Patience& patience, RootClient& root) {
-  return Mesh(args, listener).run(patience, root);
+  return sockets;
 }
 
 }  // namespace tutti::comm

@@ -1,44 +1,50 @@
 // The mesh: TCP connections between the ranks of a communicator over several hosts, each proved by the unique id's secret.
 //
-//   higher rank                              lower rank
+//   connecting rank                          listening rank
 //    | -- greeting (nonce) ------------------> |   the handshake of bootstrap_root.h, so that strangers cost a place for
 //    | <-- challenge (nonce, proof) ---------- |   a few seconds and nothing else
 //    | -- attach (proof, ranks, purpose) ----> |
 //    | <-- attached ------------------------- |    the socket is now the two ranks' own
 //
-// At most two connections per pair: one for data, which only calls use (none where MPI carries it, nor between ranks of one host), and one
-// on which the ranks watch each other (peer_watch.h). A rank watches O(log n) others.
+// First those by which the tables come down a tree (table_tree.h). Then, by the tables, at most two per pair, which the higher rank makes: one
+// for data, which only calls use (none where MPI carries it, nor between ranks of one host), and one on which the ranks watch each
+// other (peer_watch.h). A rank watches O(log n) others.
 #pragma once
 
 #include "base/result.h"
-#include "comm/interfaces.h"
 #include "comm/messages.h"
-#include "comm/network.h"
 #include "comm/patience.h"
+#include "comm/rank_endpoint.h"
 #include "comm/root_client.h"
-#include "comm/tcp_socket.h"
 
+#include <memory>
 #include <vector>
 
 namespace tutti::comm {
 
-/// Where a rank listens for the others.
-struct RankEndpoint {
-  std::uint16_t port = 0;
-  std::vector<IpAddress> addresses;  ///< to be tried in this order
-  MpiOffer mpi;
-};
-Bytes encode(const RankEndpoint& endpoint);
-std::optional<RankEndpoint> decode_endpoint(std::span<const std::uint8_t> bytes);
-/// The root's list, of so many ranks.
-std::optional<std::vector<RankEndpoint>> decode_endpoints(const Bytes& bytes, int ranks);
+enum class Purpose : std::uint8_t { kTables, kData, kWatch };
 
-/// Listens at the addresses that NCCL_SOCKET_IFNAME leaves.
-struct MeshListener {
-  TcpListener listener;
-  RankEndpoint endpoint;
+/// A connection with another rank that is to be.
+struct Meeting {
+  int peer = 0;
+  Purpose purpose = Purpose::kData;
+  const RankEndpoint* there = nullptr;  ///< where this rank finds the other; nullptr: the other one comes
 };
-Result<MeshListener> open_mesh_listener();
+
+class Mesh {
+ public:
+  /// Of rank `rank` of `ranks`, which listens at `listener` for as long as the mesh lives.
+  Mesh(int rank, int ranks, const Secret& secret, const TcpListener& listener);
+  ~Mesh();
+
+  /// Connects this rank with others; [wanted]. Those that come for what is not wanted yet wait for a later call. Ends early when the root
+  /// tells of a failure. What the other side has sent already is in the connection. kRemote: a rank was not reached; the message has each of its addresses with what went wrong there.
+  Result<std::vector<Connection>> meet(const std::vector<Meeting>& wanted, const Patience& patience, RootClient& root);
+
+ private:
+  class Meetings;
+  std::unique_ptr<Meetings> meetings_;
+};
 
 /// What two ranks have between them: both find the same.
 struct Ties {
@@ -49,16 +55,9 @@ struct Ties {
 /// Of each rank with this one. By MPI all watch each other: whoever hears of a death must stop MPI, and no stream shows it.
 std::vector<Ties> ties_of(int rank, const std::vector<Peer>& peers, bool over_mpi);
 
-struct MeshArgs {
-  int rank = 0;
-  Secret secret = {};
-  std::vector<RankEndpoint> endpoints;  ///< [ranks]
-  std::vector<Ties> ties;               ///< [ranks]
-};
-
-/// Connects this rank with the others; [ranks], own entry empty. Ends early when the root tells of a failure. kRemote: a rank was not
-/// reached; the message has each of its addresses with what went wrong there.
-Result<std::vector<PeerSockets>> connect_mesh(const MeshArgs& args, const TcpListener& listener,
-                                              const Patience& patience, RootClient& root);
+/// Makes the connections of `ties`; [ranks], own entry empty.
+Result<std::vector<PeerSockets>> connect_ties(Mesh& mesh, int rank, const std::vector<RankEndpoint>& endpoints,
+                                              const std::vector<Ties>& ties, const Patience& patience,
+                                              RootClient& root);
 
 }  // namespace tutti::comm

@@ -53,6 +53,12 @@ std::optional<T> if_complete(const WireReader& reader, T value) {
 
 }  // namespace
 
+Secret secret_of(const UniqueId& id) {
+  Secret secret;
+  std::memcpy(secret.data(), id.secret, secret.size());
+  return secret;
+}
+
 Digest root_proof(const Secret& secret, const Greeting& greeting, const Challenge& challenge) {
   return hmac_sha256(secret, handshake_so_far("tutti root to rank", greeting, challenge));
 }
@@ -121,6 +127,10 @@ Bytes encode(const Error& failure) {
       .number(static_cast<std::int32_t>(failure.code))
       .text(cut(failure.message, kReasonBytesMax))
       .take();
+}
+
+bool spans_hosts(const std::vector<Peer>& peers) {
+  return std::ranges::any_of(peers, [&](const Peer& peer) { return peer.host != peers.front().host; });
 }
 
 std::optional<Greeting> decode_greeting(const Bytes& bytes) {

@@ -14,6 +14,8 @@
 namespace tutti::comm {
 
 using Secret = std::array<std::uint8_t, 32>;
+/// The id's.
+Secret secret_of(const UniqueId& id);
 using Nonce = std::array<std::uint8_t, 32>;
 
 inline constexpr int kRanksMax = 65536;
@@ -59,6 +61,8 @@ Bytes encode(const std::vector<Bytes>& endpoints);  ///< of each only how it dif
 Bytes encode(const ControlSize& control);
 Bytes encode(const Leave& leave);
 Bytes encode(const Error& failure);
+
+bool spans_hosts(const std::vector<Peer>& peers);
 
 /// Nothing for bytes that are not such a message.
 std::optional<Greeting> decode_greeting(const Bytes& bytes);

@@ -28,12 +28,6 @@ std::string unix_address_of(const UniqueId& id) {
   return std::string(id.address, strnlen(id.address, sizeof(id.address)));
 }
 
-Secret secret_of(const UniqueId& id) {
-  Secret secret;
-  std::memcpy(secret.data(), id.secret, secret.size());
-  return secret;
-}
-
 Error cancelled() { return error(Code::kInvalidUsage, "the communicator was aborted while it was being initialised"); }
 
 Error not_reached(const UniqueId& id, Outcome outcome, double timeout_s) {
@@ -191,8 +185,13 @@ Result<Frame> RootClient::next_frame() {
 }
 
 Result<Bytes> RootClient::expect(FrameType type) {
+  TUTTI_TRY_ASSIGN(Frame frame, expect_one_of(type, type));
+  return std::move(frame.payload);
+}
+
+Result<Frame> RootClient::expect_one_of(FrameType type, FrameType other) {
   TUTTI_TRY_ASSIGN(Frame frame, next_frame());
-  if (frame.type == type) return std::move(frame.payload);
+  if (frame.type == type || frame.type == other) return frame;
   if (frame.type == FrameType::kFailure) {
     if (auto failure = decode_failure(frame.payload)) return std::move(*failure);
   }
@@ -202,10 +201,13 @@ Result<Bytes> RootClient::expect(FrameType type) {
 
 std::optional<Error> RootClient::failure_now() {
   const bool open = connection_.fill() == Connection::Input::kOpen;
-  auto frame = connection_.next();
-  if (!frame.ok()) return frame.error();
-  if (frame.value() && frame.value()->type == FrameType::kFailure) return decode_failure(frame.value()->payload);
-  if (frame.value()) kept_.push_back(std::move(*frame.value()));
+  for (;;) {
+    auto frame = connection_.next();
+    if (!frame.ok()) return frame.error();
+    if (!frame.value()) break;
+    if (frame.value()->type == FrameType::kFailure) return decode_failure(frame.value()->payload).value_or(root_gone());
+    kept_.push_back(std::move(*frame.value()));
+  }
   if (open) return std::nullopt;
   return root_gone();
 }

@@ -24,6 +24,7 @@ class RootClient {
   /// Waits for the next frame, which must be of this type. What the root says of a failure of all is the error. When
   /// the time is over, the root is asked who is missing.
   Result<Bytes> expect(FrameType type);
+  Result<Frame> expect_one_of(FrameType type, FrameType other);
   Descriptor take_descriptor() { return connection_.take_descriptor(); }
   /// What the root says of a failure of all while this rank is busy elsewhere, or that it is gone; nothing if all is well.
   std::optional<Error> failure_now();

@@ -26,6 +26,7 @@ struct RunShape {
   std::uint64_t first_count = 0;  ///< messages that every channel has carried before
   std::uint32_t sequence_step =
       1;  ///< between calls' numbers; other ones are a mistake, and then no rank waits for room
+  bool used_channels_only = false;  ///< no memory between ranks that no plan has a message for: for many ranks
 };
 
 /// A call as one rank makes it.

@@ -49,11 +49,17 @@ Result<std::vector<planner::Plan>> make_plans(const RunShape& shape, const CallC
     rules.slots.slot_bytes = static_cast<std::uint32_t>(shape.lines.payload_bytes());
     rules.line_bytes = shape.lines.payload_bytes();
   }
+  if (call.request.groups != nullptr) {
+    rules.groups = *call.request.groups;
+    rules.network_us = 15;  // groups are hosts; of one row the price decides nothing
+  }
   if (call.request.planned != nullptr)
     rules.planned = std::make_shared<const planner::PlannedSchedules>(*call.request.planned);
   TUTTI_TRY_ASSIGN(const planner::Candidate wanted, find_candidate(question, rules, call));
   std::vector<planner::Plan> plans;
-  for (int r = 0; r < shape.ranks; ++r) plans.push_back(planner::make_plan(question, rules, wanted, r));
+  // One is enough where none is run.
+  for (int r = 0; r < shape.ranks; ++r)
+    plans.push_back(announced && r > 0 ? plans.front() : planner::make_plan(question, rules, wanted, r));
   return plans;
 }
 

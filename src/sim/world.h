@@ -62,15 +62,38 @@ class World {
     const int n = shape_.ranks;
     for (int lane = 0; lane < static_cast<int>(kLanes); ++lane) {
       for (int from = 0; from < n; ++from) {
-        for (int to = 0; to < n; ++to) wires_.push_back(from == to ? Wire{} : make_wire(lane, from, to));
+        for (int to = 0; to < n; ++to)
+          wires_.push_back(from == to || shape_.used_channels_only ? Wire{} : make_wire(lane, from, to));
       }
     }
+    if (shape_.used_channels_only) make_used_wires();
     const auto lines = protocol::kAnnounceDepth * static_cast<std::size_t>(n);
     board_.lines = take<protocol::AnnounceLine>(
         lines, {AreaKind::kAnnounce, 0, n, -1, static_cast<std::uint32_t>(sizeof(protocol::AnnounceLine))});
     board_.ranks = static_cast<std::uint32_t>(n);
     board_.input_bytes = kCarriedBytesMax;
     board_.inputs = source_.take(lines * kCarriedBytesMax, {AreaKind::kCarried, 0, n, -1, kCarriedBytesMax});
+  }
+  /// Both ways: acknowledgements go against the messages.
+  void make_used_wires() {
+    for (const PlannedCall& call : calls_) {
+      if (call.call.protocol == Protocol::kAnnounce) continue;  // its plan is not run
+      for (int rank = 0; rank < shape_.ranks; ++rank) {
+        const schedule::RankProgram& program = *call.plans[static_cast<std::size_t>(rank)].program;
+        for (std::size_t lane = 0; lane < program.lanes.size(); ++lane) {
+          for (const schedule::Endpoint& end : program.lanes[lane].endpoints) {
+            if (end.place != schedule::Place::kPeer) continue;
+            const int peer = static_cast<int>(end.peer);
+            make_missing_wire(lane, rank, peer);
+            make_missing_wire(lane, peer, rank);
+          }
+        }
+      }
+    }
+  }
+  void make_missing_wire(std::size_t lane, int from, int to) {
+    Wire& w = wires_[index_of(lane, from, to)];
+    if (w.counts == nullptr) w = make_wire(static_cast<int>(lane), from, to);
   }
   Wire make_wire(int lane, int from, int to) {
     Wire w;
@@ -82,10 +105,11 @@ class World {
                                   {AreaKind::kLines, from, to, lane, shape_.lines.words * 8});
     return w;
   }
-  const Wire& wire(std::size_t lane, int from, int to) const {
+  std::size_t index_of(std::size_t lane, int from, int to) const {
     const auto n = static_cast<std::size_t>(shape_.ranks);
-    return wires_[(lane * n + static_cast<std::size_t>(from)) * n + static_cast<std::size_t>(to)];
+    return (lane * n + static_cast<std::size_t>(from)) * n + static_cast<std::size_t>(to);
   }
+  const Wire& wire(std::size_t lane, int from, int to) const { return wires_[index_of(lane, from, to)]; }
   protocol::Channel channel(std::size_t lane, int me, int peer) const {
     const Wire& out = wire(lane, me, peer);
     const Wire& in = wire(lane, peer, me);

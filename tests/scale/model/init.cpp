@@ -4,6 +4,7 @@
 #include "comm/control.h"
 #include "comm/mesh.h"
 #include "comm/root_client.h"
+#include "comm/table_tree.h"
 #include "comm/unique_id.h"
 
 #include <fmt/format.h>
@@ -91,12 +92,12 @@ double connection_us() {
     threads.emplace_back([&, rank] {
       const comm::Patience patience(60, nullptr);
       comm::RootClient root = join(id.value(), patience, rank);
-      comm::MeshArgs args{rank, {}, endpoints, std::vector<comm::Ties>(2)};
-      args.ties[static_cast<std::size_t>(1 - rank)].watch = true;
+      comm::Mesh mesh(rank, 2, {}, listeners[static_cast<std::size_t>(rank)].listener);
+      std::vector<comm::Ties> ties(2);
+      ties[static_cast<std::size_t>(1 - rank)].watch = true;
       const auto began = Clock::now();
       for (int time = 0; time < kTimes; ++time) {
-        const auto sockets =
-            comm::connect_mesh(args, listeners[static_cast<std::size_t>(rank)].listener, patience, root);
+        const auto sockets = comm::connect_ties(mesh, rank, endpoints, ties, patience, root);
         if (!sockets.ok()) give_up(sockets.error().message);
       }
       if (rank == 0) us = us_since(began) / kTimes;
@@ -119,6 +120,18 @@ comm::RankEndpoint endpoint_of(std::size_t rank) {
   return endpoint;
 }
 
+/// Below the tops.
+int levels_of(const std::vector<comm::TableNode>& tree) {
+  int most = 0;
+  for (int rank = 0; rank < static_cast<int>(tree.size()); ++rank) {
+    int levels = 0;
+    for (int at = rank; tree[static_cast<std::size_t>(at)].parent != comm::TableNode::kRoot; ++levels)
+      at = tree[static_cast<std::size_t>(at)].parent;
+    most = std::max(most, levels);
+  }
+  return most;
+}
+
 }  // namespace
 
 InitCosts measure_init_costs() {
@@ -136,6 +149,7 @@ InitCosts measure_init_costs() {
   std::vector<comm::Bytes> endpoints;
   for (std::size_t rank = 0; rank < peers.size(); ++rank) endpoints.push_back(comm::encode(endpoint_of(rank)));
   costs.entry_bytes = (table.size() + comm::encode(endpoints).size()) / peers.size();
+  costs.place_bytes = comm::encode_place({0, std::vector<int>(comm::kTableChildren)}, endpoints[0]).size();
   return costs;
 }
 
@@ -146,11 +160,19 @@ InitModel model_init(const InitCosts& costs, int hosts, int ranks_per_host) {
     if (hosts > 1) model.connections += with.data + with.watch;
   }
   const double n = ranks;
-  model.root_bytes = n * n * static_cast<double>(costs.entry_bytes);
+  const double table_bytes = n * static_cast<double>(costs.entry_bytes);
+  const std::vector<comm::TableNode> tree = comm::table_tree(peers_of(hosts, ranks_per_host));
+  for (const comm::TableNode& node : tree)
+    model.passed_bytes = std::max(model.passed_bytes, node.children.size() * table_bytes);
+  const auto tops = std::ranges::count(tree, comm::TableNode::kRoot, &comm::TableNode::parent);
+  model.root_bytes = hosts > 1 ? static_cast<double>(tops) * table_bytes + n * static_cast<double>(costs.place_bytes)
+                               : n * table_bytes;
   model.address_bytes = static_cast<double>(comm::Control::bytes_for(ranks));
   // Of a connection each side does half.
   const double us = n * (costs.join_us + costs.entry_us) + model.connections * costs.connection_us / 2;
-  model.seconds = us / 1e6 + model.root_bytes / (kRootGbps * 1e9);
+  const int levels = hosts > 1 ? levels_of(tree) : 0;
+  const double down_us = levels * (costs.connection_us + model.passed_bytes / (kNetworkGbps * 1e3));
+  model.seconds = (us + down_us) / 1e6 + model.root_bytes / (kNetworkGbps * 1e9);
   return model;
 }
 

@@ -169,11 +169,11 @@ void print_init() {
       "a rank meets the root: %.0f us; a connection between two ranks: %.0f us of both; a rank's entry in a table: "
       "%.2f us and %zu bytes\n",
       costs.join_us, costs.connection_us, costs.entry_us, costs.entry_bytes);
-  std::printf("|   ranks | connections |  root sends | address space |   init |\n");
+  std::printf("|   ranks | connections |  root sends | a rank passes on | address space |   init |\n");
   for (const int hosts : kHosts) {
     const InitModel m = model_init(costs, hosts, Pod{}.gpus);
-    std::printf("| %7d | %11d | %8.1f MB | %9.2f GiB | %6.2f s |\n", hosts * Pod{}.gpus, m.connections,
-                m.root_bytes / 1e6, m.address_bytes / static_cast<double>(kGi), m.seconds);
+    std::printf("| %7d | %11d | %8.1f MB | %13.1f MB | %9.2f GiB | %6.2f s |\n", hosts * Pod{}.gpus, m.connections,
+                m.root_bytes / 1e6, m.passed_bytes / 1e6, m.address_bytes / static_cast<double>(kGi), m.seconds);
   }
 }
 

@@ -79,6 +79,7 @@ void CollectiveCall::prepare(const CallArgs& args) {
   reads_ = signature_.one_way != 0 ? protocol::lines_read_one_way(args.collective, rank, root, ranks)
                                    : protocol::LinesRead{0, ranks};
   lanes_.machine().set_reduce(reduce_function(args.type, args.op));
+  lanes_.machine().set_streams(comm_.members().streams_carried);
   announced_call_.collective = args.collective;
   announced_call_.rank = rank;
   announced_call_.root = root;

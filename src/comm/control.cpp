@@ -131,11 +131,16 @@ std::size_t slot_bytes_before(protocol::SlotShape wide, std::uint32_t lane) {
   return (lane - short_ones) * wide.bytes() + short_ones * slots_of(wide, kWide).bytes();
 }
 
+planner::SlotStores slot_stores_of(std::string_view name) {
+  if (name.empty()) return planner::SlotStores::kAsMeasured;
+  return name == "streamed" ? planner::SlotStores::kStreamed : planner::SlotStores::kOrdinary;
+}
+
 }  // namespace
 
 struct Control::Layout {
-  std::size_t tuning, machine, ranks, cards, bells, bells_end, shrinks, shrink_lists, announces, inputs, signatures, pairs, pair_inputs,
-      counts, lines, slots, end;
+  std::size_t tuning, machine, ranks, cards, bells, bells_end, shrinks, shrink_lists, announces, inputs, signatures,
+      pairs, pair_inputs, counts, lines, slots, end;
 
   Layout(std::size_t n, protocol::SlotShape shape) {
     // A rank has no channel to itself, and one that is alone announces and carries nothing.
@@ -234,6 +239,7 @@ void Control::set_up() const {
                              c.timeout_s,
                              1,
                              c.calibrate,
+                             slot_stores_of(c.slot_stores),
                              c.staging_bytes != 0 ? c.staging_bytes : kStagingBytes,
                              {},
                              0,

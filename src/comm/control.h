@@ -96,8 +96,9 @@ struct Settings {
   std::uint64_t lines = 0;        ///< small messages may go as lines
   std::uint64_t carry_bytes = 0;  ///< longest input that travels beside an announce line
   double timeout_s = 0;
-  double crowding = 1;              ///< ranks per core, as rank 0 may use them, where seats do not tell
-  std::uint64_t calibrate = 0;      ///< rank 0 wants costs measured
+  double crowding = 1;          ///< ranks per core, as rank 0 may use them, where seats do not tell
+  std::uint64_t calibrate = 0;  ///< rank 0 wants costs measured
+  planner::SlotStores slot_stores = planner::SlotStores::kAsMeasured;  ///< TUTTI_SLOT_STORES
   std::uint64_t staging_bytes = 0;  ///< longest part of a call on device memory that goes through host memory
   planner::MeasuredCosts costs;     ///< there once all ranks are ready
   std::uint32_t tuning_bytes = 0;   ///< of the text behind Control::tuning_text()

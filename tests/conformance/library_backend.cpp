@@ -25,8 +25,8 @@ std::vector<Row> rows() {
   const Variables kNoDirect = {{"NCCL_P2P_DISABLE", "1"}, {"TUTTI_CARRY_BYTES", "0"}};
   const Variables kLines = {{"NCCL_P2P_DISABLE", "1"}, {"NCCL_PROTO", "LL"}, {"TUTTI_CARRY_BYTES", "0"}};
   const Variables kCopies = {{"TUTTI_SINGLE_COPY_MIN_BYTES", "1"}, {"TUTTI_CARRY_BYTES", "0"}};
-  // Outputs are written past the caches, which otherwise only large calls do.
-  const Variables kStreams = {{"TUTTI_STREAM_MIN_BYTES", "1"}};
+  // Outputs are written past the caches, which otherwise only large calls do, and so is what others read.
+  const Variables kStreams = {{"TUTTI_STREAM_MIN_BYTES", "1"}, {"TUTTI_SLOT_STORES", "streamed"}};
   const Executor one = Executor::kOneThread;
   const Executor threads = Executor::kThreads;
   const Executor processes = Executor::kProcesses;

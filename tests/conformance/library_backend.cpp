@@ -179,8 +179,11 @@ class LibraryBackend final : public Backend {
     std::uint64_t blocks = 0;
     for (int r = 0; r < c.request.ranks; ++r) blocks = std::max<std::uint64_t>(blocks, input_blocks(c, r));
     const std::size_t bytes = blocks * Session::count_of(c) * static_cast<std::size_t>(type_of(c).bytes);
-    const bool beside = row_.executor == Executor::kProcesses || is_rooted(c.request.collective);
-    const std::size_t room = beside ? protocol::carried_bytes_max(c.request.ranks) : protocol::kAnnouncePayloadBytes;
+    const bool rooted = is_rooted(c.request.collective);
+    const std::size_t room = rooted && row_.options.ranks_per_host == 0 ? protocol::one_way_bytes_max(c.request.ranks)
+                             : rooted || row_.executor == Executor::kProcesses
+                                 ? protocol::carried_bytes_max(c.request.ranks)
+                                 : protocol::kAnnouncePayloadBytes;
     return bytes <= room ? "" : "the input is too long for an announcement";
   }
 

@@ -36,7 +36,8 @@ struct Config {
   std::size_t single_copy_min_bytes = 0;  ///< TUTTI_SINGLE_COPY_MIN_BYTES: single copies from here on; 0 = by cost
   std::size_t carry_bytes = std::size_t{1} << 20;  ///< TUTTI_CARRY_BYTES: longest input carried beside announce lines
   std::size_t stream_min_bytes =
-      0;  ///< TUTTI_STREAM_MIN_BYTES: calls that touch so much write past the caches; 0 = default
+      0;                    ///< TUTTI_STREAM_MIN_BYTES: calls that touch so much write past the caches; 0 = default
+  std::string slot_stores;  ///< TUTTI_SLOT_STORES: "ordinary", "streamed"; empty = what was measured to be faster
   std::size_t staging_bytes =
       0;                    ///< TUTTI_STAGING_BYTES: longest part of a GPU's call through host memory; 0 = default
   bool calibrate = true;    ///< TUTTI_CALIBRATE: measure what bytes cost between processes when a communicator is made

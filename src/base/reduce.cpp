@@ -117,6 +117,18 @@ constexpr ReduceFunction kMixed[kReduceOps] = {mixed<kType, ReduceOp::kSum>, mix
 
 ReduceFunction reduce_function(DataType type, ReduceOp op) { return reduce_function_of(chosen_variant(), type, op); }
 
+void copy_past_caches(void* to, const void* from, std::size_t bytes) {
+  static const ReduceFunction copy = reduce_function(DataType::kUint8, ReduceOp::kSum);
+  ReduceArgs args;
+  args.sources = &from;
+  args.source_count = 1;
+  args.destinations = &to;
+  args.destination_count = 1;
+  args.count = bytes;
+  args.streamed_count = 1;
+  copy(args);
+}
+
 ReduceFunction reduce_mixed_function(DataType type, ReduceOp op) {
   TUTTI_ASSERT(is_narrow_float(type));
   const int column = static_cast<int>(op);

@@ -39,6 +39,9 @@ using ReduceFunction = void (*)(const ReduceArgs&);
 /// caller sets the divisor in the step that completes the sum.
 ReduceFunction reduce_function(DataType type, ReduceOp op);
 
+/// As memcpy, with `to` written past the caches where it begins a cache line.
+void copy_past_caches(void* to, const void* from, std::size_t bytes);
+
 /// As reduce_function, for a float of 16 or 8 bits and arguments of which some may be float32. The sum is never rounded
 /// but to narrow destinations.
 ReduceFunction reduce_mixed_function(DataType type, ReduceOp op);

@@ -1,5 +1,6 @@
 #include "comm/calibration.h"
 
+#include "base/reduce.h"
 #include "executor/backoff.h"
 #include "executor/host_machine.h"
 #include "transport/peer_memory.h"
@@ -18,6 +19,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kRounds = 9;
 constexpr std::size_t kFewBytes = 64;
+/// Two for each round and way of writing, rank 0's odd, and the last.
+constexpr std::uint64_t kTurns = 4 * kRounds + 1;
+
+/// Whether what rank 0 reads in its turn was written past the caches.
+bool is_streamed(std::uint64_t turn) { return turn % 4 == 3; }
 
 double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
@@ -62,48 +68,60 @@ class Turns {
 
 planner::MeasuredCosts calibrate(const CalibrationArgs& args) {
   const Turns turns(args);
-  Samples read;
+  std::array<Samples, 2> reads;
   Samples copy;
   Samples few;
   std::vector<std::byte> here(args.bytes);
-  for (std::uint64_t round = 0; round < kRounds; ++round) {
-    if (!turns.wait_for(2 * round + 1)) return {};
+  for (std::uint64_t turn = 1; turn < kTurns; turn += 2) {
+    if (!turns.wait_for(turn)) return {};
     const auto start = Clock::now();
     std::memcpy(here.data(), args.slots, args.bytes);
-    read.add(us_since(start));
+    reads[is_streamed(turn)].add(us_since(start));
     for (const std::size_t bytes : {args.bytes, kFewBytes}) {
+      if (is_streamed(turn) || args.partner == 0) break;
       const auto before = Clock::now();
       if (!transport::read_process(args.partner, args.board.address, here.data(), bytes).ok()) return {};
       (bytes == kFewBytes ? few : copy).add(us_since(before));
     }
-    executor::store_release(&args.board.turn, 2 * round + 2);
+    executor::store_release(&args.board.turn, turn + 1);
   }
-  // The partner's last figure is there after its last turn.
-  if (!turns.wait_for(2 * kRounds + 1)) return {};
+  // The partner's last figures are there after its last turn.
+  if (!turns.wait_for(kTurns)) return {};
   const auto bytes = static_cast<double>(args.bytes);
-  const double call_us = few.median();
-  const double more_us = copy.median() - call_us;
-  const double both_us = read.median() + args.board.write_us;
-  if (!(more_us > 0) || !(both_us > 0)) return {};
-  return {2 * bytes / both_us * 1e-3, call_us, (bytes - kFewBytes) / more_us * 1e-3};
+  const auto rate = [&](double both_us) { return both_us > 0 ? 2 * bytes / both_us * 1e-3 : 0; };
+  planner::MeasuredCosts costs;
+  costs.slot_gbps = rate(reads[0].median() + args.board.write_us);
+  costs.streamed_gbps = rate(reads[1].median() + args.board.streamed_write_us);
+  if (costs.slot_gbps == 0) return {};
+  if (args.partner == 0) return costs;
+  costs.call_us = few.median();
+  const double more_us = copy.median() - costs.call_us;
+  if (!(more_us > 0)) return {};
+  costs.call_gbps = (bytes - kFewBytes) / more_us * 1e-3;
+  return costs;
 }
 
 void help_calibrate(const CalibrationArgs& args) {
   const Turns turns(args);
-  Samples write;
+  std::array<Samples, 2> writes;
   std::vector<std::byte> here(args.bytes);
   args.board.address = reinterpret_cast<std::uint64_t>(here.data());
-  for (std::uint64_t round = 0; round < kRounds; ++round) {
-    std::memset(here.data(), static_cast<int>(round), args.bytes);
+  for (std::uint64_t turn = 1; turn < kTurns; turn += 2) {
+    std::memset(here.data(), static_cast<int>(turn), args.bytes);
     const auto start = Clock::now();
-    std::memcpy(args.slots, here.data(), args.bytes);
-    write.add(us_since(start));
-    executor::store_release(&args.board.turn, 2 * round + 1);
+    if (is_streamed(turn)) {
+      copy_past_caches(args.slots, here.data(), args.bytes);
+    } else {
+      std::memcpy(args.slots, here.data(), args.bytes);
+    }
+    writes[is_streamed(turn)].add(us_since(start));
+    executor::store_release(&args.board.turn, turn);
     // `here` must outlive rank 0's copies: where it has not answered in time, its next call fails or reads what is gone.
-    if (!turns.wait_for(2 * round + 2)) return;
+    if (!turns.wait_for(turn + 1)) return;
   }
-  args.board.write_us = write.median();
-  executor::store_release(&args.board.turn, std::uint64_t{2 * kRounds + 1});
+  args.board.write_us = writes[0].median();
+  args.board.streamed_write_us = writes[1].median();
+  executor::store_release(&args.board.turn, kTurns);
 }
 
 namespace {
@@ -113,6 +131,7 @@ struct Remembered {
   std::atomic<double> slot_gbps{0};
   std::atomic<double> call_us{0};
   std::atomic<double> call_gbps{0};
+  std::atomic<double> streamed_gbps{0};
 };
 Remembered remembered;
 
@@ -121,12 +140,13 @@ Remembered remembered;
 planner::MeasuredCosts remembered_costs() {
   const double slot_gbps = remembered.slot_gbps.load(std::memory_order_acquire);
   if (slot_gbps == 0) return {};
-  return {slot_gbps, remembered.call_us, remembered.call_gbps};
+  return {slot_gbps, remembered.call_us, remembered.call_gbps, remembered.streamed_gbps};
 }
 
 void remember_costs(const planner::MeasuredCosts& costs) {
   remembered.call_us = costs.call_us;
   remembered.call_gbps = costs.call_gbps;
+  remembered.streamed_gbps = costs.streamed_gbps;
   remembered.slot_gbps.store(costs.slot_gbps, std::memory_order_release);
 }
 

@@ -83,6 +83,7 @@ void LaneRun::start(const CallArgs& args, std::shared_ptr<const planner::Plan> p
     call.lines = plan_->lines;
     call.wide_wire = plan_->wide_wire;
     call.streams = options.streams;
+    call.streams_slots = plan_->streams_slots;
     call.workspace = lanes_[l].storage.workspace(program.steps, comm_.ranks(), call.line_shape);
     call.scale = args.scaled ? &args.scale : nullptr;
     call.divisor = args.op == ReduceOp::kAverage ? comm_.ranks() : 0;

@@ -36,7 +36,10 @@ Carriage carriage_of(const Membership& members, const CallArgs& args) {
   if (ranks == 1 || !members.plans.may_announce(args.collective)) return Carriage::kNone;
   const std::size_t bytes = announced_bytes(args, ranks);
   if (bytes <= protocol::announce_payload_bytes(ranks)) return Carriage::kInLines;
-  return bytes <= members.control.settings().carry_bytes ? Carriage::kBesideLines : Carriage::kNone;
+  const Settings& settings = members.control.settings();
+  const bool one_way = is_rooted(args.collective) && !members.bridge;
+  return bytes <= (one_way ? settings.one_way_carry_bytes : settings.carry_bytes) ? Carriage::kBesideLines
+                                                                                  : Carriage::kNone;
 }
 
 CollectiveCall::CollectiveCall(Communicator& communicator)
@@ -79,6 +82,7 @@ void CollectiveCall::prepare(const CallArgs& args) {
   reads_ = signature_.one_way != 0 ? protocol::lines_read_one_way(args.collective, rank, root, ranks)
                                    : protocol::LinesRead{0, ranks};
   lanes_.machine().set_reduce(reduce_function(args.type, args.op));
+  lanes_.machine().set_streams(comm_.members().streams_carried);
   announced_call_.collective = args.collective;
   announced_call_.rank = rank;
   announced_call_.root = root;
@@ -142,6 +146,9 @@ void CollectiveCall::start(const CallArgs& args) {
   signed_ = sequence;
 }
 
+/// The longest input whose next place is asked for early.
+constexpr std::size_t kPreparedBytes = 8 << 10;
+
 /// The next call is expected to be like this one: what it will write is written already, or asked for, while this call waits.
 [[gnu::always_inline]] inline void CollectiveCall::prepare_next(bool carries) {
   const std::uint32_t next = sequence_ + 1;
@@ -151,7 +158,8 @@ void CollectiveCall::start(const CallArgs& args) {
   if (signature_.one_way != 0 && carriage_ == Carriage::kBesideLines) in_line = 0;
 
   machine.prepare_write(reinterpret_cast<std::byte*>(&board.line(comm_.rank(), next)), sizeof(std::uint64_t) + in_line);
-  if (carries) machine.prepare_write(board.carried(comm_.rank(), next), shape_.input_bytes);
+  if (carries && shape_.input_bytes <= kPreparedBytes)
+    machine.prepare_write(board.carried(comm_.rank(), next), shape_.input_bytes);
   write_signature(next);
 }
 

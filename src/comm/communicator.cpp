@@ -216,6 +216,8 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   TUTTI_TRY(look_at_machine());
   TUTTI_TRY(meet(RankPhase::kReady, parent));
   rules.measured = settings.costs;
+  rules.slot_stores = settings.slot_stores;
+  members_->streams_carried = planner::streams_slots(rules, Collective::kBroadcast, 1);
   rules.groups = machine_->groups().of_rank;
   if (const double crowding = machine_->crowding(); crowding > 0) rules.crowding = crowding;
   if (const double crowding = machine_->own_crowding(); crowding > 0) crowded_ = crowding > 1;
@@ -277,7 +279,8 @@ Status Communicator::look_at_machine() {
 void Communicator::measure_costs() {
   Control& control = members_->control;
   Settings& settings = control.settings();
-  if (settings.calibrate == 0 || settings.costs.slot_gbps != 0 || !members_->single_copy) return;
+  const bool known = settings.costs.slot_gbps > 0 && (settings.costs.call_gbps > 0 || !members_->single_copy);
+  if (settings.calibrate == 0 || known || spans_hosts()) return;
   const std::vector<Peer>& peers = members_->peers;
   const auto other =
       std::ranges::find_if(peers, [&](const Peer& peer) { return peer.process_token != peers.front().process_token; });
@@ -287,7 +290,7 @@ void Communicator::measure_costs() {
       .slots = rank_ == 0 ? control.channel(0, other->rank, kFirstCollectiveLane).inbox
                           : control.channel(rank_, 0, kFirstCollectiveLane).outbox,
       .bytes = std::min<std::size_t>(kCalibrationBytes, control.slot_shape(kFirstCollectiveLane).slot_bytes),
-      .partner = other->pid,
+      .partner = members_->single_copy ? other->pid : 0,
       .given_up = [this] { return cancelled_ || failed(); }};
   if (rank_ != 0) {
     help_calibrate(args);
@@ -295,8 +298,7 @@ void Communicator::measure_costs() {
   }
   settings.costs = calibrate(args);
   remember_costs(settings.costs);
-  log_info("measured between ranks 0 and {}: slots {:.1f} GB/s, single copies {:.2f} us and {:.1f} GB/s", other->rank,
-           settings.costs.slot_gbps, settings.costs.call_us, settings.costs.call_gbps);
+  log_info("measured between ranks 0 and {}: {}", other->rank, planner::describe(settings.costs));
 }
 
 RankPhase Communicator::phase_of(int rank) const {

@@ -48,6 +48,7 @@ struct Membership {
   std::vector<int> places;                     ///< by rank, in the host's segment where channels lie there; else -1
   std::shared_ptr<transport::MpiNetwork> mpi;  ///< what the bridge's streams go over; nullptr: TCP
   std::unique_ptr<Bridge> bridge;              ///< to ranks of other hosts; nullptr: there are none
+  bool streams_carried = false;                ///< what is carried beside lines is written past the caches
   bool single_copy = false;                    ///< works between all processes, on every rank
   std::vector<std::unique_ptr<ProcessWatch>> watches;  ///< these last: they go first
   std::unique_ptr<PeerWatch> peer_watch;               ///< over ranks of other hosts

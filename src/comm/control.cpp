@@ -131,11 +131,16 @@ std::size_t slot_bytes_before(protocol::SlotShape wide, std::uint32_t lane) {
   return (lane - short_ones) * wide.bytes() + short_ones * slots_of(wide, kWide).bytes();
 }
 
+planner::SlotStores slot_stores_of(std::string_view name) {
+  if (name.empty()) return planner::SlotStores::kAsMeasured;
+  return name == "streamed" ? planner::SlotStores::kStreamed : planner::SlotStores::kOrdinary;
+}
+
 }  // namespace
 
 struct Control::Layout {
-  std::size_t tuning, machine, ranks, cards, bells, bells_end, shrinks, shrink_lists, announces, inputs, signatures, pairs, pair_inputs,
-      counts, lines, slots, end;
+  std::size_t tuning, machine, ranks, cards, bells, bells_end, shrinks, shrink_lists, announces, inputs, signatures,
+      pairs, pair_inputs, counts, lines, slots, end;
 
   Layout(std::size_t n, protocol::SlotShape shape) {
     // A rank has no channel to itself, and one that is alone announces and carries nothing.
@@ -144,6 +149,7 @@ struct Control::Layout {
     const std::size_t announcing = n > 1 ? n : 0;
     const std::size_t pair_count = n > 1 ? n * n : 0;
     const std::size_t carried_bytes = n > 1 ? protocol::carried_bytes_max(static_cast<int>(n)) : 0;
+    const std::size_t input_bytes = n > 1 ? protocol::one_way_bytes_max(static_cast<int>(n)) : 0;
     tuning = round_up(sizeof(Header), kPage);
     machine = tuning + (n > 1 ? round_up(planner::kTuningBytesMax, kPage) : 0);
     ranks = round_up(machine + MachineBoard::bytes_for(static_cast<int>(n)), n > 1 ? kPage : 64);
@@ -154,7 +160,7 @@ struct Control::Layout {
     shrink_lists = shrinks + n * sizeof(ShrinkPlace);
     announces = round_up(shrink_lists + n * ((n + 63) / 64) * sizeof(std::uint64_t), 64);
     inputs = round_up(announces + protocol::kAnnounceDepth * announcing * sizeof(protocol::AnnounceLine), kPage);
-    signatures = inputs + protocol::kAnnounceDepth * announcing * carried_bytes;
+    signatures = inputs + protocol::kAnnounceDepth * announcing * input_bytes;
     pairs = round_up(signatures + CollectiveSignatures::kDepth * announcing * sizeof(CollectiveSignatures::Place), 64);
     pair_inputs = round_up(pairs + pair_count * sizeof(PairMemory), kPage);
     counts = pair_inputs + pair_count * protocol::kSendDepth * carried_bytes;
@@ -231,9 +237,11 @@ void Control::set_up() const {
                              c.single_copy_min_bytes,
                              c.lines,
                              std::min(c.carry_bytes, protocol::carried_bytes_max(ranks_)),
+                             std::min(c.carry_bytes, protocol::one_way_bytes_max(ranks_)),
                              c.timeout_s,
                              1,
                              c.calibrate,
+                             slot_stores_of(c.slot_stores),
                              c.staging_bytes != 0 ? c.staging_bytes : kStagingBytes,
                              {},
                              0,
@@ -281,7 +289,7 @@ std::uint64_t* Control::shrink_list(int rank) const {
 protocol::AnnounceBoard Control::board() const {
   const Layout l(ranks_, kAnySlots);
   return {at<protocol::AnnounceLine>(l.announces), static_cast<std::uint32_t>(ranks_), at<std::byte>(l.inputs),
-          protocol::carried_bytes_max(ranks_)};
+          protocol::one_way_bytes_max(ranks_)};
 }
 CollectiveSignatures Control::signatures() const {
   return {at<CollectiveSignatures::Place>(Layout(ranks_, kAnySlots).signatures), static_cast<std::uint32_t>(ranks_)};

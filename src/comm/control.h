@@ -93,11 +93,13 @@ struct Settings {
   std::uint64_t p2p_disable = 0;
   std::uint64_t shm_disable = 0;
   std::uint64_t single_copy_min_bytes = 0;
-  std::uint64_t lines = 0;        ///< small messages may go as lines
-  std::uint64_t carry_bytes = 0;  ///< longest input that travels beside an announce line
+  std::uint64_t lines = 0;                ///< small messages may go as lines
+  std::uint64_t carry_bytes = 0;          ///< longest input that travels beside an announce line ...
+  std::uint64_t one_way_carry_bytes = 0;  ///< ... and of a rooted call of one host
   double timeout_s = 0;
-  double crowding = 1;              ///< ranks per core, as rank 0 may use them, where seats do not tell
-  std::uint64_t calibrate = 0;      ///< rank 0 wants costs measured
+  double crowding = 1;          ///< ranks per core, as rank 0 may use them, where seats do not tell
+  std::uint64_t calibrate = 0;  ///< rank 0 wants costs measured
+  planner::SlotStores slot_stores = planner::SlotStores::kAsMeasured;  ///< TUTTI_SLOT_STORES
   std::uint64_t staging_bytes = 0;  ///< longest part of a call on device memory that goes through host memory
   planner::MeasuredCosts costs;     ///< there once all ranks are ready
   std::uint32_t tuning_bytes = 0;   ///< of the text behind Control::tuning_text()

@@ -163,9 +163,12 @@ Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& 
   }
   fmt::format_to(out, "\nchosen for {}\n", planner::describe_reason(q, rules, choice.chosen));
   fmt::format_to(out, "{}: {}\n", plan.algorithm->name, plan.algorithm->summary);
+  const bool streams = plan.streams_slots && plan.tiling.slab * plan.tiling.element_bytes >= protocol::kStreamedBytes;
   fmt::format_to(out, "lanes {}, units per round {}, {} elements per round, {} rounds{}\n\n", plan.shape.lanes,
                  plan.shape.units, plan.tiling.slab, plan.tiling.rounds(0),
-                 plan.lines ? "; messages go as flag-in-word lines" : "");
+                 plan.lines ? "; messages go as flag-in-word lines"
+                 : streams  ? "; slots are written past the caches, but for messages below 2 KiB"
+                            : "");
   if (const planner::SetSchedule* set = plans.schedule_for(q.request)) return text + schedule::to_text(set->schedule);
   return text + schedule::to_text(algorithm::make_schedule(*plan.algorithm, planner::in_groups(q.request, rules)));
 }

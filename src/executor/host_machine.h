@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/reduce.h"
+#include "protocol/channel.h"
 
 #include <atomic>
 #include <cstddef>
@@ -55,6 +56,8 @@ class HostMachine {
   HostMachine(const std::uint64_t* abort_word, RemoteMemory* remote) : abort_word_(abort_word), remote_(remote) {}
 
   void set_reduce(ReduceFunction reduce) { reduce_ = reduce; }
+  /// Whether what others read, unless it is short, is written past the caches (LaneCall::streams_slots).
+  void set_streams(bool streams) { streams_ = streams; }
 
   std::uint64_t load_acquire(const std::uint64_t* word) const { return executor::load_acquire(word); }
   void store_release(std::uint64_t* word, std::uint64_t value) const { executor::store_release(word, value); }
@@ -65,12 +68,16 @@ class HostMachine {
     std::atomic_ref<std::uint64_t>(*word).store(value, std::memory_order_relaxed);
   }
   void load_bytes(void* to, const void* from, std::size_t bytes) const { copy_bytes(to, from, bytes); }
-  void store_bytes(void* to, const void* from, std::size_t bytes) const { copy_bytes(to, from, bytes); }
+  void store_bytes(void* to, const void* from, std::size_t bytes) const {
+    if (streams(bytes)) return copy_past_caches(to, from, bytes);
+    copy_bytes(to, from, bytes);
+  }
   /// Asks for the lines now, so that the stores need not wait for them to come from a reader's cache.
   void prepare_write([[maybe_unused]] const std::byte* address, [[maybe_unused]] std::size_t bytes) const {
 #if defined(__x86_64__)
     // The compiler's own prefetch for writing is one for reading unless it may assume more than the first x86-64 had;
     // processors that do not know the instruction take it for no operation.
+    if (streams(bytes)) return;
     for (std::size_t at = 0; at < bytes; at += 64) asm volatile("prefetchw %0" : : "m"(address[at]));
 #endif
   }
@@ -90,9 +97,12 @@ class HostMachine {
   }
 
  private:
+  bool streams(std::size_t bytes) const { return streams_ && bytes >= protocol::kStreamedBytes; }
+
   const std::uint64_t* abort_word_;
   RemoteMemory* remote_;
   ReduceFunction reduce_ = nullptr;
+  bool streams_ = false;
   std::vector<std::unique_ptr<std::byte[]>> tiles_;
 };
 

@@ -50,8 +50,9 @@ struct Plan {
   schedule::Tiling tiling;
   Access access = Access::kSlots;
   bool direct = false;
-  bool lines = false;      ///< what is not direct goes as lines
-  bool wide_wire = false;  ///< wide messages are float32
+  bool lines = false;          ///< what is not direct goes as lines
+  bool streams_slots = false;  ///< slots are written past the caches
+  bool wide_wire = false;      ///< wide messages are float32
   Reason reason = Reason::kPrice;
   double predicted_us = 0;
   std::size_t scratch_bytes = 0;  ///< per lane

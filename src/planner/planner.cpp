@@ -98,17 +98,19 @@ std::uint64_t large_block(Collective collective, bool in_place) {
   }
 }
 
-Prices prices_of(const Question& q, bool direct, const MeasuredCosts& measured) {
+Prices prices_of(const Question& q, bool direct, const Rules& rules, std::uint64_t rounds) {
+  const MeasuredCosts& measured = rules.measured;
   const bool known = measured.slot_gbps > 0;
-  if (!direct)
-    return known ? Prices{kThroughSlots.message_us, measured.slot_gbps, kFurtherSource * measured.slot_gbps}
-                 : kThroughSlots;
+  if (!direct) {
+    const double gbps = slot_gbps(rules, q.request.collective, rounds);
+    return gbps > 0 ? Prices{kThroughSlots.message_us, gbps, kFurtherSource * gbps} : kThroughSlots;
+  }
   if (q.access != Access::kSingleCopy) {
     // Loads and stores of peers' memory gain what slots gain.
     const double gain = known ? measured.slot_gbps / kThroughSlots.copy_gbps : 1;
     return {kMappedBuffers.message_us, gain * kMappedBuffers.copy_gbps, gain * kMappedBuffers.reduce_gbps};
   }
-  Prices prices = known
+  Prices prices = measured.call_gbps > 0
                       ? Prices{measured.call_us + kHandOverUs, measured.call_gbps, kFurtherSource * measured.slot_gbps}
                       : kSingleCopies;
   if (q.count * q.element_bytes >= large_block(q.request.collective, q.in_place)) {
@@ -157,7 +159,7 @@ double price(const Algorithm& a, const Schedule& schedule, const Question& q, co
   inputs.direct = direct;
   inputs.lanes_take_turns = takes_turns(a, schedule);
   inputs.ranks_per_core = rules.crowding;
-  const Prices prices = prices_of(q, direct, rules.measured);
+  const Prices prices = prices_of(q, direct, rules, schedule::rounds_of(schedule, inputs));
   inputs.message_us = prices.message_us;
   inputs.copy_gbps = prices.copy_gbps;
   inputs.reduce_gbps = prices.reduce_gbps;
@@ -388,6 +390,7 @@ Plan make_plan(const Question& q, const Rules& rules, const Candidate& candidate
   const std::uint64_t longest = message_bytes_max(plan.tiling, widest);
   // Words of lines order nothing but themselves, and pushes rely on the order that earlier messages make.
   plan.lines = !candidate.direct && longest != 0 && longest <= rules.line_bytes;
+  plan.streams_slots = streams_slots(rules, q.request.collective, plan.tiling.rounds(0));
   plan.wide_wire = q.wide_wire;
   plan.scratch_bytes = plan.shape.scratch_blocks * plan.tiling.slab * q.element_bytes;
   return plan;

@@ -18,12 +18,17 @@ std::string overruled(const Question& q, const Rules& rules) {
 }
 
 std::string where_from(const MeasuredCosts& measured) {
-  if (measured.slot_gbps == 0) return "";
-  return fmt::format(" by what was measured here: slots {:.1f} GB/s, single copies {:.1f} us and {:.1f} GB/s",
-                     measured.slot_gbps, measured.call_us, measured.call_gbps);
+  return measured.slot_gbps == 0 ? "" : " by what was measured here: " + describe(measured);
 }
 
 }  // namespace
+
+std::string describe(const MeasuredCosts& costs) {
+  std::string text = fmt::format("slots {:.1f} GB/s or past the caches {:.1f}", costs.slot_gbps, costs.streamed_gbps);
+  if (costs.call_gbps > 0)
+    text += fmt::format(", single copies {:.1f} us and {:.1f} GB/s", costs.call_us, costs.call_gbps);
+  return text;
+}
 
 std::string describe_reason(const Question& q, const Rules& rules, const Candidate& chosen) {
   switch (chosen.reason) {

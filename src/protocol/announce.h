@@ -75,6 +75,10 @@ TUTTI_DEVICE_CALL constexpr std::size_t announce_payload_bytes(int ranks) {
 TUTTI_DEVICE_CALL constexpr std::size_t carried_bytes_max(int ranks) {
   return ranks > 16 ? 0 : ranks > 8 ? 2 << 10 : ranks > 4 ? 4 << 10 : 8 << 10;
 }
+/// And of that in one-way calls: nobody reads all inputs at once but the root, and the sooner a rank goes on, the better.
+TUTTI_DEVICE_CALL constexpr std::size_t one_way_bytes_max(int ranks) {
+  return ranks > 4 ? carried_bytes_max(ranks) : 64 << 10;
+}
 
 /// `fingerprint`: of the call, or of all calls so far.
 TUTTI_DEVICE_CALL constexpr std::uint64_t announce_word(std::uint32_t sequence, std::uint32_t fingerprint) {

@@ -57,6 +57,8 @@ class Binding {
     }
     for (std::uint32_t i = 0; i < s.sink_count; ++i) {
       active_sinks += sink_sides[i].way != Way::kNone;
+      sink_sides[i].streamed |= streams_slot(sink_sides[i], bound.length);
+      bound.streams |= sink_sides[i].streamed;
       bound.scatters |= sink_sides[i].way == Way::kLine || sink_sides[i].way == Way::kRemote;
     }
     bound.moves = bound.length != 0 && active_sources != 0 && active_sinks != 0;
@@ -163,6 +165,10 @@ class Binding {
     const bool to_output = e.place == Place::kOutput || side.message == Message::kPush;
     side.streamed = call_.streams && to_output && side.way == Way::kMemory;
     return side;
+  }
+
+  TUTTI_DEVICE_CALL bool streams_slot(const Side& side, std::uint64_t length) const {
+    return call_.streams_slots && side.way == Way::kSlot && length * call_.element_bytes(side.wide) >= kStreamedBytes;
   }
 
   TUTTI_DEVICE_CALL Message message_of(const Endpoint& e) const {

@@ -28,6 +28,9 @@ namespace tutti::protocol {
 
 using schedule::SlotShape;
 
+/// The least that is written past the caches where readers are far away: it has to reach memory before they are told.
+inline constexpr std::size_t kStreamedBytes = 2 << 10;
+
 /// Written by one rank, read by one other. Counts never wrap (2^64 messages).
 struct alignas(64) PairLine {
   std::uint64_t tail;  ///< messages that the writer has sent to the reader; not counting lines since the last other one

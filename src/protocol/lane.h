@@ -262,7 +262,7 @@ class Lane {
     const Side* const sides = sinks_of(s);
     args.destinations = call_.workspace.sink_pointers;
     sums_[0] = sums_[1] = nullptr;
-    if (call_.streams) {
+    if (bound_.streams) {
       for (std::uint32_t i = 0; i < s.sink_count; ++i) {
         if (sides[i].streamed) add_sink(args, sides[i], i);
       }

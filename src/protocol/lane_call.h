@@ -59,6 +59,7 @@ struct BoundStep {
   bool fetches = false;      ///< one remote source straight into one local sink: no tile in between
   bool tiles = false;        ///< data goes through tiles
   bool scatters = false;     ///< some sink has no memory
+  bool streams = false;      ///< some sink is written past the caches
   std::uint32_t landing =
       0;  ///< the sink, counted from 1, to which its one source, from another host, may come by itself; 0: none
 };
@@ -95,6 +96,7 @@ struct LaneCall {
   bool lines = false;                  ///< all other messages are lines; none is longer than a line
   bool wide_wire = false;              ///< wide messages are float32
   bool streams = false;         ///< outputs are written past the caches: they are large, and nobody reads them soon
+  bool streams_slots = false;   ///< slots are, but for short messages: readers are far away
   const void* scale = nullptr;  ///< PreMulSum: own factor
   int divisor = 0;              ///< average: applied by finishing steps
   LaneWorkspace workspace;

@@ -57,13 +57,14 @@ Seen in_child(const Environment& environment, const std::function<std::string(co
 }
 
 std::string everything(const tutti::Config& c) {
-  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", static_cast<int>(c.log_level),
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", static_cast<int>(c.log_level),
                      c.log_file, c.algorithm, c.device, c.host_id, c.timeout_s, c.reproducible, c.blocking,
                      c.blocking_set, c.shm_disable, c.single_copy, c.slot_bytes, c.single_copy_min_bytes, c.simd,
-                     c.lines, c.p2p_disable, c.wide_wire, c.tuning_file, c.stream_min_bytes, c.heartbeat_timeout_s);
+                     c.lines, c.p2p_disable, c.wide_wire, c.tuning_file, c.stream_min_bytes, c.heartbeat_timeout_s,
+                     c.slot_stores);
 }
 
-constexpr const char* kDefaults = "0|||||1800|false|true|false|false|true|0|0||false|false|false||0|10";
+constexpr const char* kDefaults = "0|||||1800|false|true|false|false|true|0|0||false|false|false||0|10|";
 
 std::size_t count_of(const std::string& text, const std::string& part) {
   std::size_t count = 0;
@@ -95,6 +96,7 @@ TEST_CASE("every variable arrives in its field", "[config]") {
                               {"TUTTI_SLOT_BYTES", "64K"},
                               {"TUTTI_SINGLE_COPY_MIN_BYTES", "12345"},
                               {"TUTTI_STREAM_MIN_BYTES", "3M"},
+                              {"TUTTI_SLOT_STORES", "Streamed"},
                               {"NCCL_PROTO", "ll"},
                               {"NCCL_P2P_DISABLE", "1"},
                               {"TUTTI_SIMD", "avx2"},
@@ -103,7 +105,7 @@ TEST_CASE("every variable arrives in its field", "[config]") {
                              everything);
   CHECK(seen.report ==
         "3|/dev/null|ring;allreduce:^tree|host|box-7|2.5|true|false|true|true|false|65536|12345|avx2|true|true|true|/"
-        "etc/tuning|3145728|7.5");
+        "etc/tuning|3145728|7.5|streamed");
   CHECK(seen.log.empty());
 }
 
@@ -114,6 +116,7 @@ TEST_CASE("a bad value is told once, with key, value and what is accepted, and t
       {"TUTTI_SLOT_BYTES", "65"},       {"TUTTI_SIMD", "sse"},        {"TUTTI_SINGLE_COPY_MIN_BYTES", "1e6"},
       {"NCCL_PROTO", "LL,Fast"},        {"NCCL_P2P_DISABLE", "2"},    {"TUTTI_WIRE", "float64"},
       {"TUTTI_STREAM_MIN_BYTES", "-1"}, {"TUTTI_CARRY_BYTES", "8KB"}, {"TUTTI_HEARTBEAT_TIMEOUT_S", "x"},
+      {"TUTTI_SLOT_STORES", "fast"},
   };
   Environment environment = bad_values;
   environment["NCCL_DEBUG"] = "WARN";

@@ -161,6 +161,26 @@ TEST_CASE("a streamed destination may be a source", "[reduce][streamed]") {
   });
 }
 
+TEST_CASE("bytes are copied past the caches as memcpy copies them, whatever their alignment", "[reduce][streamed]") {
+  std::mt19937_64 random(kSeed);
+  std::vector<std::byte> source(70000);
+  for (std::byte& b : source) b = static_cast<std::byte>(random());
+  for (const std::size_t bytes : {0, 1, 63, 64, 2048, 5000, 65536}) {
+    for (const std::size_t from : {0, 1, 40}) {
+      for (const std::size_t to : {0, 1, 64}) {
+        std::vector<std::byte> destination(70000, std::byte{0xee});
+        copy_past_caches(destination.data() + to, source.data() + from, bytes);
+        CAPTURE(bytes, from, to);
+        CHECK(std::equal(source.begin() + from, source.begin() + from + bytes, destination.begin() + to));
+        CHECK(std::all_of(destination.begin(), destination.begin() + to,
+                          [](std::byte b) { return b == std::byte{0xee}; }));
+        CHECK(std::all_of(destination.begin() + to + bytes, destination.end(),
+                          [](std::byte b) { return b == std::byte{0xee}; }));
+      }
+    }
+  }
+}
+
 TEST_CASE("a scaled and divided sum may be streamed", "[reduce][streamed]") {
   for_each_usable([](ReduceVariant variant) {
     std::mt19937_64 random(kSeed);

@@ -50,6 +50,25 @@ TEST_CASE("two ranks find out what bytes cost", "[calibration]") {
   CHECK(meeting.slots.front() == meeting.slots.back());
   CHECK(meeting.slots.front() != std::byte{0});
   CHECK(meeting.board.write_us > 0);
+  CHECK(meeting.board.streamed_write_us > 0);
+  CHECK(costs.streamed_gbps > 0.01);
+  CHECK(costs.streamed_gbps < 10000);
+}
+
+TEST_CASE("where system calls may not copy, slots are measured all the same", "[calibration]") {
+  Meeting meeting;
+  std::thread partner([&] { help_calibrate(meeting.args()); });
+  CalibrationArgs args = meeting.args();
+  args.partner = 0;
+  const MeasuredCosts costs = calibrate(args);
+  partner.join();
+  if (costs.slot_gbps == 0) {
+    WARN("not measured: the machine is busy");
+    return;
+  }
+  CHECK(costs.streamed_gbps > 0);
+  CHECK(costs.call_us == 0);
+  CHECK(costs.call_gbps == 0);
 }
 
 TEST_CASE("a partner that does not come, or leaves, costs little time and nothing is measured", "[calibration]") {
@@ -79,9 +98,10 @@ TEST_CASE("system calls that fail leave nothing measured", "[calibration]") {
 
 TEST_CASE("costs are remembered for the process", "[calibration]") {
   const MeasuredCosts before = remembered_costs();
-  remember_costs({12, 1.5, 7});
+  remember_costs({12, 1.5, 7, 9});
   CHECK(remembered_costs().slot_gbps == 12);
   CHECK(remembered_costs().call_us == 1.5);
   CHECK(remembered_costs().call_gbps == 7);
+  CHECK(remembered_costs().streamed_gbps == 9);
   remember_costs(before);
 }

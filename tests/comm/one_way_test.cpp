@@ -23,8 +23,8 @@ using crew::refused;
 
 constexpr int kDepth = static_cast<int>(tutti::protocol::kAnnounceDepth);
 /// In the line, beside it, and beyond both; with their edges.
-constexpr std::size_t kLengths[] = {0, 1, 8, 512, 513, 2048, 8192, 8193};
-constexpr std::size_t kLongest = 8193;
+constexpr std::size_t kLengths[] = {0, 1, 8, 512, 513, 2048, 8192, 8193, 65536, 65537};
+constexpr std::size_t kLongest = 65537;
 
 using Bytes = std::vector<unsigned char>;
 

@@ -25,8 +25,8 @@ std::vector<Row> rows() {
   const Variables kNoDirect = {{"NCCL_P2P_DISABLE", "1"}, {"TUTTI_CARRY_BYTES", "0"}};
   const Variables kLines = {{"NCCL_P2P_DISABLE", "1"}, {"NCCL_PROTO", "LL"}, {"TUTTI_CARRY_BYTES", "0"}};
   const Variables kCopies = {{"TUTTI_SINGLE_COPY_MIN_BYTES", "1"}, {"TUTTI_CARRY_BYTES", "0"}};
-  // Outputs are written past the caches, which otherwise only large calls do.
-  const Variables kStreams = {{"TUTTI_STREAM_MIN_BYTES", "1"}};
+  // Outputs are written past the caches, which otherwise only large calls do, and so is what others read.
+  const Variables kStreams = {{"TUTTI_STREAM_MIN_BYTES", "1"}, {"TUTTI_SLOT_STORES", "streamed"}};
   const Executor one = Executor::kOneThread;
   const Executor threads = Executor::kThreads;
   const Executor processes = Executor::kProcesses;
@@ -179,8 +179,11 @@ class LibraryBackend final : public Backend {
     std::uint64_t blocks = 0;
     for (int r = 0; r < c.request.ranks; ++r) blocks = std::max<std::uint64_t>(blocks, input_blocks(c, r));
     const std::size_t bytes = blocks * Session::count_of(c) * static_cast<std::size_t>(type_of(c).bytes);
-    const bool beside = row_.executor == Executor::kProcesses || is_rooted(c.request.collective);
-    const std::size_t room = beside ? protocol::carried_bytes_max(c.request.ranks) : protocol::kAnnouncePayloadBytes;
+    const bool rooted = is_rooted(c.request.collective);
+    const std::size_t room = rooted && row_.options.ranks_per_host == 0 ? protocol::one_way_bytes_max(c.request.ranks)
+                             : rooted || row_.executor == Executor::kProcesses
+                                 ? protocol::carried_bytes_max(c.request.ranks)
+                                 : protocol::kAnnouncePayloadBytes;
     return bytes <= room ? "" : "the input is too long for an announcement";
   }
 

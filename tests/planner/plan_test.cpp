@@ -198,7 +198,52 @@ TEST_CASE("measured costs decide between slots and single copies, and how") {
   CHECK(chosen(32 << 10).predicted_us < 3);
   CHECK_THAT(
       planner::describe_reason(question(Collective::kAllReduce, 2, 8, Access::kSingleCopy), rules, chosen(1 << 20)),
-      Catch::Contains("slots 72.7 GB/s, single copies 1.4 us and 12.6 GB/s"));
+      Catch::Contains("slots 72.7 GB/s or past the caches 0.0, single copies 1.4 us and 12.6 GB/s"));
+}
+
+TEST_CASE(
+    "slots are written past the caches where that was measured to be faster, by more in calls of several rounds") {
+  Rules rules = rules_for("");
+  rules.slots = {8, 64 << 10};
+  const auto plan = [&](std::uint64_t bytes) {
+    const Question q = question(Collective::kAllReduce, 2, bytes / 4, Access::kSlots);
+    const auto found = planner::candidates(q, rules);
+    REQUIRE(found.ok());
+    return planner::make_plan(q, rules, found.value().front(), 0);
+  };
+  const auto streams = [&](std::uint64_t bytes) { return plan(bytes).streams_slots; };
+  REQUIRE(plan(32 << 10).tiling.rounds(0) == 1);
+  REQUIRE(plan(8 << 20).tiling.rounds(0) > 1);
+  CHECK_FALSE(streams(32 << 10));  // nothing was measured
+  // Threads of one core; cores that share a cache; cores that do not.
+  rules.measured = {.slot_gbps = 42, .streamed_gbps = 12};
+  CHECK_FALSE(streams(32 << 10));
+  CHECK_FALSE(streams(8 << 20));
+  rules.measured = {.slot_gbps = 15, .streamed_gbps = 21};
+  CHECK(streams(32 << 10));
+  CHECK_FALSE(streams(8 << 20));
+  const double near_us = plan(8 << 20).predicted_us;
+  // Where some ranks only read, they find lines in the cache.
+  CHECK_FALSE(planner::streams_slots(rules, Collective::kBroadcast, 1));
+  CHECK_FALSE(planner::streams_slots(rules, Collective::kSend, 1));
+  CHECK_FALSE(planner::streams_slots(rules, Collective::kAllGather, 1));
+  // Sums of several rounds go both ways at once.
+  CHECK(planner::slot_gbps(rules, Collective::kAllReduce, 1) == 21);
+  CHECK(planner::slot_gbps(rules, Collective::kAllReduce, 2) == Approx(1.8 * 15));
+  CHECK(planner::slot_gbps(rules, Collective::kReduce, 2) == 15);
+  CHECK(planner::slot_gbps(rules, Collective::kAllGather, 2) == 15);
+  rules.measured = {.slot_gbps = 3.5, .streamed_gbps = 18};
+  CHECK(planner::streams_slots(rules, Collective::kBroadcast, 1));
+  CHECK(streams(32 << 10));
+  CHECK(streams(8 << 20));
+  CHECK(plan(8 << 20).predicted_us < 2 * near_us);  // by what streams have, not by the other way's price
+  rules.slot_stores = planner::SlotStores::kOrdinary;
+  CHECK_FALSE(streams(32 << 10));
+  CHECK(plan(8 << 20).predicted_us > 4 * near_us);
+  rules.slot_stores = planner::SlotStores::kStreamed;
+  rules.measured = {.slot_gbps = 42, .streamed_gbps = 12};
+  CHECK(streams(32 << 10));
+  CHECK(streams(8 << 20));
 }
 
 TEST_CASE("where ranks are in groups the grouped schedule is a candidate, else only on demand") {

@@ -1,0 +1,107 @@
+// Slots that are written past the caches: which sinks of a step the lane tells the kernel to write so.
+#include "executor/host_machine.h"
+#include "planner/plan.h"
+#include "protocol/lane.h"
+#include "protocol/lane_storage.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+using namespace tutti;
+
+namespace {
+
+constexpr protocol::SlotShape kSlots{4, 8192};
+constexpr std::uint64_t kAbort = 0;
+
+struct Seen {
+  int calls = 0;
+  int streamed = 0;
+  std::vector<void*> destinations;
+};
+Seen seen;
+
+void look(const ReduceArgs& args) {
+  ++seen.calls;
+  seen.streamed = args.streamed_count;
+  seen.destinations.assign(args.destinations, args.destinations + args.destination_count);
+}
+
+/// What the root of a one-shot broadcast does with so many bytes: from its input to its output and into a slot.
+struct Root {
+  std::vector<std::byte> input, output, outbox = std::vector<std::byte>(kSlots.bytes());
+  protocol::PairLine mine{}, theirs{};
+
+  Seen broadcast(std::size_t bytes, bool streams, bool streams_slots) {
+    input.resize(bytes);
+    output.resize(bytes);
+    planner::Question q;
+    q.request = {Collective::kBroadcast, 2, 0, 0};
+    q.count = bytes;
+    planner::Rules rules = planner::make_rules("oneshot", false).value();
+    rules.slots = kSlots;
+    const auto plan = planner::make_plan(q, rules, planner::candidates(q, rules).value().front(), 0);
+    const auto& program = plan.program->lanes.front();
+    std::vector<protocol::Channel> channels(2);
+    channels[1].mine = &mine;
+    channels[1].theirs = &theirs;
+    channels[1].outbox = outbox.data();
+    protocol::LaneStorage storage;
+    protocol::LaneCall call;
+    call.steps = program.steps.data();
+    call.step_count = static_cast<std::uint32_t>(program.steps.size());
+    call.endpoints = program.endpoints.data();
+    call.tiling = plan.tiling;
+    call.input = input.data();
+    call.output = output.data();
+    call.channels = channels.data();
+    call.slot_shape = kSlots;
+    call.streams = streams;
+    call.streams_slots = streams_slots;
+    call.workspace = storage.workspace(program.steps, 2, {});
+    protocol::Lane<executor::HostMachine> lane;
+    executor::HostMachine machine{&kAbort, nullptr};
+    machine.set_reduce(look);
+    seen = {};
+    lane.start(call);
+    CHECK(lane.advance(machine) == protocol::Progress::kDone);
+    return seen;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a lane writes slots past the caches if it is told to, but for short messages", "[streams]") {
+  Root root;
+  const auto first = [&](const Seen& s) { return s.destinations.front(); };
+  Seen s = root.broadcast(protocol::kStreamedBytes, false, true);
+  REQUIRE(s.calls == 1);
+  REQUIRE(s.destinations.size() == 2);
+  CHECK(s.streamed == 1);
+  CHECK(first(s) == root.outbox.data());
+  CHECK(root.broadcast(protocol::kStreamedBytes - 1, false, true).streamed == 0);
+  CHECK(root.broadcast(protocol::kStreamedBytes, false, false).streamed == 0);
+  CHECK(root.broadcast(protocol::kStreamedBytes, true, true).streamed == 2);
+  s = root.broadcast(protocol::kStreamedBytes, true, false);
+  CHECK(s.streamed == 1);
+  CHECK(first(s) == root.output.data());
+}
+
+TEST_CASE("what others read is stored whole, past the caches too", "[streams]") {
+  for (const bool streams : {false, true}) {
+    executor::HostMachine machine{&kAbort, nullptr};
+    machine.set_streams(streams);
+    for (const std::size_t bytes : {std::size_t{3}, std::size_t{64}, protocol::kStreamedBytes - 1, std::size_t{5001}}) {
+      std::vector<std::byte> from(bytes), to(bytes + 64);
+      for (std::size_t i = 0; i < bytes; ++i) from[i] = static_cast<std::byte>(i * 7 + 1);
+      machine.prepare_write(to.data(), bytes);
+      machine.store_bytes(to.data(), from.data(), bytes);
+      CHECK(std::equal(from.begin(), from.end(), to.begin()));
+      CHECK(std::all_of(to.begin() + static_cast<std::ptrdiff_t>(bytes), to.end(),
+                        [](std::byte b) { return b == std::byte{0}; }));
+    }
+  }
+}

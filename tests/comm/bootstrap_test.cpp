@@ -110,7 +110,7 @@ TEST_CASE("a hundred bootstraps in a row, and several ids at once, leave nothing
   for (int i = 0; i < 100; ++i) check_threads(3);
   std::vector<UniqueId> ids;
   for (int i = 0; i < 10; ++i) ids.push_back(new_id());
-  CHECK(live_threads() == threads + 10);
+  CHECK(settles_to(open_descriptors(), threads + 10, 3));
   for (const UniqueId& id : ids) {
     for (Outcome& outcome : run_threads(id, {1, 0}, 2)) {
       REQUIRE(outcome.ok);

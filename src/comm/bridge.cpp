@@ -169,9 +169,9 @@ bool Bridge::receive() {
     const bool open = remote.link->state() == RecordLink::State::kOpen;
     watched.push_back({open ? remote.link->descriptor() : -1, POLLIN, 0});
   }
-  if (poll(watched.data(), watched.size(), 0) <= 0) return false;
+  poll(watched.data(), watched.size(), 0);
   for (std::size_t i = 0; i < remotes_.size(); ++i) {
-    if (watched[i].revents != 0) moved |= remotes_[i].link->receive();
+    if (watched[i].revents != 0 || remotes_[i].link->has_staged()) moved |= remotes_[i].link->receive();
   }
   return moved;
 }
@@ -183,6 +183,7 @@ void Bridge::wait(int milliseconds) const {
   }
   std::vector<pollfd> watched;
   for (const Remote& remote : remotes_) {
+    if (remote.link->has_staged()) return;
     const bool open = remote.link->state() == RecordLink::State::kOpen;
     const short events = remote.link->is_sent() ? POLLIN : POLLIN | POLLOUT;
     watched.push_back({open ? remote.link->descriptor() : -1, events, 0});

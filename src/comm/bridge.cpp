@@ -145,6 +145,14 @@ void Bridge::share_phase() {
   share(abilities.data(), abilities.size(), phase);
 }
 
+void Bridge::tell(int peer, const std::byte* payload, std::size_t bytes, const std::uint64_t* word) {
+  for (Remote& remote : remotes_) {
+    if (remote.peer != peer) continue;
+    queue(remote, payload, bytes, word);
+    remote.link->send();
+  }
+}
+
 bool Bridge::send() {
   bool moved = false;
   if (given_up_) return false;

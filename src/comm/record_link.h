@@ -70,6 +70,7 @@ class RecordLink {
   /// Something can come by it.
   bool is_stream() const { return stream_ != nullptr; }
   int descriptor() const { return stream_ ? stream_->descriptor() : -1; }
+  int output_descriptor() const { return stream_ ? stream_->output_descriptor() : -1; }
   std::uint64_t sent_bytes() const { return sent_bytes_; }
 
   static constexpr std::size_t kCopiedBytes = 64;

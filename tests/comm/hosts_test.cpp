@@ -267,3 +267,21 @@ TEST_CASE("what the network costs is measured by default, and the same for all r
   }
   unsetenv("TEST_RANKS_PER_HOST");
 }
+
+TEST_CASE("a pair of ranks has as many sockets for data as both ask for", "[hosts]") {
+  setenv("TEST_RANKS_PER_HOST", "1", 1);
+  auto* const descriptors = static_cast<int*>(crew::shared_page());
+  for (const int sockets : {1, 3}) {
+    crew::check(crew::run(2, [sockets, descriptors](const Member& m) -> std::string {
+      setenv("NCCL_SOCKET_NTHREADS", m.rank == 0 ? "1" : "2", 1);
+      setenv("NCCL_NSOCKS_PERTHREAD", m.rank == 0 || sockets == 1 ? std::to_string(sockets).c_str() : "4", 1);
+      ncclComm_t comm = nullptr;
+      CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+      CREW_TRY(crew::usable(comm));
+      descriptors[4 * m.rank + sockets] = crew::Belongings::count().descriptors;
+      return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+    }));
+  }
+  for (const int rank : {0, 1}) CHECK(descriptors[4 * rank + 3] == descriptors[4 * rank + 1] + 2);
+  unsetenv("TEST_RANKS_PER_HOST");
+}

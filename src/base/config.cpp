@@ -181,6 +181,19 @@ class Reader {
     }
   }
 
+  /// A number from 1 to `most`.
+  void read_count(const char* key, int& field, int most) {
+    const auto value = text(key);
+    if (!value) return;
+    int number = 0;
+    const auto [end, failure] = std::from_chars(value->data(), value->data() + value->size(), number);
+    if (failure == std::errc() && end == value->data() + value->size() && number >= 1 && number <= most) {
+      field = number;
+    } else {
+      reject(key, *value, fmt::format("a number from 1 to {}", most));
+    }
+  }
+
   /// NCCL_PROTO's list of protocols: whether it leaves only those with flags in their words.
   void read_protocols(const char* key, bool& lines) {
     const auto value = text(key);
@@ -242,6 +255,8 @@ struct Loaded {
     reader.read("NCCL_MULTI_RANK_GPU_ENABLE", config.multi_rank_gpu);
     reader.read("NCCL_HOSTID", config.host_id);
     reader.read_choice("TUTTI_NET", config.network, {"auto", "tcp", "mpi"});
+    reader.read_count("NCCL_SOCKET_NTHREADS", config.socket_threads, 16);
+    reader.read_count("NCCL_NSOCKS_PERTHREAD", config.sockets_per_thread, 16);
     reader.read_seconds("TUTTI_HEARTBEAT_TIMEOUT_S", config.heartbeat_timeout_s);
     reader.read_seconds("TUTTI_TIMEOUT_S", config.timeout_s);
     reader.read("TUTTI_REPRODUCIBLE", config.reproducible);

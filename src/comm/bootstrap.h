@@ -40,7 +40,8 @@ struct ControlSegment {
 
 /// Connections with one other rank (mesh.h).
 struct PeerSockets {
-  PrivateDescriptor data;  ///< empty where MPI carries data
+  PrivateDescriptor data;               ///< empty where MPI carries data
+  std::vector<PrivateDescriptor> more;  ///< for data too, where a pair has several
   PrivateDescriptor watch;
   std::unique_ptr<transport::ByteStream> stream;  ///< in place of data
 };

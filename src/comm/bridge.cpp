@@ -2,6 +2,7 @@
 
 #include "base/assert.h"
 #include "comm/call.h"
+#include "comm/striped_stream.h"
 #include "comm/tcp_stream.h"
 #include "executor/host_machine.h"
 
@@ -40,6 +41,14 @@ std::uint32_t number_of(const protocol::AnnounceLine& line) {
   return protocol::sequence_of(executor::load_acquire(&line.word));
 }
 
+std::unique_ptr<transport::ByteStream> stream_of(PeerSockets& with) {
+  if (with.more.empty()) return std::make_unique<TcpStream>(std::move(with.data));
+  std::vector<PrivateDescriptor> sockets;
+  sockets.push_back(std::move(with.data));
+  for (PrivateDescriptor& socket : with.more) sockets.push_back(std::move(socket));
+  return std::make_unique<StripedStream>(std::move(sockets));
+}
+
 }  // namespace
 
 Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& sockets,
@@ -55,7 +64,7 @@ Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& socke
       copies_.push_back(*copies[peer]);
       remote.link = std::make_unique<RecordLink>(copies_.back().memory());
     } else {
-      if (!stream) stream = std::make_unique<TcpStream>(std::move(with.data));
+      if (!stream) stream = stream_of(with);
       remote.link = std::make_unique<RecordLink>(std::move(stream), control_.memory());
       is_polled_ = is_polled_ && remote.link->descriptor() >= 0;
       ++streams_;
@@ -145,6 +154,14 @@ void Bridge::share_phase() {
   share(abilities.data(), abilities.size(), phase);
 }
 
+void Bridge::tell(int peer, const std::byte* payload, std::size_t bytes, const std::uint64_t* word) {
+  for (Remote& remote : remotes_) {
+    if (remote.peer != peer) continue;
+    queue(remote, payload, bytes, word);
+    remote.link->send();
+  }
+}
+
 bool Bridge::send() {
   bool moved = false;
   if (given_up_) return false;
@@ -169,9 +186,9 @@ bool Bridge::receive() {
     const bool open = remote.link->state() == RecordLink::State::kOpen;
     watched.push_back({open ? remote.link->descriptor() : -1, POLLIN, 0});
   }
-  if (poll(watched.data(), watched.size(), 0) <= 0) return false;
+  poll(watched.data(), watched.size(), 0);
   for (std::size_t i = 0; i < remotes_.size(); ++i) {
-    if (watched[i].revents != 0) moved |= remotes_[i].link->receive();
+    if (watched[i].revents != 0 || remotes_[i].link->has_staged()) moved |= remotes_[i].link->receive();
   }
   return moved;
 }
@@ -183,9 +200,10 @@ void Bridge::wait(int milliseconds) const {
   }
   std::vector<pollfd> watched;
   for (const Remote& remote : remotes_) {
+    if (remote.link->has_staged()) return;
     const bool open = remote.link->state() == RecordLink::State::kOpen;
-    const short events = remote.link->is_sent() ? POLLIN : POLLIN | POLLOUT;
-    watched.push_back({open ? remote.link->descriptor() : -1, events, 0});
+    watched.push_back({open ? remote.link->descriptor() : -1, POLLIN, 0});
+    if (open && !remote.link->is_sent()) watched.push_back({remote.link->output_descriptor(), POLLOUT, 0});
   }
   poll(watched.data(), watched.size(), milliseconds);
 }

@@ -61,6 +61,9 @@ class Bridge {
   /// The number of this rank's last line that the others get.
   std::uint32_t announced() const { return announced_; }
 
+  /// Sends a word of this rank's to one peer, after some bytes of the segment: what no call of progress() looks for.
+  void tell(int peer, const std::byte* payload, std::size_t bytes, const std::uint64_t* word);
+
   /// Looks for what is new, and sends it; takes in what has come. True if anything moved.
   bool progress() {
     const bool sent = send();

@@ -112,7 +112,7 @@ Result<std::string> certificate(Communicator& communicator, const CallArgs& args
   text += describe(bound);
   fmt::format_to(out, "  expected {:>10.1f} us  {}", chosen.expected_us, chosen.what);
   if (bound.us() > chosen.expected_us) {
-    // Prices are measured on what caches hold; over hosts they are round figures.
+    // Prices are measured on what caches hold, and over hosts on the network as it is, not as it is described.
     text += bound.over_hosts
                 ? ": sooner than the bound, which is the least that it takes if the hosts' links are as described\n"
             : bound.bytes <= last_cache_bytes()

@@ -52,12 +52,6 @@ constexpr double kAbortGraceS = 10;
 /// How long an abort waits for other hosts to take its reason.
 constexpr double kTellS = 1;
 
-/// Round figures for TCP between hosts of 10 Gbit/s and more, of a host's ranks together; nothing is measured there. The work is that of
-/// the system call and what the kernel does in it.
-constexpr double kNetworkUs = 15;
-constexpr double kNetworkWorkUs = 8;
-constexpr double kNetworkGbps = 1.5;
-
 }  // namespace
 
 Membership::Membership(std::vector<Peer> all, Control c, int rank, planner::Rules rules)
@@ -172,7 +166,8 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
     const ControlSegment shared{segment.release(), found.control.bytes};
     TUTTI_TRY(join_over_hosts(std::move(found), shared));
   } else {
-    TUTTI_TRY_ASSIGN(Control control, Control::open(segment.release(), found.control.bytes, ranks_, rank_ == 0));
+    TUTTI_TRY_ASSIGN(Control control, Control::open(segment.release(), found.control.bytes, ranks_, rank_ == 0,
+                                                    Control::slots_on_host(ranks_)));
     members_ = std::make_unique<Membership>(std::move(found.peers), std::move(control), rank_, planner::Rules{});
   }
   crowded_ = ranks_on_this_host() > usable_cores();
@@ -213,6 +208,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   }
   rules.tuning = std::move(tuning);
   measure_costs();  // first: nobody waits long for the other's part
+  if (spans_hosts) measure_network_costs();
   TUTTI_TRY(look_at_machine());
   TUTTI_TRY(meet(RankPhase::kReady, parent));
   rules.measured = settings.costs;
@@ -224,9 +220,9 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   rules.between_groups_gbps = settings.between_groups_gbps;
   if (spans_hosts) {
     rules.groups = hosts_of_ranks();
-    rules.between_groups_gbps = kNetworkGbps;
-    rules.network_us = kNetworkUs;
-    rules.network_work_us = kNetworkWorkUs;
+    rules.network = network_costs();
+    rules.network_measured = planner::over_hosts(rules);
+    if (!rules.network_measured) rules.network = planner::kUsualNetwork;
   }
   if (const std::string trees = machine_->trees(); !trees.empty()) {
     TUTTI_TRY_ASSIGN(rules.planned,

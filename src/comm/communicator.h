@@ -181,6 +181,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void warn_late(int peer, const std::string& what, std::chrono::steady_clock::time_point since);
   /// Rank 0 and one of another process find out what bytes cost here, unless that is known or not asked for.
   void measure_costs();
+  void measure_network_costs();
+  planner::NetworkCosts network_costs() const;
   /// `port`: over hosts, the way to the others.
   void take_seat(const Port& port);
   Status look_at_machine();

@@ -33,8 +33,15 @@ protocol::SlotShape default_slots(int ranks) {
   return {4, 8 << 10};
 }
 
-protocol::SlotShape configured_slots(int ranks) {
-  protocol::SlotShape shape = default_slots(ranks);
+/// Between hosts a message costs more than its bytes do. With its record's head it is to fit packets as long as the kernel hands them on
+/// (64 KiB with their heads), without a short one at the end: two of them, or one where more ranks share the memory.
+protocol::SlotShape slots_between_hosts(int ranks) {
+  if (ranks <= 2) return {8, 124 << 10};
+  if (ranks <= 8) return {8, 60 << 10};
+  return default_slots(ranks);
+}
+
+protocol::SlotShape configured(protocol::SlotShape shape) {
   if (config().slot_bytes != 0) {
     shape.slot_bytes =
         static_cast<std::uint32_t>(round_up(std::min<std::size_t>(config().slot_bytes, 64u << 20), kPage));
@@ -61,6 +68,8 @@ struct RankState {
   std::uint64_t reproducible;
   std::uint64_t wide_wire;
   std::uint64_t last_call;
+  planner::NetworkCosts network_costs;
+  NetworkTalk network_talk;  ///< goes by itself
 };
 
 /// What two ranks share of the sends from one to the other.
@@ -199,38 +208,48 @@ std::string Signature::describe_tuning() const {
   return tuning == 0 ? "" : fmt::format(", with a tuning that was set ({:08x})", tuning);
 }
 
+protocol::SlotShape Control::slots_on_host(int ranks) { return configured(default_slots(ranks)); }
+protocol::SlotShape Control::slots_over_hosts(int ranks) { return configured(slots_between_hosts(ranks)); }
+
 std::size_t Control::bytes_for(int ranks) {
-  return ranks == 1 ? 0 : Layout(static_cast<std::size_t>(ranks), configured_slots(ranks)).end;
+  return ranks == 1 ? 0 : Layout(static_cast<std::size_t>(ranks), slots_on_host(ranks)).end;
+}
+
+std::size_t Control::bytes_of_copies(int ranks, int local_ranks, int copies) {
+  const protocol::SlotShape slots = slots_over_hosts(ranks);
+  const std::size_t own = Layout(static_cast<std::size_t>(local_ranks), slots).end;
+  const std::size_t whole = Layout(static_cast<std::size_t>(ranks), slots).end;
+  return round_up(own, kPage) + static_cast<std::size_t>(copies) * round_up(whole, kPage);
 }
 
 std::size_t Control::bytes_on_host(int ranks, int local_ranks) {
   if (local_ranks == ranks || local_ranks == 1) return bytes_for(local_ranks);
-  const auto copies = static_cast<std::size_t>(local_ranks);
-  return round_up(bytes_for(local_ranks), kPage) + copies * round_up(bytes_for(ranks), kPage);
+  return bytes_of_copies(ranks, local_ranks, local_ranks);
 }
 
 Control Control::copy(int ranks, int place, bool leads) const {
-  const std::size_t bytes = bytes_for(ranks);
-  const std::size_t at = round_up(bytes_for(ranks_), kPage) + static_cast<std::size_t>(place) * round_up(bytes, kPage);
+  const protocol::SlotShape slots = slots_over_hosts(ranks);
+  const std::size_t bytes = Layout(static_cast<std::size_t>(ranks), slots).end;
+  const std::size_t at = bytes_of_copies(ranks, ranks_, place);
   Control copied(std::shared_ptr<std::byte>(base_, base_.get() + at), bytes, ranks);
-  if (leads) copied.set_up();
+  if (leads) copied.set_up(slots);
   return copied;
 }
 
-Result<Control> Control::open(int fd, std::size_t bytes, int ranks, bool leads) {
-  const std::size_t own_bytes = Layout(static_cast<std::size_t>(ranks), configured_slots(ranks)).end;
+Result<Control> Control::open(int fd, std::size_t bytes, int ranks, bool leads, protocol::SlotShape slots) {
+  const std::size_t own_bytes = Layout(static_cast<std::size_t>(ranks), slots).end;
   auto base = bytes == 0 ? own_memory(own_bytes, ranks) : map_once(fd, bytes);
   if (fd >= 0) close(fd);
   if (!base.ok()) return std::move(base).error();
   Control control(std::move(base).value(), bytes == 0 ? own_bytes : bytes, ranks);
-  if (leads) control.set_up();
+  if (leads) control.set_up(slots);
   return control;
 }
 
-void Control::set_up() const {
+void Control::set_up(protocol::SlotShape slots) const {
   Header& header = *at<Header>(0);
   const Config& c = config();
-  header.slots = configured_slots(ranks_);
+  header.slots = slots;
   header.settings = Settings{c.single_copy,
                              c.p2p_disable,
                              c.shm_disable,
@@ -277,6 +296,12 @@ std::uint64_t* Control::wide_wire(int rank) const {
 std::uint64_t* Control::last_call(int rank) const {
   return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].last_call;
 }
+planner::NetworkCosts& Control::network_costs(int rank) const {
+  return at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].network_costs;
+}
+NetworkTalk& Control::network_talk(int rank) const {
+  return at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].network_talk;
+}
 DeviceCard& Control::device_card(int rank) const { return at<DeviceCard>(Layout(ranks_, kAnySlots).cards)[rank]; }
 std::span<std::byte> Control::bells() const {
   const Layout l(ranks_, kAnySlots);
@@ -317,7 +342,7 @@ std::vector<std::span<const std::byte>> Control::written_by_leader() const {
 std::span<const std::byte> Control::abilities(int rank) const {
   const RankState& state = at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank];
   const auto* const first = reinterpret_cast<const std::byte*>(&state.copies);
-  return {first, sizeof(RankState) - offsetof(RankState, copies)};
+  return {first, offsetof(RankState, network_talk) - offsetof(RankState, copies)};
 }
 
 protocol::Channel Control::channel(int me, int peer, std::uint32_t lane) const {

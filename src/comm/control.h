@@ -127,9 +127,18 @@ struct ShrinkPlace {
   std::uint64_t gone = 0;
 };
 
+/// What a rank says while the network is measured (network_costs.h). Written by that rank alone.
+struct NetworkTalk {
+  alignas(64) std::uint64_t asked = 0;
+  std::uint64_t answered = 0;
+};
+
 class Control {
  public:
-  /// Bytes of the segment for so many ranks, by this process's configuration; 0 for one rank, which shares nothing.
+  /// Slots of so many ranks, by this process's configuration, where they share a host and where they do not.
+  static protocol::SlotShape slots_on_host(int ranks);
+  static protocol::SlotShape slots_over_hosts(int ranks);
+  /// Bytes of the segment for so many ranks on one host, by this process's configuration; 0 for one rank, which shares nothing.
   static std::size_t bytes_for(int ranks);
   /// The same of `ranks` of which so many are on this host: where others are not, this host's own segment and, behind it, the copy that
   /// each of its ranks has of the whole.
@@ -138,7 +147,7 @@ class Control {
   /// Maps the segment (once per process, whichever rank asks first) and takes the descriptor; 0 bytes: no segment, but
   /// memory of this rank's own. The rank with `leads` writes sizes and settings first; all others may look at them only after
   /// everyone has set its phase.
-  static Result<Control> open(int fd, std::size_t bytes, int ranks, bool leads);
+  static Result<Control> open(int fd, std::size_t bytes, int ranks, bool leads, protocol::SlotShape slots);
 
   /// Of a host's segment: the copy of the whole that the rank at this place among the host's ranks has.
   Control copy(int ranks, int place, bool leads) const;
@@ -165,6 +174,10 @@ class Control {
   std::uint64_t* reproducible(int rank) const;
   /// Whether the rank asks for a float32 wire.
   std::uint64_t* wide_wire(int rank) const;
+
+  /// What the rank has measured with the next host, if it is the first of its own: there once it is ready.
+  planner::NetworkCosts& network_costs(int rank) const;
+  NetworkTalk& network_talk(int rank) const;
 
   /// Of a rank of another host that has left: the number of its last line.
   std::uint64_t* last_call(int rank) const;
@@ -199,7 +212,9 @@ class Control {
       : base_(std::move(base)), bytes_(bytes), ranks_(ranks) {}
   Layout layout() const;
   protocol::SlotShape wide_slots() const;
-  void set_up() const;
+  void set_up(protocol::SlotShape slots) const;
+  /// Of a host's segment with so many copies of the whole behind it.
+  static std::size_t bytes_of_copies(int ranks, int local_ranks, int copies);
   template <class T>
   T* at(std::size_t offset) const {
     return reinterpret_cast<T*>(base_.get() + offset);

@@ -147,9 +147,14 @@ Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& 
   if (q.wide_wire) {
     fmt::format_to(out, "wire: partial sums of {} travel as float32 and are rounded once\n", name_of(args.type));
   }
-  if (rules.network_us > 0) {
-    fmt::format_to(out, "hosts: ranks are on {}; between them data goes by TCP\n",
-                   *std::ranges::max_element(rules.groups) + 1);
+  if (planner::over_hosts(rules)) {
+    const planner::NetworkCosts& network = rules.network;
+    fmt::format_to(out, "hosts: ranks are on {}; between them data goes by {}\n",
+                   *std::ranges::max_element(rules.groups) + 1, communicator.members().mpi ? "MPI" : "TCP");
+    fmt::format_to(out,
+                   "network: a message takes {:.1f} us and {:.1f} us of work at each end, bytes {:.2f} GB/s ({})\n",
+                   network.message_us, network.work_us, network.gbps,
+                   rules.network_measured ? "measured" : "not measured: round figures");
   } else if (!rules.groups.empty()) {
     fmt::format_to(out, "groups: ranks are in {}, by {}\n", communicator.machine().groups().count,
                    planner::name_of(communicator.machine().groups().level));

@@ -49,7 +49,7 @@ std::optional<Attach> decode_attach(std::span<const std::uint8_t> bytes) {
   attach.to = reader.number<std::int32_t>();
   const auto purpose = reader.number<std::uint8_t>();
   attach.purpose = static_cast<Purpose>(purpose);
-  if (!reader.complete() || purpose > static_cast<std::uint8_t>(Purpose::kWatch)) return std::nullopt;
+  if (!reader.complete() || purpose > static_cast<std::uint8_t>(data_socket(kSocketsMax - 1))) return std::nullopt;
   return attach;
 }
 
@@ -386,14 +386,23 @@ Result<std::vector<PeerSockets>> connect_ties(Mesh& mesh, int rank, const std::v
   std::vector<Meeting> wanted;
   for (int peer = 0; peer < static_cast<int>(ties.size()); ++peer) {
     const RankEndpoint* const there = peer < rank ? &endpoints[peer] : nullptr;
-    if (ties[peer].data) wanted.push_back({peer, Purpose::kData, there});
+    const std::size_t sockets = std::min(endpoints[peer].sockets, endpoints[rank].sockets);
+    for (std::size_t number = 0; ties[peer].data && number < sockets; ++number)
+      wanted.push_back({peer, data_socket(number), there});
     if (ties[peer].watch) wanted.push_back({peer, Purpose::kWatch, there});
   }
   TUTTI_TRY_ASSIGN(auto made, mesh.meet(wanted, patience, root));
   std::vector<PeerSockets> sockets(ties.size());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     PeerSockets& with = sockets[static_cast<std::size_t>(wanted[i].peer)];
-    (wanted[i].purpose == Purpose::kData ? with.data : with.watch) = made[i].release();
+    PrivateDescriptor socket = made[i].release();
+    if (wanted[i].purpose == Purpose::kData) {
+      with.data = std::move(socket);
+    } else if (wanted[i].purpose == Purpose::kWatch) {
+      with.watch = std::move(socket);
+    } else {
+      with.more.push_back(std::move(socket));  // in order: so they are wanted
+    }
   }
   return sockets;
 }

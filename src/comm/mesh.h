@@ -7,7 +7,8 @@
 //    | <-- attached ------------------------- |    the socket is now the two ranks' own
 //
 // First those by which the tables come down a tree (table_tree.h). Then, by the tables, at most two per pair, which the higher rank makes: one
-// for data, which only calls use (none where MPI carries it, nor between ranks of one host), and one on which the ranks watch each
+// for data, which only calls use (none where MPI carries it, nor between ranks of one host; more where both ranks ask for more:
+// striped_stream.h), and one on which the ranks watch each
 // other (peer_watch.h). A rank watches O(log n) others.
 #pragma once
 
@@ -22,7 +23,11 @@
 
 namespace tutti::comm {
 
+/// Values above are for data too: the second socket of a pair, the third, and so on.
 enum class Purpose : std::uint8_t { kTables, kData, kWatch };
+constexpr Purpose data_socket(std::size_t number) {
+  return number == 0 ? Purpose::kData : static_cast<Purpose>(static_cast<std::size_t>(Purpose::kWatch) + number);
+}
 
 /// A connection with another rank that is to be.
 struct Meeting {

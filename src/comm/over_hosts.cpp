@@ -1,7 +1,9 @@
 // What a communicator does for its ranks on other hosts, beside its calls.
 
 #include "base/config.h"
+#include "base/log.h"
 #include "comm/communicator.h"
+#include "comm/network_costs.h"
 #include "comm/shrink_words.h"
 
 #include <fmt/format.h>
@@ -32,9 +34,10 @@ Status Communicator::join_over_hosts(BootstrapResult found, ControlSegment segme
   const auto is_here = [&](const Peer& peer) { return peer.host == found.peers[rank_].host; };
   const auto here = static_cast<int>(std::ranges::count_if(found.peers, is_here));
   const int leader = std::ranges::find_if(found.peers, is_here)->rank;
+  const protocol::SlotShape slots = Control::slots_over_hosts(ranks_);
   std::unique_ptr<Control> shared;
   if (segment.bytes != 0) {
-    TUTTI_TRY_ASSIGN(Control opened, Control::open(segment.fd, segment.bytes, here, leader == rank_));
+    TUTTI_TRY_ASSIGN(Control opened, Control::open(segment.fd, segment.bytes, here, leader == rank_, slots));
     shared = std::make_unique<Control>(std::move(opened));
   }
   std::vector<std::optional<Control>> copies(static_cast<std::size_t>(ranks_));
@@ -42,7 +45,7 @@ Status Communicator::join_over_hosts(BootstrapResult found, ControlSegment segme
     if (is_here(found.peers[rank])) copies[rank] = shared->copy(ranks_, place++, rank == 0 && rank_ == 0);
   }
   if (!copies[rank_]) {
-    TUTTI_TRY_ASSIGN(copies[rank_], Control::open(-1, 0, ranks_, rank_ == 0));
+    TUTTI_TRY_ASSIGN(copies[rank_], Control::open(-1, 0, ranks_, rank_ == 0, slots));
   }
   members_ = std::make_unique<Membership>(std::move(found.peers), *copies[rank_], rank_, planner::Rules{});
   members_->host_segment = std::move(shared);
@@ -108,6 +111,50 @@ void Communicator::find_places_on_host() {
     members_->places[r] = count++;
     if (r != rank_) members_->bridge->leave_channels_alone(r);
   }
+}
+
+namespace {
+
+/// The first rank of each host.
+std::vector<int> first_ranks(const schedule::Groups& hosts) {
+  std::vector<int> first;
+  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) {
+    if (hosts[static_cast<std::size_t>(rank)] == static_cast<int>(first.size())) first.push_back(rank);
+  }
+  return first;
+}
+
+}  // namespace
+
+void Communicator::measure_network_costs() {
+  const std::vector<int> first = first_ranks(hosts_of_ranks());
+  const auto mine = std::ranges::find(first, rank_);
+  if (members_->control.settings().calibrate == 0 || mine == first.end()) return;
+  const auto place = static_cast<std::size_t>(mine - first.begin());
+  planner::NetworkCosts& found = members_->control.network_costs(rank_);
+  found = measure_network({.bridge = *members_->bridge,
+                           .control = members_->control,
+                           .rank = rank_,
+                           .next = first[(place + 1) % first.size()],
+                           .previous = first[(place + first.size() - 1) % first.size()],
+                           .crowded = crowded_,
+                           .given_up = [this] { return cancelled_ || failed(); }});
+  if (found.gbps == 0) {
+    log_info("the network was not measured: rank {} or {} did not answer in time", first[(place + 1) % first.size()],
+             first[(place + first.size() - 1) % first.size()]);
+    return;
+  }
+  log_info(
+      "measured from rank {} to rank {}: a message takes {:.1f} us and {:.1f} us of work at each end, bytes {:.2f} "
+      "GB/s",
+      rank_, first[(place + 1) % first.size()], found.message_us, found.work_us, found.gbps);
+}
+
+/// When all are ready: the same on every rank.
+planner::NetworkCosts Communicator::network_costs() const {
+  std::vector<planner::NetworkCosts> measured;
+  for (const int rank : first_ranks(hosts_of_ranks())) measured.push_back(members_->control.network_costs(rank));
+  return worst_of(measured);
 }
 
 bool Communicator::is_on_this_host(int peer) const { return members_->peers[peer].host == members_->peers[rank_].host; }

@@ -5,6 +5,7 @@
 #include "comm/interfaces.h"
 #include "comm/messages.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tutti::comm {
@@ -16,7 +17,7 @@ constexpr std::size_t kAddressesMax = 8;
 
 Bytes encode(const RankEndpoint& endpoint) {
   WireWriter writer;
-  writer.number(endpoint.port).number(static_cast<std::uint8_t>(endpoint.addresses.size()));
+  writer.number(endpoint.port).number(endpoint.sockets).number(static_cast<std::uint8_t>(endpoint.addresses.size()));
   for (const IpAddress& address : endpoint.addresses) write_address(writer, address);
   const Bytes offer = encode(endpoint.mpi);
   return writer.number(static_cast<std::uint32_t>(offer.size())).raw(offer).take();
@@ -26,6 +27,7 @@ std::optional<RankEndpoint> decode_endpoint(std::span<const std::uint8_t> bytes)
   WireReader reader(bytes);
   RankEndpoint endpoint;
   endpoint.port = reader.number<std::uint16_t>();
+  endpoint.sockets = reader.number<std::uint8_t>();
   const auto count = reader.number<std::uint8_t>();
   for (int i = 0; i < count; ++i) {
     const auto address = read_address(reader);
@@ -35,7 +37,7 @@ std::optional<RankEndpoint> decode_endpoint(std::span<const std::uint8_t> bytes)
   const auto offer = decode_offer(reader.raw(reader.number<std::uint32_t>()));
   if (!offer) return std::nullopt;
   endpoint.mpi = *offer;
-  if (!reader.complete()) return std::nullopt;
+  if (!reader.complete() || endpoint.sockets == 0 || endpoint.sockets > kSocketsMax) return std::nullopt;
   return endpoint;
 }
 
@@ -59,6 +61,8 @@ Result<MeshListener> open_mesh_listener() {
   }
   TUTTI_TRY_ASSIGN(made.listener, listen_tcp());
   made.endpoint.port = made.listener.port;
+  made.endpoint.sockets =
+      static_cast<std::uint8_t>(std::min<int>(config().socket_threads * config().sockets_per_thread, kSocketsMax));
   for (const Interface& interface : chosen) {
     if (made.endpoint.addresses.size() < kAddressesMax) made.endpoint.addresses.push_back(interface.address);
   }

@@ -14,10 +14,14 @@
 
 namespace tutti::comm {
 
+/// Between two ranks, for data.
+inline constexpr std::uint8_t kSocketsMax = 16;
+
 /// Where a rank listens for the others.
 struct RankEndpoint {
   std::uint16_t port = 0;
   std::vector<IpAddress> addresses;  ///< to be tried in this order
+  std::uint8_t sockets = 1;          ///< that it wants for data, with each other rank
   MpiOffer mpi;
 };
 Bytes encode(const RankEndpoint& endpoint);

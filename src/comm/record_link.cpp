@@ -94,9 +94,11 @@ void RecordLink::advance_queue(std::size_t sent) {
   first_ = 0;
 }
 
-/// Until nothing has come, or a long record has: whoever waits for it may know where the next one belongs.
+/// Until nothing has come, or a long record has: whoever waits for it may know where the next one belongs, and what has come of that
+/// stays as it is until then.
 bool RecordLink::receive() {
-  bool moved = false;
+  bool moved = has_staged();
+  if (moved && take(0)) return true;
   while (stream_ && state_ == State::kOpen) {
     iovec parts[2];
     std::size_t count = 0;
@@ -119,14 +121,13 @@ bool RecordLink::receive() {
     moved = true;
     const std::size_t placed = in_place ? std::min(got, missing) : 0;
     done_ += placed;
-    take(got - placed);
-    if (got < room || placed == missing) return true;
+    if (take(got - placed) || got < room) return true;
   }
   return moved;
 }
 
-/// Carries out what is staged, `got` bytes more than before.
-void RecordLink::take(std::size_t got) {
+/// Carries out what is staged, `got` bytes more than before, up to the end of a long record; true if that has come.
+bool RecordLink::take(std::size_t got) {
   end_ += got;
   for (;;) {
     if (in_payload_) {
@@ -134,10 +135,11 @@ void RecordLink::take(std::size_t got) {
       if (now != 0) std::memcpy(payload_ + done_, staged_.data() + begin_, now);
       done_ += now;
       begin_ += now;
-      if (done_ != current_.bytes) return;
+      if (done_ != current_.bytes) return false;
       finish_record();
+      if (current_.bytes >= kInPlaceBytes) return true;
     }
-    if (!begin_record()) return;
+    if (!begin_record()) return false;
   }
 }
 

@@ -59,8 +59,10 @@ class RecordLink {
   /// Gives the stream up, whatever is under way.
   void close();
 
-  /// Carries out what has come; true if that was something.
+  /// Carries out what has come, up to the end of a long record; true if that was something.
   bool receive();
+  /// A record has come that no receive() has begun with, as the one before was long: no descriptor shows it.
+  bool has_staged() const { return state_ != State::kBroken && !in_payload_ && end_ - begin_ >= sizeof(Record); }
 
   State state() const { return state_; }
   /// After kBroken: what came that is no record.
@@ -68,6 +70,7 @@ class RecordLink {
   /// Something can come by it.
   bool is_stream() const { return stream_ != nullptr; }
   int descriptor() const { return stream_ ? stream_->descriptor() : -1; }
+  int output_descriptor() const { return stream_ ? stream_->output_descriptor() : -1; }
   std::uint64_t sent_bytes() const { return sent_bytes_; }
 
   static constexpr std::size_t kCopiedBytes = 64;
@@ -83,7 +86,7 @@ class RecordLink {
 
   void store(const Record& record, const std::byte* payload) const;
   void advance_queue(std::size_t sent);
-  void take(std::size_t got);
+  bool take(std::size_t got);
   bool begin_record();
   bool drop_record();
   void finish_record();

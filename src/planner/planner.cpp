@@ -127,14 +127,15 @@ constexpr double kFarMessages = 2;
 void price_groups(schedule::CostInputs& inputs, const Rules& rules) {
   if (rules.groups.empty()) return;
   inputs.groups = &rules.groups;
-  inputs.far_message_us = rules.network_us > 0 ? rules.network_us : kFarMessages * inputs.message_us;
-  inputs.far_work_us = rules.network_work_us;
+  inputs.far_message_us = over_hosts(rules) ? rules.network.message_us : kFarMessages * inputs.message_us;
+  inputs.far_work_us = rules.network.work_us;
   inputs.far_gbps = inputs.copy_gbps;
-  if (rules.between_groups_gbps == 0) return;
+  const double between_gbps = over_hosts(rules) ? rules.network.gbps : rules.between_groups_gbps;
+  if (between_gbps == 0) return;
   // All ranks of a group may cross at once.
   std::vector<int> sizes(rules.groups.size(), 0);
   for (const int group : rules.groups) ++sizes[static_cast<std::size_t>(group)];
-  inputs.far_gbps = rules.between_groups_gbps / std::ranges::max(sizes);
+  inputs.far_gbps = between_gbps / std::ranges::max(sizes);
 }
 
 /// What the messages of a plan fit into: the shares of all lanes are alike, so that the last one's slots say how long they are.
@@ -196,7 +197,7 @@ bool adds_as_asked(const Algorithm& a, const Question& q, const Rules& rules) {
 bool admitted(const Algorithm& a, const Question& q, const Rules& rules, const AlgorithmFilter& filter) {
   // Where ranks are in no groups, only on demand.
   if (a.in_groups && rules.groups.empty() && !filter.names_it(a.name)) return false;
-  if (a.over_hosts && rules.network_us == 0) return false;
+  if (a.over_hosts && !over_hosts(rules)) return false;
   return a.supports(in_groups(q.request, rules)) && filter.admits(a.name) && adds_as_asked(a, q, rules);
 }
 

@@ -50,6 +50,16 @@ std::string describe(const MeasuredCosts& costs);
 /// How what others read of a rank, in slots or beside its lines, is to be written, unless it is short.
 enum class SlotStores : std::uint64_t { kAsMeasured, kOrdinary, kStreamed };
 
+/// What bytes cost between hosts, measured by comm/network_costs.h. Zeros: not measured.
+struct NetworkCosts {
+  double message_us = 0;  ///< of a message on its way
+  double work_us = 0;     ///< of the ranks' threads, to send it, and to receive it
+  double gbps = 0;        ///< of a host's ranks together
+};
+/// Where nothing was measured. Round figures for TCP between hosts of 10 Gbit/s and more; the work is that of the system call and what
+/// the kernel does in it.
+inline constexpr NetworkCosts kUsualNetwork{15, 8, 1.5};
+
 struct Rules {
   AlgorithmFilter everywhere;  ///< "ring,tree": where it leaves nothing, it is ignored
   std::array<AlgorithmFilter, kCollectives>
@@ -64,9 +74,9 @@ struct Rules {
   MeasuredCosts measured;                   ///< of rank 0 and another process
   SlotStores slot_stores = SlotStores::kAsMeasured;
   schedule::Groups groups;         ///< ranks that sit near each other, or share a host; empty: all do
-  double between_groups_gbps = 0;  ///< what the machine, or the network, has from one group to another; 0: not known
-  double network_us = 0;           ///< of a message from host to host: groups are hosts; 0: they are not
-  double network_work_us = 0;      ///< of the ranks' threads, to send such a message, and to receive it
+  double between_groups_gbps = 0;  ///< what the machine has from one group to another; 0: not known
+  NetworkCosts network;            ///< groups are hosts; zeros: they are not
+  bool network_measured = false;
   /// By trees that the machine's links allow (planned_schedules.h); nullptr: none.
   std::shared_ptr<const PlannedSchedules> planned;
   std::shared_ptr<const Tuning> tuning;  ///< measured crossovers; nullptr: none
@@ -78,6 +88,9 @@ struct Rules {
 /// read; in longer ones they do both at the same time, and lines wait in a cache that they share, as where some only read.
 bool streams_slots(const Rules& rules, Collective collective, std::uint64_t rounds);
 double slot_gbps(const Rules& rules, Collective collective, std::uint64_t rounds);
+
+/// Whether groups are hosts.
+inline bool over_hosts(const Rules& rules) { return rules.network.gbps > 0; }
 
 /// The same request with the groups and the planned schedules, if there are any: valid as long as the rules are.
 schedule::Request in_groups(schedule::Request request, const Rules& rules);

@@ -51,7 +51,7 @@ Result<std::vector<planner::Plan>> make_plans(const RunShape& shape, const CallC
   }
   if (call.request.groups != nullptr) {
     rules.groups = *call.request.groups;
-    rules.network_us = 15;  // groups are hosts; of one row the price decides nothing
+    rules.network = planner::kUsualNetwork;  // groups are hosts; of one row the price decides nothing
   }
   if (call.request.planned != nullptr)
     rules.planned = std::make_shared<const planner::PlannedSchedules>(*call.request.planned);

@@ -1,5 +1,5 @@
 // ByteStream: moves bytes, in order and whole, between two ranks that share no memory. What carries calls between hosts is written
-// against this; TCP implements it (comm/tcp_stream.h).
+// against this; TCP implements it (comm/tcp_stream.h, comm/striped_stream.h).
 #pragma once
 
 #include <cstddef>
@@ -28,6 +28,8 @@ class ByteStream {
   virtual bool has_arrived() const = 0;
   /// To be polled for input, or -1.
   virtual int descriptor() const = 0;
+  /// To be polled for output, or -1.
+  virtual int output_descriptor() const { return descriptor(); }
 };
 
 }  // namespace tutti::transport

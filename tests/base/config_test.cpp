@@ -111,12 +111,12 @@ TEST_CASE("every variable arrives in its field", "[config]") {
 
 TEST_CASE("a bad value is told once, with key, value and what is accepted, and the default is used", "[config]") {
   const Environment bad_values = {
-      {"TUTTI_DEVICE", "gpu"},          {"TUTTI_TIMEOUT_S", "10 s"},  {"TUTTI_REPRODUCIBLE", "yes"},
-      {"NCCL_COMM_BLOCKING", "2"},      {"NCCL_SHM_DISABLE", "on"},   {"TUTTI_SINGLE_COPY", "-1"},
-      {"TUTTI_SLOT_BYTES", "65"},       {"TUTTI_SIMD", "sse"},        {"TUTTI_SINGLE_COPY_MIN_BYTES", "1e6"},
-      {"NCCL_PROTO", "LL,Fast"},        {"NCCL_P2P_DISABLE", "2"},    {"TUTTI_WIRE", "float64"},
-      {"TUTTI_STREAM_MIN_BYTES", "-1"}, {"TUTTI_CARRY_BYTES", "8KB"}, {"TUTTI_HEARTBEAT_TIMEOUT_S", "x"},
-      {"TUTTI_SLOT_STORES", "fast"},
+      {"TUTTI_DEVICE", "gpu"},          {"TUTTI_TIMEOUT_S", "10 s"},     {"TUTTI_REPRODUCIBLE", "yes"},
+      {"NCCL_COMM_BLOCKING", "2"},      {"NCCL_SHM_DISABLE", "on"},      {"TUTTI_SINGLE_COPY", "-1"},
+      {"TUTTI_SLOT_BYTES", "65"},       {"TUTTI_SIMD", "sse"},           {"TUTTI_SINGLE_COPY_MIN_BYTES", "1e6"},
+      {"NCCL_PROTO", "LL,Fast"},        {"NCCL_P2P_DISABLE", "2"},       {"TUTTI_WIRE", "float64"},
+      {"TUTTI_STREAM_MIN_BYTES", "-1"}, {"TUTTI_CARRY_BYTES", "8KB"},    {"TUTTI_HEARTBEAT_TIMEOUT_S", "x"},
+      {"NCCL_SOCKET_NTHREADS", "0"},    {"NCCL_NSOCKS_PERTHREAD", "17"}, {"TUTTI_SLOT_STORES", "fast"},
   };
   Environment environment = bad_values;
   environment["NCCL_DEBUG"] = "WARN";

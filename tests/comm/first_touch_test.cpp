@@ -24,7 +24,7 @@ Control opened(int ranks) {
   const std::size_t bytes = Control::bytes_for(ranks);
   auto file = create_memory_file("tutti-first-touch", bytes, Backing::kOnTouch);
   REQUIRE(file.ok());
-  auto control = Control::open(file.value().release(), bytes, ranks, true);
+  auto control = Control::open(file.value().release(), bytes, ranks, true, Control::slots_on_host(ranks));
   REQUIRE(control.ok());
   return std::move(control).value();
 }

@@ -227,3 +227,61 @@ TEST_CASE("over hosts the rank that does not come is named, though its host's li
   unsetenv("TUTTI_TIMEOUT_S");
   unsetenv("TEST_RANKS_PER_HOST");
 }
+
+namespace {
+
+/// How a call is explained: what it says of the network, "" if nothing.
+std::string network_line(ncclComm_t comm) {
+  std::string text(1 << 16, '\0');
+  if (tuttiExplain(comm, tuttiAllReduce, 1 << 20, ncclFloat, ncclSum, 0, text.data(), text.size(), nullptr) !=
+      ncclSuccess)
+    return "";
+  const std::size_t begin = text.find("\nnetwork: ");
+  return begin == std::string::npos ? "" : text.substr(begin + 1, text.find('\n', begin + 1) - begin - 1);
+}
+
+}  // namespace
+
+TEST_CASE("what the network costs is measured by default, and the same for all ranks", "[hosts]") {
+  setenv("TEST_RANKS_PER_HOST", "2,1,1", 1);
+  for (const bool measured : {true, false}) {
+    INFO((measured ? "measured" : "not measured"));
+    crew::check(crew::run(4, [measured](const Member& m) -> std::string {
+      setenv("TUTTI_CALIBRATE", measured ? "1" : "0", 1);
+      ncclComm_t comm = nullptr;
+      CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+      std::string line = network_line(comm);
+      if (line.find(measured
+                        ? "(measured)"
+                        : "15.0 us and 8.0 us of work at each end, bytes 1.50 GB/s (not measured") == std::string::npos)
+        return "it says \"" + line + "\"";
+      line.resize(160);
+      std::vector<char> all(static_cast<std::size_t>(m.ranks) * line.size());
+      CREW_TRY(fine(ncclAllGather(line.data(), all.data(), line.size(), ncclChar, comm, nullptr), "ncclAllGather"));
+      for (int rank = 0; rank < m.ranks; ++rank) {
+        const std::string other(all.data() + static_cast<std::size_t>(rank) * line.size(), line.size());
+        if (other != line) return "rank " + std::to_string(rank) + " has \"" + other + "\", not \"" + line + "\"";
+      }
+      return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+    }));
+  }
+  unsetenv("TEST_RANKS_PER_HOST");
+}
+
+TEST_CASE("a pair of ranks has as many sockets for data as both ask for", "[hosts]") {
+  setenv("TEST_RANKS_PER_HOST", "1", 1);
+  auto* const descriptors = static_cast<int*>(crew::shared_page());
+  for (const int sockets : {1, 3}) {
+    crew::check(crew::run(2, [sockets, descriptors](const Member& m) -> std::string {
+      setenv("NCCL_SOCKET_NTHREADS", m.rank == 0 ? "1" : "2", 1);
+      setenv("NCCL_NSOCKS_PERTHREAD", m.rank == 0 || sockets == 1 ? std::to_string(sockets).c_str() : "4", 1);
+      ncclComm_t comm = nullptr;
+      CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+      CREW_TRY(crew::usable(comm));
+      descriptors[4 * m.rank + sockets] = crew::Belongings::count().descriptors;
+      return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+    }));
+  }
+  for (const int rank : {0, 1}) CHECK(descriptors[4 * rank + 3] == descriptors[4 * rank + 1] + 2);
+  unsetenv("TEST_RANKS_PER_HOST");
+}

@@ -1,5 +1,6 @@
 // What ranks agree on: MPI where all of them can use one together, TCP otherwise.
 #include "comm/network.h"
+#include "comm/network_costs.h"
 
 #include <catch2/catch.hpp>
 
@@ -98,4 +99,13 @@ TEST_CASE("an offer survives the way, and other bytes are none") {
 TEST_CASE("a process without MPI says so") {
   const MpiOffer offer = tutti::comm::own_offer();
   CHECK_THAT(offer.why_not, Contains("no MPI library"));
+}
+
+TEST_CASE("all plan by the worst that was measured between hosts, or by nothing of it") {
+  using tutti::planner::NetworkCosts;
+  const NetworkCosts worst = tutti::comm::worst_of({{10, 4, 3}, {30, 5, 2}, {20, 9, 6}});
+  CHECK(worst.message_us == 30);
+  CHECK(worst.work_us == 9);
+  CHECK(worst.gbps == 2);
+  CHECK(tutti::comm::worst_of({{10, 4, 3}, {}, {20, 9, 6}}).gbps == 0);
 }

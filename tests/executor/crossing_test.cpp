@@ -225,7 +225,7 @@ TEST_CASE("every schedule is right where messages are lent and land, however lat
       for (const std::vector<int>& hosts : {std::vector<int>{}, {0, 0, 1, 1}, {0, 1, 1, 0, 1}, {0, 1, 1}}) {
         if (!hosts.empty() && static_cast<int>(hosts.size()) != ranks) continue;
         rules.groups = hosts;
-        rules.network_us = hosts.empty() ? 0 : 15;
+        rules.network = hosts.empty() ? planner::NetworkCosts{} : planner::kUsualNetwork;
         for (const bool in_place : {false, true}) {
           if (in_place && (collective == Collective::kAllToAll || collective == Collective::kBroadcast)) continue;
           const planner::Question q = question_of(collective, ranks, 1501, in_place);

@@ -78,13 +78,14 @@ class Wires:
 
 
 def case_tcp(suite):
-    """Every rank in a namespace of its own, and two in each; IPv4."""
+    """Every rank in a namespace of its own, and two in each; IPv4; one socket for a pair, and four."""
     wires = Wires()
     names = ",".join(wires.hosts.names)
     for backend, sample in (("hosts-slots", 200), ("hosts-pairs", 200)):
         with wires:
             suite.run(backend, sample, TEST_NAMESPACES=names)
     suite.run("hosts-announce", 60, TEST_NAMESPACES=names)
+    suite.run("hosts-slots", 100, TEST_NAMESPACES=names, NCCL_SOCKET_NTHREADS="2", NCCL_NSOCKS_PERTHREAD="2")
 
 
 def case_uneven(suite):

@@ -69,10 +69,7 @@ Rules rules_over(const schedule::Groups& groups) {
   REQUIRE(rules.ok());
   rules.value().slots = {4, 8 << 10};
   rules.value().groups = groups;
-  if (!groups.empty()) {
-    rules.value().between_groups_gbps = 1.5;
-    rules.value().network_us = 15;
-  }
+  if (!groups.empty()) rules.value().network = {15, 0, 1.5};
   return rules.value();
 }
 

@@ -296,9 +296,7 @@ TEST_CASE("the slower the links between groups, the more the grouped schedule ga
 
 TEST_CASE("over hosts large calls meet inside each host first, and single ranks keep the network busy") {
   Rules rules = rules_for("");
-  rules.between_groups_gbps = 1.5;
-  rules.network_us = 15;
-  rules.network_work_us = 8;
+  rules.network = planner::kUsualNetwork;
   const auto first = [&](Collective collective, int ranks, std::uint64_t bytes) {
     const auto found = planner::candidates(question(collective, ranks, bytes), rules);
     REQUIRE(found.ok());
@@ -319,8 +317,8 @@ TEST_CASE("over hosts large calls meet inside each host first, and single ranks 
   CHECK(first(Collective::kAllReduce, 2, 16 << 20)->name == "hosts_ring_deep");
   // The further the network, the more is under way at once.
   rules.groups = {0, 0, 1, 1};
-  const auto gain = [&](double network_us) {
-    rules.network_us = network_us;
+  const auto gain = [&](double message_us) {
+    rules.network.message_us = message_us;
     const auto found = planner::candidates(question(Collective::kAllReduce, 4, 16 << 20), rules);
     REQUIRE(found.ok());
     const auto us_of = [&](std::string_view name) {
@@ -333,7 +331,8 @@ TEST_CASE("over hosts large calls meet inside each host first, and single ranks 
   CHECK(gain(200) > 2);
   // Groups of one host are no hosts.
   rules.groups = {0, 0, 1, 1};
-  rules.network_us = 0;
+  rules.network = {};
+  rules.between_groups_gbps = 1.5;
   const auto found = planner::candidates(question(Collective::kAllReduce, 4, 16 << 20), rules);
   REQUIRE(found.ok());
   for (const planner::Candidate& c : found.value()) CHECK(!c.algorithm->over_hosts);

@@ -100,8 +100,7 @@ planner::Rules rules_over(int hosts) {
   planner::Rules rules = planner::make_rules("", false).value();
   rules.slots = {4, 8 << 10};
   rules.groups = hosts_of(hosts, Pod{}.gpus);
-  rules.between_groups_gbps = 1.5;
-  rules.network_us = 15;
+  rules.network = {15, 0, 1.5};
   return rules;
 }
 

@@ -1,0 +1,87 @@
+#include "comm/striped_stream.h"
+
+#include <catch2/catch.hpp>
+
+#include <array>
+#include <random>
+#include <vector>
+
+#include <sys/socket.h>
+
+namespace tutti::comm {
+namespace {
+
+struct Ends {
+  std::vector<PrivateDescriptor> here, there;
+};
+
+Ends connected(std::size_t count) {
+  Ends ends;
+  for (std::size_t i = 0; i < count; ++i) {
+    int both[2] = {-1, -1};
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, both) == 0);
+    ends.here.push_back(PrivateDescriptor::open([&] { return both[0]; }));
+    ends.there.push_back(PrivateDescriptor::open([&] { return both[1]; }));
+  }
+  return ends;
+}
+
+/// Waits for nothing: what is to come must be where the descriptor points.
+bool is_readable(const StripedStream& stream) {
+  std::byte one{};
+  return recv(stream.descriptor(), &one, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+}
+
+TEST_CASE("bytes over several sockets come whole and in order, whatever their parts", "[comm]") {
+  std::mt19937 random(Catch::rngSeed());
+  for (const std::size_t sockets : {1, 2, 3, 16}) {
+    INFO(sockets << " sockets, seed " << Catch::rngSeed());
+    Ends ends = connected(sockets);
+    StripedStream from(std::move(ends.here));
+    StripedStream to(std::move(ends.there));
+    const std::size_t total = 40 * StripedStream::kStripeBytes + 17;
+    std::vector<std::byte> sent(total), got(total);
+    for (std::byte& b : sent) b = static_cast<std::byte>(random());
+    std::size_t out = 0, in = 0;
+    const auto parts_of = [&](std::vector<std::byte>& memory, std::size_t at) {
+      std::array<iovec, 3> parts{};
+      for (iovec& part : parts) {
+        const std::size_t bytes = std::min<std::size_t>(random() % (random() % 4 == 0 ? 200000 : 100), total - at);
+        part = {memory.data() + at, bytes};
+        at += bytes;
+      }
+      return parts;
+    };
+    for (int look = 0; in < total && look < 1000000; ++look) {
+      const auto moved = from.send(parts_of(sent, out));
+      REQUIRE(moved.state == transport::ByteStream::State::kOpen);
+      out += moved.bytes;
+      REQUIRE(out >= in);
+      if (out > in) CHECK(is_readable(to));
+      in += to.receive(parts_of(got, in)).bytes;
+      REQUIRE(in <= out);
+    }
+    CHECK(in == total);
+    CHECK(got == sent);
+  }
+}
+
+TEST_CASE("what several sockets carry is taken in before their end is seen", "[comm]") {
+  Ends ends = connected(3);
+  StripedStream from(std::move(ends.here));
+  StripedStream to(std::move(ends.there));
+  std::vector<std::byte> memory(2 * StripedStream::kStripeBytes + 5, std::byte{7});
+  std::array<iovec, 1> part{{{memory.data(), memory.size()}}};
+  REQUIRE(from.send(part).bytes == memory.size());
+  from.finish();
+  std::vector<std::byte> got(memory.size() + 1);
+  std::array<iovec, 1> room{{{got.data(), got.size()}}};
+  CHECK(to.receive(room).bytes == memory.size());
+  std::array<iovec, 1> more{{{got.data(), 1}}};
+  const auto end = to.receive(more);
+  CHECK(end.bytes == 0);
+  CHECK(end.state == transport::ByteStream::State::kEnded);
+}
+
+}  // namespace
+}  // namespace tutti::comm

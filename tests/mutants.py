@@ -1,7 +1,7 @@
 """What the mutant tests share: each compiles copies of a header with one mistake and demands that a search finds it.
 
 Compiling takes a processor for seconds each, so a test tries every K-th (--sample K), from another one on after each commit; all of them
-where the environment has TUTTI_ALL_MUTANTS=1, as in `.ci/run --thorough`. That every mutant's text is still in its header is always looked at.
+where the environment has TEST_ALL=1, as in `.ci/run --thorough`. That every mutant's text is still in its header is always looked at.
 """
 import argparse
 import concurrent.futures
@@ -26,7 +26,7 @@ def commits(root):
 
 
 def sample(arguments, mutants):
-    if os.environ.get("TUTTI_ALL_MUTANTS") == "1" or arguments.sample == 1:
+    if os.environ.get("TEST_ALL") == "1" or arguments.sample == 1:
         return mutants
     return mutants[commits(arguments.root) % arguments.sample::arguments.sample]
 

@@ -9,6 +9,8 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include <atomic>
@@ -279,13 +281,15 @@ TEST_CASE("the death of the id's maker ends all waits, even if it has children",
 TEST_CASE("a timeout names the missing ranks", "[bootstrap]") {
   const NothingLeft nothing_left(8);
   const UniqueId id = new_id();
+  double longest_s = 0;  // a thread that started late has waited for less
   for (const Outcome& outcome : run_threads(id, {0, 2}, 4, [](BootstrapArgs& args) { args.timeout_s = 0.3; })) {
     CHECK_FALSE(outcome.ok);
     CHECK(outcome.code == Code::kRemote);
     CHECK_THAT(outcome.message, Contains("0.3 s") && Contains("2 of 4 ranks did not come: ranks 1, 3"));
-    CHECK(outcome.seconds > 0.29);
     CHECK(outcome.seconds < 0.8);
+    longest_s = std::max(longest_s, outcome.seconds);
   }
+  CHECK(longest_s > 0.29);
 }
 
 TEST_CASE("a stopped maker of the id is a timeout too", "[bootstrap]") {

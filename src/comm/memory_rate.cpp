@@ -32,20 +32,6 @@ std::size_t buffer_bytes(std::size_t threads) {
   return std::clamp(wanted, kBytesMin, kBytesMax) / 4096 * 4096;
 }
 
-/// As calls write large outputs: past the caches.
-void copy_past_caches(const std::byte* from, std::byte* to, std::size_t bytes) {
-  const void* const source = from;
-  void* const destination = to;
-  ReduceArgs args;
-  args.sources = &source;
-  args.source_count = 1;
-  args.destinations = &destination;
-  args.destination_count = 1;
-  args.count = bytes;
-  args.streamed_count = 1;
-  reduce_function(DataType::kInt8, ReduceOp::kSum)(args);
-}
-
 struct Worker {
   Mapping from;
   Mapping to;
@@ -70,7 +56,7 @@ double fastest_round(std::vector<Worker>& workers, std::size_t bytes) {
       ready.fetch_add(1, std::memory_order_acq_rel);
       for (int r = 1; r <= kRounds; ++r) {
         wait_for(round, r);
-        copy_past_caches(worker.from.data(), worker.to.data(), bytes);
+        copy_past_caches(worker.to.data(), worker.from.data(), bytes);  // as calls write large outputs
         done.fetch_add(1, std::memory_order_acq_rel);
       }
     });

@@ -84,7 +84,7 @@ MpiProgress::Looked MpiProgress::look(std::unique_lock<std::mutex>& lock) {
 
 void MpiProgress::sweep() {
   std::unique_lock lock(mutex_);
-  if (!links_.empty()) look(lock);
+  if (!over_ && !links_.empty()) look(lock);
 }
 
 void MpiProgress::drain(milliseconds patience) {

@@ -21,9 +21,9 @@ class MpiProgress {
   void keep(std::shared_ptr<MpiLink> link);
   /// One look at all links.
   void sweep();
-  /// The thread looks at nothing from here on; the caller does until nothing is under way, at most so long. MPICH takes no locks from
-  /// the moment when MPI_Finalize begins: a call that another thread has begun before keeps its lock then (4.0.2 ends the process for
-  /// that). The fewer calls the thread makes, the better.
+  /// Nobody else looks at anything from here on; the caller does until nothing is under way, at most so long. A call of another thread
+  /// that is inside MPICH 4.0.2 when MPI_Finalize begins leaves MPICH's mutex locked, and the process is ended for that; locks seem to be
+  /// neither taken nor given back from then on. So the fewer calls the thread makes, the better.
   void drain(std::chrono::milliseconds patience);
 
  private:
@@ -44,7 +44,7 @@ class MpiProgress {
   bool running_ = false;
   bool looking_ = false;  ///< somebody has taken the links out
   bool sending_ = false;  ///< a link wants the thread
-  bool over_ = false;     ///< for the thread
+  bool over_ = false;     ///< but for drain()
 };
 
 /// The process's, never destroyed.

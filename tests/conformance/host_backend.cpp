@@ -1,10 +1,10 @@
 // The lane interpreter on the Host machine: all ranks in one thread, advanced in seeded random order.
 #include "executor/host_machine.h"
 #include "interpreter.h"
+#include "sim/heap_memory.h"
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -24,19 +24,6 @@ struct CopiedMemory : executor::RemoteMemory {
     std::memcpy(reinterpret_cast<void*>(address), local, bytes);
     return true;
   }
-};
-
-class HeapMemory : public sim::MemorySource {
- public:
-  std::byte* take(std::size_t bytes, const sim::Area&) override {
-    const std::size_t size = (bytes / 64 + 1) * 64;
-    pieces_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(64, size)), &std::free);
-    std::memset(pieces_.back().get(), 0, size);
-    return pieces_.back().get();
-  }
-
- private:
-  std::vector<std::unique_ptr<std::byte, void (*)(void*)>> pieces_;
 };
 
 /// Ranks of a run, one call after the other on the same channels.
@@ -92,7 +79,7 @@ class Run {
   std::mt19937 random_;
   std::uint64_t abort_word_ = 0;
   CopiedMemory copied_;
-  HeapMemory memory_;
+  sim::HeapMemory memory_;
   std::vector<std::unique_ptr<HostMachine>> machines_;
   std::vector<HostMachine*> pointers_;
   std::unique_ptr<sim::World<HostMachine>> world_;

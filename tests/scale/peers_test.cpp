@@ -1,6 +1,7 @@
 // 1024 ranks of 128 hosts as peers in one thread: the library's own plans, announcements and lanes over channels in memory. Every rank
 // checks every element. Prints what a rank takes, and bounds it.
 #include "executor/host_machine.h"
+#include "sim/heap_memory.h"
 #include "sim/random.h"
 #include "sim/world.h"
 
@@ -9,8 +10,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -27,19 +26,6 @@ using protocol::Progress;
 constexpr int kHosts = 128;
 constexpr int kRanksPerHost = 8;
 constexpr int kRanks = kHosts * kRanksPerHost;
-
-class HeapMemory final : public sim::MemorySource {
- public:
-  std::byte* take(std::size_t bytes, const sim::Area&) override {
-    const std::size_t size = (bytes / 64 + 1) * 64;
-    pieces_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(64, size)), &std::free);
-    std::memset(pieces_.back().get(), 0, size);
-    return pieces_.back().get();
-  }
-
- private:
-  std::vector<std::unique_ptr<std::byte, void (*)(void*)>> pieces_;
-};
 
 /// The peers, one step of each in turn, in an order that is another one each time round.
 class Peers {
@@ -91,7 +77,7 @@ class Peers {
 
   sim::Random random_;
   std::uint64_t abort_word_ = 0;
-  HeapMemory memory_;
+  sim::HeapMemory memory_;
   std::vector<std::unique_ptr<HostMachine>> machines_;
   std::vector<HostMachine*> pointers_;
   std::unique_ptr<sim::World<HostMachine>> world_;

@@ -144,7 +144,7 @@ class CollectiveCall final : public Call {
   const protocol::AnnounceLine& line_of(int peer) const override;
   void prepare(const CallArgs& args);
   bool is_like_last(const CallArgs& args) const;
-  Progress repeat_in_lines(const CallArgs& args);
+  Progress repeat(const CallArgs& args);
   void run_on();
   protocol::Room look_for_room();
   void announce();
@@ -156,6 +156,7 @@ class CollectiveCall final : public Call {
   bool all_have_announced();
   Status open();
   Status run_lanes();
+  bool lines_finish() const;
   void finish_by_lines();
   std::vector<int> ranks_read() const;
   bool knows_calls(const std::vector<int>& ranks, std::uint32_t last) const;
@@ -171,9 +172,8 @@ class CollectiveCall final : public Call {
   Carriage carriage_ = Carriage::kNone;
   std::uint32_t fingerprint_ = 0;
   static constexpr std::uint64_t kNoIdentity = ~std::uint64_t{0};
-  std::uint64_t finished_by_lines_ =
-      kNoIdentity;            ///< CallArgs::identity of the last call, if its lines have finished it well
-  std::uint32_t signed_ = 0;  ///< the call for which this rank's signature was written last
+  std::uint64_t finished_ = kNoIdentity;  ///< CallArgs::identity of the last call, if it may be repeated
+  std::uint32_t signed_ = 0;              ///< the call for which this rank's signature was written last
   protocol::Announcer& announcer_;
   const CollectiveSignatures signatures_;
   protocol::AnnouncedCall announced_call_;

@@ -95,7 +95,7 @@ void CollectiveCall::prepare(const CallArgs& args) {
   reached_ = false;
   prepared_ = true;
   signed_ = sequence_;
-  finished_by_lines_ = kNoIdentity;
+  finished_ = kNoIdentity;
 }
 
 bool CollectiveCall::is_like_last(const CallArgs& args) const {
@@ -320,14 +320,18 @@ std::vector<int> CollectiveCall::ranks_read() const {
   return ranks;
 }
 
+/// Whether all inputs lie with the lines.
+[[gnu::always_inline]] inline bool CollectiveCall::lines_finish() const {
+  return carriage_ == Carriage::kInLines || (carriage_ == Carriage::kBesideLines && all_carry());
+}
+
 /// Everybody has announced, or in one-way calls who matters: check, plan, start the lanes. Small calls are finished here.
 [[gnu::always_inline]] inline Status CollectiveCall::open() {
   if (comm_.ranks() > 1 && !announcer_.all_equal()) [[unlikely]]
     return mismatch(ranks_read(), sequence_);
   phase_ = Phase::kDone;
   if (shape_.count == 0) return {};
-  if (carriage_ == Carriage::kInLines || signature_.one_way != 0 ||
-      (carriage_ == Carriage::kBesideLines && all_carry())) {
+  if (signature_.one_way != 0 || lines_finish()) {
     finish_by_lines();
     return {};
   }
@@ -373,9 +377,8 @@ Status CollectiveCall::run_lanes() {
   return false;
 }
 
-/// A call like the last one, which its lines finish: what start() and advance() do, without what they find out. kDone, or as far as it
-/// could go.
-[[gnu::always_inline]] inline executor::Progress CollectiveCall::repeat_in_lines(const CallArgs& args) {
+/// A call like the last one: what start() and advance() do, without what they find out. kDone, or as far as it could go.
+[[gnu::always_inline]] inline executor::Progress CollectiveCall::repeat(const CallArgs& args) {
   constexpr int kFirstLooks = 64;
   set_buffers(args);
   waiting_since_ = {};
@@ -389,17 +392,26 @@ Status CollectiveCall::run_lanes() {
     if (look == kFirstLooks) return Progress::kBlocked;
   }
   if (!announcer_.all_equal()) return Progress::kBlocked;
-  phase_ = Phase::kDone;
-  finish_by_lines();
-  return Progress::kDone;
+  if (lines_finish()) {
+    phase_ = Phase::kDone;
+    finish_by_lines();
+    return Progress::kDone;
+  }
+  if (!read_references()) return Progress::kBlocked;
+  lanes_.start_again(args_);
+  reached_ = true;
+  phase_ = Phase::kRun;
+  const Progress progress = lanes_.advance();
+  if (progress == Progress::kDone) phase_ = Phase::kDone;
+  return progress;
 }
 
 void CollectiveCall::run(const CallArgs& args) {
   // A group may have made such a call in between, and it may have failed: start() forgets that.
-  const bool known = args.identity == finished_by_lines_ && status_.ok() &&
-                     prepared_with_ == comm_.members().plans.schedules_version();
+  const bool known =
+      args.identity == finished_ && status_.ok() && prepared_with_ == comm_.members().plans.schedules_version();
   if (known) [[likely]] {
-    if (repeat_in_lines(args) == Progress::kDone) return;
+    if (repeat(args) == Progress::kDone) return;
   } else {
     start(args);
   }
@@ -412,9 +424,8 @@ void CollectiveCall::run_on() {
     executor::Task* task = this;
     executor::run_tasks({&task, 1}, comm_.yields());
   }
-  const bool in_lines = carriage_ == Carriage::kInLines && signature_.one_way == 0 && shape_.count != 0;
-  finished_by_lines_ =
-      in_lines && comm_.ranks() > 1 && status_.ok() && args_.identity != 0 ? args_.identity : kNoIdentity;
+  const bool repeats = signature_.one_way == 0 && shape_.count != 0 && comm_.ranks() > 1 && status_.ok();
+  finished_ = repeats && args_.identity != 0 ? args_.identity : kNoIdentity;
 }
 
 executor::Progress CollectiveCall::advance() {

@@ -14,6 +14,12 @@ TUTTI_DEVICE_CALL inline std::uint32_t first_active(const Side* sides, std::uint
   return 0;
 }
 
+/// Whether nothing has to be done.
+TUTTI_DEVICE_CALL inline bool is_identity(const ReduceArgs& a) {
+  return a.source_count == 1 && a.destination_count == 1 && a.sources[0] == a.destinations[0] && !a.scales &&
+         a.divisor == 0;
+}
+
 class Binding {
  public:
   /// For rounds that cover `slab_count` elements.
@@ -30,6 +36,13 @@ class Binding {
   /// After bind(), on machines with channels to other hosts: no copy between a buffer and a slot where none is needed.
   TUTTI_DEVICE_CALL void cross() const {
     for (std::uint32_t s = 0; s < call_.step_count; ++s) cross(s);
+  }
+
+  /// After both, for a call of one round: what steps reduce from memory to memory, up to `most` bytes each, does not change from one
+  /// such call to the next.
+  TUTTI_DEVICE_CALL void make_reductions(std::size_t most) const {
+    if (call_.workspace.reductions == nullptr) return;
+    for (std::uint32_t s = 0; s < call_.step_count; ++s) make_reduction(s, most);
   }
 
  private:
@@ -80,6 +93,34 @@ class Binding {
       source.peer = peer;
       sink_sides[i].way = Way::kNone;
     }
+  }
+
+  TUTTI_DEVICE_CALL void make_reduction(std::uint32_t at, std::size_t most) const {
+    const schedule::Step& s = call_.steps[at];
+    BoundStep& bound = call_.workspace.steps[at];
+    if (!bound.moves || bound.tiles || bound.fetches || bound.streams || bound.landing != 0 || call_.wide_wire) return;
+    if (bound.length * call_.element_bytes(false) > most) return;
+    ReduceArgs& args = call_.workspace.reductions[at];
+    args = ReduceArgs{};
+    args.count = bound.length;
+    args.divisor = s.finish ? call_.divisor : 0;
+    void** const sources = call_.workspace.pointers + s.first_source;
+    void** const sinks = call_.workspace.pointers + s.first_sink;
+    if (!point(s.first_source, s.source_count, sources, args.source_count)) return;
+    if (!point(s.first_sink, s.sink_count, sinks, args.destination_count)) return;
+    args.sources = sources;
+    args.destinations = sinks;
+    bound.ready_made = !is_identity(args);
+  }
+  /// Where the sides are that have data; false if one is not in memory as it is.
+  TUTTI_DEVICE_CALL bool point(std::uint32_t first, std::uint32_t count, void** pointers, int& found) const {
+    for (std::uint32_t i = first; i < first + count; ++i) {
+      const Side& side = call_.workspace.sides[i];
+      if (side.way == Way::kNone) continue;
+      if (side.way != Way::kMemory || side.scale != nullptr) return false;
+      pointers[found++] = reinterpret_cast<void*>(side.address);
+    }
+    return true;
   }
 
   // To and from other hosts.

@@ -101,6 +101,7 @@ class Lane {
     const Binding binding(call_, count);
     binding.bind();
     if constexpr (kCrosses) binding.cross();
+    if (rounds_ == 1) binding.make_reductions(kBurstBytes);
     bound_count_ = count;
   }
 
@@ -199,6 +200,10 @@ class Lane {
   /// Moves the data of a step; false if it stopped early (abort, or to let others run).
   TUTTI_DEVICE_CALL bool run(Machine& m, const Step& s) {
     if (!bound_.moves) return true;
+    if (bound_.ready_made) {
+      m.reduce(call_.workspace.reductions[step_]);
+      return true;
+    }
     if constexpr (kCrosses) landed_ = has_landed();
     const std::uint64_t most = (bound_.tiles ? kTileBytes : kBurstBytes) / call_.element_bytes(call_.wide_wire);
     while (done_elements_ < bound_.length) {
@@ -304,10 +309,6 @@ class Lane {
     return true;
   }
   TUTTI_DEVICE_CALL static std::uint64_t next_line(const Channel& c) { return c.lines_sent + 1; }
-  TUTTI_DEVICE_CALL static bool is_identity(const ReduceArgs& a) {
-    return a.source_count == 1 && a.destination_count == 1 && a.sources[0] == a.destinations[0] && !a.scales &&
-           a.divisor == 0;
-  }
 
   // Telling the peers.
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/device_call.h"
+#include "base/reduce.h"
 #include "protocol/channel.h"
 #include "protocol/lines.h"
 #include "schedule/step.h"
@@ -60,6 +61,7 @@ struct BoundStep {
   bool tiles = false;        ///< data goes through tiles
   bool scatters = false;     ///< some sink has no memory
   bool streams = false;      ///< some sink is written past the caches
+  bool ready_made = false;   ///< it is the workspace's reduction
   std::uint32_t landing =
       0;  ///< the sink, counted from 1, to which its one source, from another host, may come by itself; 0: none
 };
@@ -68,6 +70,8 @@ struct BoundStep {
 struct LaneWorkspace {
   Side* sides = nullptr;                   ///< by endpoint
   BoundStep* steps = nullptr;              ///< by step
+  ReduceArgs* reductions = nullptr;        ///< by step, made when its ends are known; nullptr: none is
+  void** pointers = nullptr;               ///< by endpoint: theirs
   const void** source_pointers = nullptr;  ///< as many as a step has sources at most, like the next four
   const void** scales = nullptr;
   std::uint8_t* wide_sources = nullptr;

@@ -25,6 +25,8 @@ class LaneStorage {
     }
     grow(sides_, endpoints);
     grow(steps_, steps.size());
+    grow(reductions_, steps.size());
+    grow(pointers_, endpoints);
     grow(source_pointers_, sources);
     grow(scales_, sources);
     grow(wide_, sources + sinks);
@@ -35,6 +37,8 @@ class LaneStorage {
     LaneWorkspace made;
     made.sides = sides_.data();
     made.steps = steps_.data();
+    made.reductions = reductions_.data();
+    made.pointers = pointers_.data();
     made.source_pointers = source_pointers_.data();
     made.scales = scales_.data();
     made.wide_sources = wide_.data();
@@ -54,6 +58,8 @@ class LaneStorage {
 
   std::vector<Side> sides_;
   std::vector<BoundStep> steps_;
+  std::vector<ReduceArgs> reductions_;
+  std::vector<void*> pointers_;
   std::vector<const void*> source_pointers_;
   std::vector<const void*> scales_;
   std::vector<std::uint8_t> wide_;

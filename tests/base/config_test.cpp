@@ -104,7 +104,7 @@ TEST_CASE("every variable arrives in its field", "[config]") {
                               {"TUTTI_TUNING_FILE", "/etc/tuning"}},
                              everything);
   CHECK(seen.report ==
-        "3|/dev/null|ring;allreduce:^tree|host|box-7|2.5|true|false|true|true|false|65536|12345|avx2|true|true|true|/"
+        "3|/dev/null|ring;allreduce:^tree|host|box-7|2.5|true|false|true|true|false|65536|12345|avx2|1|true|true|/"
         "etc/tuning|3145728|7.5|streamed");
   CHECK(seen.log.empty());
 }

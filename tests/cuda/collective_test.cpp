@@ -282,6 +282,35 @@ TEST_CASE("device: the stream's order holds before and after a call", "[device]"
   for (int r = 0; r < 2; ++r) CHECK(copy[r]->read() == sums(ranks, 0, elements));
 }
 
+TEST_CASE("device: calls on streams that nothing orders run one after the other", "[device]") {
+  const int devices = std::min(GENERATE(1, 2), Gpu::why_not().empty() ? Gpu::get().devices() : 1);
+  const Ranks ranks(2, false, devices);
+  std::vector<CUstream> others;
+  for (int r = 0; r < 2; ++r) {
+    ranks.use(r);
+    others.push_back(Gpu::get().make_stream());
+  }
+  const std::size_t elements = 900;
+  const Buffers in = inputs(ranks, elements);
+  std::vector<Buffers> out;
+  for (int call = 0; call < 12; ++call) out.push_back(outputs(ranks, elements));
+  for (int call = 0; call < 12; ++call) {
+    const Buffers& to = out[static_cast<std::size_t>(call)];
+    ranks.each([&](int r) {
+      CUstream stream = call % 2 == 0 ? ranks.stream(r) : others[static_cast<std::size_t>(r)];
+      return ncclAllReduce(in[r]->data(), to[r]->data(), elements, ncclInt32, call % 3 == 0 ? ncclMax : ncclSum,
+                           ranks.comm(r), stream);
+    });
+  }
+  ranks.wait();
+  for (CUstream stream : others) Gpu::get().wait(stream);
+  for (int call = 0; call < 12; ++call) {
+    const Values wanted = call % 3 == 0 ? values(1, elements) : sums(ranks, 0, elements);
+    for (int r = 0; r < 2; ++r) CHECK(out[static_cast<std::size_t>(call)][r]->read() == wanted);
+  }
+  for (CUstream stream : others) Gpu::get().destroy(stream);
+}
+
 TEST_CASE("device: a captured call is replayed", "[device]") {
   const bool one_stream = GENERATE(true, false);
   const int devices = one_stream ? 1 : std::min(GENERATE(1, 2), Gpu::why_not().empty() ? Gpu::get().devices() : 1);

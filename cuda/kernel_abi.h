@@ -196,10 +196,13 @@ struct FoldLaunch {
   FoldCall calls[kCallsMax];
 };
 
-/// grid: up to kBlocksMax blocks, the same at all ranks. Every rank takes part in every call, rooted ones too.
-/// two_shot: all_reduce only, and its message is lines_unit_bytes(count x element, ranks); else the whole input.
+/// grid: launch ranks x blocks_per_rank, at most kBlocksMax per rank and the same at all ranks; block b is block b % blocks_per_rank of rank
+/// b / blocks_per_rank of the launch (in the arrays). A launch has those ranks of this GPU that share a process, so that none
+/// of them is behind another one in a stream. Every rank takes part in every call, rooted ones too.
+/// two_shot: all_reduce only, and its message is lines_share_bytes(count x element, ranks); else a whole block.
 struct LinesLaunch {
-  const RankHome* home = nullptr;
+  std::uint32_t launch_ranks = 1;
+  std::uint32_t blocks_per_rank = 1;
   Collective collective = Collective::kAllReduce;  ///< not send, receive
   ReduceOp op = ReduceOp::kSum;
   bool two_shot = false;
@@ -208,9 +211,11 @@ struct LinesLaunch {
   std::int32_t divisor = 0;
   std::uint32_t fingerprint = 0;
   std::uint64_t count = 0;
-  const void* input = nullptr;
-  void* output = nullptr;
-  Factor factor;  ///< this rank's
+  // By launch rank.
+  const RankHome* homes[kRanksMax] = {};
+  const void* inputs[kRanksMax] = {};
+  void* outputs[kRanksMax] = {};
+  Factor factors[kRanksMax];
 };
 /// Bytes of one rank's share in two-shot lines: whole units.
 TUTTI_DEVICE_CALL constexpr std::uint64_t lines_share_bytes(std::uint64_t bytes, std::uint32_t ranks) {

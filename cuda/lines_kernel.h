@@ -12,7 +12,8 @@
 //      in call s - 2 only in call s, after its own call s - 1, in which every block has seen the headers of all peers for s - 1; a
 //      peer writes that header after its call s - 2 is over, as launches of a rank run one after the other. So every rank sends
 //      every other one a header in every call, whether it has data for it or not.
-//  N2. Calls that differ are found by their headers before any output is written.
+//  N2. Calls that differ are found by their headers before any output is written; a peer that opens another kind of call instead by its
+//      announce line (opening.h has the other half).
 //  N3. In place: an element of the input is overwritten by the thread that has pushed it.
 #pragma once
 
@@ -33,14 +34,16 @@ class LinesKernel {
   TUTTI_DEVICE_CALL LinesKernel(Thread& thread, const LinesLaunch& launch)
       : t_(thread),
         launch_(launch),
-        home_(*launch.home),
+        member_(thread.block() / launch.blocks_per_rank),
+        block_(thread.block() % launch.blocks_per_rank),
+        home_(*launch.homes[member_]),
         ranks_(home_.ranks),
         rank_(home_.rank),
         sequence_(thread.load(&home_.state->lines_sequence) + 1),
         waiting_(thread, home_, sequence_),
         block_bytes_(launch.count * sizeof(Element)) {
     flag_ = shape().flag(sequence_);
-    if (launch.scaled) factor_ = value_of(thread, launch.factor, sizeof(Element));
+    if (launch.scaled) factor_ = value_of(thread, launch.factors[member_], sizeof(Element));
   }
 
   TUTTI_DEVICE_CALL void run() {
@@ -49,7 +52,7 @@ class LinesKernel {
     if (t_.any(!headers_agree())) return;
     const bool done = launch_.two_shot ? finish_two_shot() : reduces(launch_.collective) ? sum_all() : place_all();
     if (t_.any(!done)) return;
-    count_call(t_, *home_.state, home_.state->lines_sequence, t_.blocks());
+    count_call(t_, *home_.state, home_.state->lines_sequence, launch_.blocks_per_rank);
   }
 
  private:
@@ -60,8 +63,8 @@ class LinesKernel {
   static constexpr std::uint32_t kBatch = 8;  ///< peers whose lines are looked at together
 
   TUTTI_DEVICE_CALL protocol::LineShape shape() const { return {LineMemory::kTurns, 0}; }
-  TUTTI_DEVICE_CALL std::uint64_t first_unit() const { return std::uint64_t{t_.block()} * t_.count() + t_.index(); }
-  TUTTI_DEVICE_CALL std::uint64_t stride() const { return std::uint64_t{t_.blocks()} * t_.count(); }
+  TUTTI_DEVICE_CALL std::uint64_t first_unit() const { return std::uint64_t{block_} * t_.count() + t_.index(); }
+  TUTTI_DEVICE_CALL std::uint64_t stride() const { return std::uint64_t{launch_.blocks_per_rank} * t_.count(); }
   TUTTI_DEVICE_CALL static std::uint64_t units_of(std::uint64_t bytes) { return (bytes + kUnitBytes - 1) / kUnitBytes; }
   /// Of one rank's share in two-shot.
   TUTTI_DEVICE_CALL std::uint64_t share_units() const { return lines_share_bytes(block_bytes_, ranks_) / kUnitBytes; }
@@ -92,7 +95,7 @@ class LinesKernel {
 
   TUTTI_DEVICE_CALL std::uint64_t load_unit(std::uint64_t block, std::uint64_t unit) {
     const auto* const from =
-        static_cast<const unsigned char*>(launch_.input) + block * block_bytes_ + unit * kUnitBytes;
+        static_cast<const unsigned char*>(launch_.inputs[member_]) + block * block_bytes_ + unit * kUnitBytes;
     const std::uint64_t left = block_bytes_ - unit * kUnitBytes;
     std::uint64_t bits = 0;
     if (left >= kUnitBytes && reinterpret_cast<std::uintptr_t>(from) % kUnitBytes == 0) {
@@ -106,7 +109,7 @@ class LinesKernel {
     return launch_.scaled ? scaled(bits) : bits;
   }
   TUTTI_DEVICE_CALL void store_unit(std::uint64_t block, std::uint64_t unit, std::uint64_t bits) {
-    auto* const to = static_cast<unsigned char*>(launch_.output) + block * block_bytes_ + unit * kUnitBytes;
+    auto* const to = static_cast<unsigned char*>(launch_.outputs[member_]) + block * block_bytes_ + unit * kUnitBytes;
     const std::uint64_t left = block_bytes_ - unit * kUnitBytes;
     if (left >= kUnitBytes && reinterpret_cast<std::uintptr_t>(to) % kUnitBytes == 0) {
       return t_.store(reinterpret_cast<std::uint64_t*>(to), bits);
@@ -157,22 +160,30 @@ class LinesKernel {
 
   TUTTI_DEVICE_CALL void send_headers() {
     const std::uint32_t peer = t_.index();
-    if (t_.block() != 0 || peer >= ranks_ || peer == rank_) return;
+    if (block_ != 0 || peer >= ranks_ || peer == rank_) return;
     const std::uint64_t twice = std::uint64_t{launch_.fingerprint} << 32 | launch_.fingerprint;
     for (std::uint32_t phase = 0; phase < LineMemory::kPhases; ++phase) store_line(message(peer, phase, rank_), twice);
   }
   TUTTI_DEVICE_CALL bool headers_agree() {
     const std::uint32_t peer = t_.index();
     if (peer >= ranks_ || peer == rank_) return true;
-    std::uint64_t words[2];
+    std::uint32_t theirs = 0;
     const auto number = static_cast<std::int32_t>(peer);
-    if (!waiting_.until(number, [&] { return t_.load_words(message(rank_, 0, peer), words), has_come(words); })) {
-      return false;
-    }
-    const auto theirs = static_cast<std::uint32_t>(data_of(words));
+    const auto announced = static_cast<std::uint32_t>(t_.load(&home_.state->announced_sequence) + 1);
+    const auto has_come = [&] { return has_header(t_, home_, sequence_, peer, theirs); };
+    if (!waiting_.until(number, has_come, [&] { return announces_instead(peer, announced); })) return false;
     if (theirs == launch_.fingerprint) return true;
     waiting_.fail(Failure::kMismatch, number, launch_.fingerprint, theirs);
     return false;
+  }
+  /// The peer has opened a call with announce lines where this rank has a lines call. The failure is recorded then.
+  TUTTI_DEVICE_CALL bool announces_instead(std::uint32_t peer, std::uint32_t sequence) {
+    const std::uint64_t word = announced_by(t_, home_, sequence, peer);
+    // Or it has come behind this call: then its header was there before.
+    std::uint32_t header = 0;
+    if (word == 0 || has_header(t_, home_, sequence_, peer, header)) return false;
+    waiting_.fail(Failure::kMismatch, static_cast<std::int32_t>(peer), launch_.fingerprint, word & 0xffffffffu);
+    return true;
   }
 
   /// One phase 0 message to each peer. Peers in turn from this rank on, so that not all push to the same one.
@@ -202,7 +213,7 @@ class LinesKernel {
   /// Waits for unit `unit` of ranks [first, first + kBatch); `own` stands in for this rank's.
   TUTTI_DEVICE_CALL bool take_batch(std::uint32_t phase, std::uint32_t first, std::uint64_t unit, std::uint64_t own,
                                     std::uint64_t (&bits)[kBatch]) {
-    std::uint64_t words[kBatch][2];
+    std::uint64_t words[kBatch][2] = {};
     std::uint32_t missing = 0;
     const auto all_there = [&] {
       TUTTI_UNROLL
@@ -319,6 +330,8 @@ class LinesKernel {
 
   Thread& t_;
   const LinesLaunch& launch_;
+  std::uint32_t member_;  ///< of the launch's ranks
+  std::uint32_t block_;   ///< of the rank's blocks
   const RankHome& home_;
   std::uint32_t ranks_;
   std::uint32_t rank_;

@@ -10,6 +10,7 @@
 #include "cuda/payload.h"
 #include "cuda/waiting.h"
 #include "protocol/announce.h"
+#include "protocol/lines.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -59,6 +60,28 @@ TUTTI_DEVICE_CALL std::uint64_t value_of(Thread& t, const Factor& factor, std::s
   return value;
 }
 
+// Who finds that a peer has made a call of another kind. Each kind has its own words, so both look at those of the other kind too.
+
+/// The word of the peer's announce line for call `sequence`, or 0.
+template <class Thread>
+TUTTI_DEVICE_CALL std::uint64_t announced_by(Thread& t, const RankHome& home, std::uint32_t sequence,
+                                             std::uint32_t peer) {
+  const protocol::AnnounceBoard board{home.boards[home.rank], home.ranks, nullptr, 0};
+  AnnouncingMachine<Thread> machine(t);
+  return protocol::announced_word(machine, board.line(peer, sequence), sequence);
+}
+
+/// Whether the peer's header of lines call `sequence` (lines_kernel.h) is here.
+template <class Thread>
+TUTTI_DEVICE_CALL bool has_header(Thread& t, const RankHome& home, std::uint64_t sequence, std::uint32_t peer,
+                                  std::uint32_t& fingerprint) {
+  const std::uint64_t flag = protocol::LineShape{LineMemory::kTurns, 0}.flag(sequence);
+  std::uint64_t words[2];
+  t.load_words(home.lines[home.rank] + home.line_memory.at(home.ranks, sequence, 0, peer), words);
+  fingerprint = static_cast<std::uint32_t>(words[0]);
+  return words[0] >> 32 == flag && words[1] >> 32 == flag;
+}
+
 /// One thread per peer; each does the peer that has its index.
 template <class Thread>
 class Opening {
@@ -103,9 +126,9 @@ class Opening {
     const protocol::AnnounceLine& line = board_of(home_.rank).line(peer, sequence_);
     const auto number = static_cast<std::int32_t>(peer);
     std::uint64_t word = 0;
-    if (!waiting_.until(number, [&] { return (word = protocol::announced_word(machine_, line, sequence_)) != 0; })) {
-      return false;
-    }
+    const std::uint64_t lines = t_.load(&home_.state->lines_sequence) + 1;
+    const auto has_come = [&] { return (word = protocol::announced_word(machine_, line, sequence_)) != 0; };
+    if (!waiting_.until(number, has_come, [&] { return sends_lines_instead(peer, lines); })) return false;
     if (word != word_) {
       waiting_.fail(Failure::kMismatch, number, word_ & 0xffffffffu, word & 0xffffffffu);
       return false;
@@ -117,6 +140,15 @@ class Opening {
     if (!resolve(peer, found.input, input) || !resolve(peer, found.output, output)) return false;
     buffers.inputs[peer] = reinterpret_cast<const void*>(input);
     buffers.outputs[peer] = reinterpret_cast<void*>(output);
+    return true;
+  }
+  /// The peer is in a lines call where this rank announces. The failure is recorded then. It cannot be behind this rank's call, which
+  /// no peer ends without this rank.
+  TUTTI_DEVICE_CALL bool sends_lines_instead(std::uint32_t peer, std::uint64_t lines) {
+    std::uint32_t header = 0;
+    if (home_.line_memory.units == 0) return false;
+    if (!has_header(t_, home_, lines, peer, header)) return false;
+    waiting_.fail(Failure::kMismatch, static_cast<std::int32_t>(peer), word_ & 0xffffffffu, header);
     return true;
   }
   TUTTI_DEVICE_CALL bool resolve(std::uint32_t peer, const protocol::BufferReference& reference,

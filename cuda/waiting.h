@@ -20,13 +20,18 @@ class Waiting {
       : t_(thread), home_(home), sequence_(sequence) {}
 
   /// Until ready(), which must have no effect but its own when it returns true. False: give up; the reason is recorded.
-  template <class Ready>
-  TUTTI_DEVICE_CALL bool until(std::int32_t peer, Ready&& ready) {
+  /// in_vain(): looked at now and then; it records why.
+  template <class Ready, class InVain>
+  TUTTI_DEVICE_CALL bool until(std::int32_t peer, Ready&& ready, InVain&& in_vain) {
     for (std::uint32_t turn = 1; !ready(); ++turn) {
-      if (turn % kTurnsPerLook == 0 && gives_up(peer)) return false;
+      if (turn % kTurnsPerLook == 0 && (in_vain() || gives_up(peer))) return false;
       t_.pause();
     }
     return true;
+  }
+  template <class Ready>
+  TUTTI_DEVICE_CALL bool until(std::int32_t peer, Ready&& ready) {
+    return until(peer, ready, [] { return false; });
   }
   TUTTI_DEVICE_CALL bool gives_up(std::int32_t peer) {
     if (t_.is_claimed(&home_.state->failed)) return true;

@@ -194,8 +194,8 @@ class Reader {
     }
   }
 
-  /// NCCL_PROTO's list of protocols: whether it leaves only those with flags in their words.
-  void read_protocols(const char* key, bool& lines) {
+  /// NCCL_PROTO's list of protocols.
+  void read_protocols(const char* key, Protocols& protocols) {
     const auto value = text(key);
     if (!value) return;
     std::string list = lower(*value);
@@ -214,7 +214,8 @@ class Reader {
       begin = end + 1;
     }
     const auto leaves = [&](int protocol) { return named[protocol] != exclude; };
-    lines = !leaves(0) && (leaves(1) || leaves(2));
+    const bool lines = leaves(1) || leaves(2);
+    protocols = lines == leaves(0) ? Protocols::kAny : lines ? Protocols::kLines : Protocols::kNoLines;
   }
 
   std::vector<std::string> take_complaints() { return std::move(complaints_); }
@@ -250,7 +251,7 @@ struct Loaded {
     reader.read("NCCL_DEBUG_FILE", config.log_file);
     make_absolute(config.log_file);
     reader.read("NCCL_ALGO", config.algorithm);
-    reader.read_protocols("NCCL_PROTO", config.lines);
+    reader.read_protocols("NCCL_PROTO", config.protocols);
     reader.read_choice("TUTTI_DEVICE", config.device, {"host", "cuda"});
     reader.read("NCCL_MULTI_RANK_GPU_ENABLE", config.multi_rank_gpu);
     reader.read("NCCL_HOSTID", config.host_id);

@@ -11,6 +11,9 @@ namespace tutti {
 /// What a line of the log is about, as NCCL_DEBUG_SUBSYS names it; one bit each.
 enum class LogSubject : std::uint8_t { kInit = 1, kGraph = 2, kTuning = 4, kBootstrap = 8, kEnvironment = 16 };
 
+/// What NCCL_PROTO leaves: lines are LL and LL128, which have flags in their words, in place of Simple.
+enum class Protocols : std::uint64_t { kAny, kLines, kNoLines };
+
 enum class LogLevel : std::uint8_t { kNone, kVersion, kWarn, kInfo, kTrace };
 
 struct Config {
@@ -33,7 +36,7 @@ struct Config {
   bool p2p_disable = false;               ///< NCCL_P2P_DISABLE: ranks do not touch each other's buffers
   bool shm_disable = false;               ///< NCCL_SHM_DISABLE: processes do not map each other's buffers
   bool single_copy = true;                ///< TUTTI_SINGLE_COPY: process_vm_readv/writev between processes
-  bool lines = false;                     ///< NCCL_PROTO: it leaves LL or LL128, and not Simple
+  Protocols protocols = Protocols::kAny;  ///< NCCL_PROTO
   std::size_t slot_bytes = 0;             ///< TUTTI_SLOT_BYTES: 0 = by rank count
   std::size_t single_copy_min_bytes = 0;  ///< TUTTI_SINGLE_COPY_MIN_BYTES: single copies from here on; 0 = by cost
   std::size_t carry_bytes = std::size_t{1} << 20;  ///< TUTTI_CARRY_BYTES: longest input carried beside announce lines

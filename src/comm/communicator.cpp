@@ -201,7 +201,8 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   rules.wide_wire = wide_wire;
   rules.slots = members_->control.slot_shape(kFirstCollectiveLane);
   rules.single_copy_min_bytes = settings.single_copy_min_bytes;
-  rules.line_bytes = settings.lines != 0 && !spans_hosts ? members_->control.line_shape().payload_bytes() : 0;
+  rules.line_bytes =
+      settings.protocols == Protocols::kLines && !spans_hosts ? members_->control.line_shape().payload_bytes() : 0;
   rules.crowding = settings.crowding;
   if (rank_ != 0) {
     TUTTI_TRY_ASSIGN(tuning, published_tuning(members_->control));

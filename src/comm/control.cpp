@@ -254,7 +254,7 @@ void Control::set_up(protocol::SlotShape slots) const {
                              c.p2p_disable,
                              c.shm_disable,
                              c.single_copy_min_bytes,
-                             c.lines,
+                             c.protocols,
                              std::min(c.carry_bytes, protocol::carried_bytes_max(ranks_)),
                              std::min(c.carry_bytes, protocol::one_way_bytes_max(ranks_)),
                              c.timeout_s,

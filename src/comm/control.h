@@ -3,6 +3,7 @@
 #pragma once
 
 #include "algorithm/planned_trees.h"
+#include "base/config.h"
 #include "base/dtype.h"
 #include "base/result.h"
 #include "comm/calibration.h"
@@ -93,7 +94,7 @@ struct Settings {
   std::uint64_t p2p_disable = 0;
   std::uint64_t shm_disable = 0;
   std::uint64_t single_copy_min_bytes = 0;
-  std::uint64_t lines = 0;                ///< small messages may go as lines
+  Protocols protocols = Protocols::kAny;  ///< kLines: small messages may go as lines
   std::uint64_t carry_bytes = 0;          ///< longest input that travels beside an announce line ...
   std::uint64_t one_way_carry_bytes = 0;  ///< ... and of a rooted call of one host
   double timeout_s = 0;

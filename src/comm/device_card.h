@@ -33,7 +33,7 @@ struct DeviceCard {
   std::uint64_t segment = 0;  ///< DeviceRank's memory for the others: its address at that rank ...
   std::uint64_t segment_bytes = 0;
   std::uint8_t handle[64] = {};  ///< ... and what other processes open it with
-  std::uint32_t exported = 0;    ///< 1: handle counts
+  std::uint32_t exported = 0;    ///< 1: these count
   std::uint32_t resident_blocks = 0;
   DeviceLink link = DeviceLink::kUnknown;
   std::uint32_t reserved = 0;

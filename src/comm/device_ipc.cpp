@@ -2,34 +2,17 @@
 
 #include "comm/call.h"
 #include "comm/device_launch.h"
+#include "comm/device_lines.h"
+#include "comm/device_rank.h"
 #include "cuda/stream_words.h"
-#include "executor/backoff.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 namespace tutti::comm {
 namespace {
-
-/// How long kernels that were told to give up may take.
-constexpr double kAbortGraceS = 10;
-
-/// The blocks that a rank may launch: all ranks of a GPU have a share of what is resident there at once.
-std::uint32_t blocks_of_all(const Control& control) {
-  std::uint32_t most = cuda::kBlocksMax;
-  for (int r = 0; r < control.ranks(); ++r) {
-    const DeviceCard& card = control.device_card(r);
-    std::uint32_t sharing = 0;
-    for (int other = 0; other < control.ranks(); ++other) {
-      sharing += std::memcmp(control.device_card(other).uuid, card.uuid, sizeof card.uuid) == 0;
-    }
-    most = std::min(most, card.resident_blocks / sharing);
-  }
-  return std::max(most, 1u);
-}
 
 /// Whether ranks of two processes are on one GPU.
 bool processes_share(const Membership& members) {
@@ -47,17 +30,16 @@ bool processes_share(const Membership& members) {
 
 Result<std::unique_ptr<DeviceIpc>> DeviceIpc::open(std::shared_ptr<cuda::Device> device, const Control& control,
                                                    int rank) {
-  TUTTI_TRY_ASSIGN(auto segment, DeviceSegment::open(device, control, rank));
+  TUTTI_TRY_ASSIGN(auto segment, DeviceSegment::open(device, control, rank, SegmentUse::kProcesses));
   std::unique_ptr<DeviceIpc> made(new DeviceIpc(std::move(device), std::move(segment)));
-  TUTTI_TRY_ASSIGN(made->eager_.event, cuda::Event::create(made->device_));
-  TUTTI_TRY_ASSIGN(made->captured_.event, cuda::Event::create(made->device_));
+  TUTTI_TRY_ASSIGN(made->order_, DeviceOrder::make(made->device_));
   return made;
 }
 
 Status DeviceIpc::link(const Membership& members, int rank) {
   TUTTI_TRY(segment_->link(members.reach));
   // No kernel waits for another one with the bells, so that they need not be resident together.
-  blocks_max_ = std::min(blocks_of_all(members.control), cuda::kBlocksMax);
+  blocks_max_ = resident_share(members.control);
   if (!processes_share(members)) return {};
   blocks_max_ = 2 * device_->facts().multiprocessors;
   TUTTI_TRY_ASSIGN(bells_, DeviceBells::open(device_, members.control.bells(), members.control.ranks(), rank));
@@ -69,19 +51,6 @@ Status DeviceIpc::start(Communicator& communicator) {
   windows_ = std::make_unique<DeviceWindows>(communicator, *segment_, *device_);
   TUTTI_TRY_ASSIGN(watch_, DeviceWatch::start(communicator, *segment_, bells_.get()));
   return {};
-}
-
-void DeviceIpc::finish() {
-  executor::Backoff backoff(true);
-  std::optional<std::chrono::steady_clock::time_point> failed_at;
-  while (eager_.is_there) {
-    const Result<bool> done = eager_.event.is_complete();
-    if (!done.ok() || done.value()) return;
-    if (!failed_at && comm_->failed()) failed_at = std::chrono::steady_clock::now();
-    if (failed_at && std::chrono::steady_clock::now() - *failed_at > std::chrono::duration<double>(kAbortGraceS))
-      return;
-    backoff.wait();
-  }
 }
 
 DeviceIpc::~DeviceIpc() {
@@ -101,33 +70,29 @@ Status DeviceIpc::enqueue(std::span<const CallArgs> calls) {
 
 Status DeviceIpc::put(const CallArgs& args) {
   TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*device_, args.stream));
-  TUTTI_TRY(follow_last(args.stream, capture.id));
-  TUTTI_TRY_ASSIGN(const std::optional<Places> places, find_windows(args));
+  TUTTI_TRY(order_.follow(args.stream, capture.id));
   const Signature signature = signature_of(args);
+  const DevicePath path = path_for(*comm_, args).path;
+  std::optional<Places> places;
+  if (path == DevicePath::kDirect) {
+    TUTTI_TRY_ASSIGN(places, find_windows(args));
+  }
   watch_->note(signature, places.has_value(), capture.id == 0);
-  if (places) {
+  if (path != DevicePath::kDirect) {
+    TUTTI_TRY(put_lines(args, path));
+  } else if (places) {
     const std::uint64_t bytes = args.count * size_of(args.type);
     TUTTI_TRY(put_launches(args, *places, args.count, bytes, DeviceWatch::fingerprint_of(signature, true)));
   } else {
     TUTTI_TRY(put_pieces(args));
   }
-  return end_call(args.stream, capture.id);
+  return order_.end(args.stream, capture.id);
 }
 
-Status DeviceIpc::follow_last(cuda::StreamHandle stream, std::uint64_t capture) {
-  // What is captured and what is not have no order but that in which the program launches its graphs.
-  const Last& before = last(capture);
-  if (!before.is_there || stream == before.stream || capture != before.capture) return {};
-  return before.event.hold(*device_, stream);
-}
-
-Status DeviceIpc::end_call(cuda::StreamHandle stream, std::uint64_t capture) {
-  Last& now = last(capture);
-  TUTTI_TRY(now.event.record(stream));
-  now.stream = stream;
-  now.capture = capture;
-  now.is_there = true;
-  return {};
+Status DeviceIpc::put_lines(const CallArgs& args, DevicePath path) {
+  LinesCall call(args, comm_->ranks(), path, DeviceWatch::fingerprint_of(signature_of(args), false));
+  call.add(segment_->home(), args);
+  return call.launch(*device_, blocks_max_, args.stream);
 }
 
 DeviceIpc::Staging DeviceIpc::staging_of(Collective collective, std::uint64_t ranks) {

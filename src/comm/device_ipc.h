@@ -11,7 +11,8 @@
 //                                                         meeting
 //   own staging -> output       a copy                    own staging -> output
 //
-// A call whose buffers are in windows of all ranks (device_windows.h) is one piece, in place, without copies.
+// A call whose buffers are in windows of all ranks (device_windows.h) is one piece, in place, without copies. A small one where kernels
+// wait for each other goes as lines (device_path.h): one launch, from the user's buffers, into the others' line memory.
 //
 //  I1. A piece's kernel, or the second meeting, ends when all ranks are through with it: so the copies of the next piece, and of the next call, find the staging
 //      free, and what the peers have written there is complete.
@@ -22,6 +23,8 @@
 
 #include "comm/communicator.h"
 #include "comm/device_bells.h"
+#include "comm/device_order.h"
+#include "comm/device_path.h"
 #include "comm/device_segment.h"
 #include "comm/device_watch.h"
 #include "comm/device_windows.h"
@@ -49,12 +52,14 @@ class DeviceIpc {
   Status start(Communicator& communicator);
 
   DeviceWindows& windows() { return *windows_; }
+  /// Whether kernels of this communicator wait for each other by themselves.
+  DeviceCrew crew() const { return bells_ ? DeviceCrew::kByTurns : DeviceCrew::kTogether; }
 
   /// Puts the collectives on their streams, in order, and waits for nobody. By whoever has the communicator's turn, in the caller's
   /// thread. After a failure the communicator has failed too.
   Status enqueue(std::span<const CallArgs> calls);
   /// Waits until what is on the streams is done. It is over soon if the communicator fails.
-  void finish();
+  void finish() const { order_.finish(*comm_); }
 
  private:
   /// How a call's blocks lie in the staging of every rank. Where a buffer is one block, input and output are the same place.
@@ -78,6 +83,7 @@ class DeviceIpc {
   DeviceIpc(std::shared_ptr<cuda::Device> device, std::unique_ptr<DeviceSegment> segment)
       : device_(std::move(device)), segment_(std::move(segment)) {}
   Status put(const CallArgs& args);
+  Status put_lines(const CallArgs& args, DevicePath path);
   Status put_pieces(const CallArgs& args);
   /// Nothing if the call's buffers are not in windows.
   Result<std::optional<Places>> find_windows(const CallArgs& args);
@@ -87,8 +93,6 @@ class DeviceIpc {
   /// Between blocks of a buffer, `count` elements apart, and those of a piece, which lie one behind the other.
   Status copy_blocks(const CallArgs& args, const Piece& piece, std::size_t bytes, bool in, std::byte* staged);
   Status launch(const CallArgs& args, const cuda::FoldLaunch& launch, cuda::FoldStage stage, std::uint32_t blocks);
-  Status follow_last(cuda::StreamHandle stream, std::uint64_t capture);
-  Status end_call(cuda::StreamHandle stream, std::uint64_t capture);
 
   const std::shared_ptr<cuda::Device> device_;
   const std::unique_ptr<DeviceSegment> segment_;
@@ -97,17 +101,7 @@ class DeviceIpc {
   std::unique_ptr<DeviceWindows> windows_;
   std::unique_ptr<DeviceWatch> watch_;
   std::uint32_t blocks_max_ = 1;  ///< of a launch
-
-  /// Behind the last call, of those that are captured and of those that are not.
-  struct Last {
-    cuda::Event event;
-    cuda::StreamHandle stream = nullptr;
-    std::uint64_t capture = 0;
-    bool is_there = false;
-  };
-  Last& last(std::uint64_t capture) { return capture == 0 ? eager_ : captured_; }
-  Last eager_;
-  Last captured_;
+  DeviceOrder order_;
 };
 
 }  // namespace tutti::comm

@@ -60,6 +60,11 @@ void count_off(PostedCall& call, const Error* failure, bool broken) {
 void DeviceLauncher::launch(std::span<MatchedCall> calls) {
   Pending pending;
   for (MatchedCall& call : calls) {
+    if (call.parts[0].path != DevicePath::kDirect) {
+      finish(pending);
+      finish_lines(call);
+      continue;
+    }
     if (is_spread(call)) {
       finish(pending);
       finish_spread(call);
@@ -127,21 +132,25 @@ Status check_captures(const cuda::Device& device, std::span<const cuda::StreamHa
   for (std::size_t i = 0; i < streams.size(); ++i) {
     TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(device, streams[i]));
     if (i == 0) first = capture.id;
-    if (capture.id == first) continue;
-    return error(Code::kInvalidUsage,
-                 "the ranks' streams are captured into different graphs, or some of them are not captured: ranks that "
-                 "share a GPU in one process are one launch; capture all their streams into one graph (fork them from "
-                 "one stream by events)");
+    if (capture.id != first) return captures_differ();
   }
   return {};
 }
 
 }  // namespace
 
+Error captures_differ() {
+  return error(
+      Code::kInvalidUsage,
+      "the ranks' streams are captured into different graphs, or some of them are not captured: the kernels of "
+      "ranks in one process are put on all their streams at once; capture all of them into one graph (fork "
+      "them from one stream by events)");
+}
+
 Status DeviceLauncher::put(Pending& pending, bool& begun) {
   const std::vector<cuda::StreamHandle> streams = streams_of(pending.calls);
   const cuda::StreamHandle main = streams[0];
-  const auto& [device, event] = place_of(pending.calls[0]->parts[0]);
+  const auto& [device, event, lines] = place_of(pending.calls[0]->parts[0]);
   if (streams.size() > 1) TUTTI_TRY(check_captures(*device, streams));
   for (std::size_t i = 1; i < streams.size(); ++i) {
     TUTTI_TRY(event.record(streams[i]));

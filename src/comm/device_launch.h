@@ -3,6 +3,7 @@
 
 #include "comm/comm.h"
 #include "comm/control.h"
+#include "comm/device_path.h"
 #include "cuda/device.h"
 
 #include <atomic>
@@ -22,6 +23,7 @@ struct DeviceSubmission {
 struct PostedCall {
   CallArgs args;
   int rank = 0;
+  DevicePath path = DevicePath::kDirect;  ///< rank 0's counts
   DeviceSubmission* submission = nullptr;
 };
 
@@ -32,14 +34,19 @@ struct MatchedCall {
 
 void count_off(PostedCall& call, const Error* failure, bool broken = false);
 
-/// A rank's device, and an event there.
+class DeviceLines;
+
+/// A rank's device, an event there, and its line memory; nullptr: it has none.
 struct LaunchPlace {
   std::shared_ptr<cuda::Device> device;
   cuda::Event event;
+  std::shared_ptr<DeviceLines> lines;
 };
 
 /// The kernel's data type for such a call: data that is only moved goes by bytes.
 DataType kernel_of(const CallArgs& args);
+/// kInvalidUsage: the ranks' streams are not all captured into one graph, or all into none.
+Error captures_differ();
 /// What must be equal on all ranks.
 Signature signature_of(const CallArgs& args);
 /// What a call of so many ranks is to the kernel, but for its buffers.
@@ -73,6 +80,11 @@ class DeviceLauncher {
   Status put_spread(const MatchedCall& call, bool& begun);
   Status put_parts(const MatchedCall& call, const cuda::FoldCall& whole, bool& begun);
   Status join_streams(const MatchedCall& call);
+
+  /// Calls that go as lines (device_lines.cpp): a launch on each device, which wait for each other.
+  void finish_lines(MatchedCall& call);
+  Status put_lines(const MatchedCall& call, bool& begun);
+  Status put_crew(const MatchedCall& call, std::span<const PostedCall* const> crew, std::uint64_t capture, bool& begun);
   const LaunchPlace& place_of(const PostedCall& part) const { return places_[static_cast<std::size_t>(part.rank)]; }
 
   std::vector<LaunchPlace> places_;  ///< by rank

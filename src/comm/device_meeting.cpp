@@ -57,10 +57,11 @@ DeviceMeeting::Queue& DeviceMeeting::queue_of(int rank, const CallArgs& call) {
   return (sends ? sends_ : receives_)[static_cast<std::size_t>(from) * ranks_ + to];
 }
 
-void DeviceMeeting::post(int rank, std::span<const CallArgs> calls, DeviceSubmission& submission) {
+void DeviceMeeting::post(int rank, std::span<const CallArgs> calls, const PathOf& path_of,
+                         DeviceSubmission& submission) {
   const std::lock_guard lock(mutex_);
   submission.open += calls.size();
-  for (const CallArgs& call : calls) queue_of(rank, call).push_back({call, rank, &submission});
+  for (const CallArgs& call : calls) queue_of(rank, call).push_back({call, rank, path_of(call), &submission});
   match_collectives();
   for (const CallArgs& call : calls) {
     if (!is_point_to_point(call)) continue;

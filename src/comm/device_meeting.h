@@ -1,5 +1,5 @@
 // Where the ranks of a communicator meet whose threads all run in this process. A call starts when all ranks that it needs have made it;
-// then one launch does everybody's part, or one on each device does its ranks', so that no kernel ever waits for another.
+// then one launch does everybody's part, or one on each device does its ranks'.
 //
 //   each rank's thread                                     the last one to come
 //   post(): its calls, under the mutex                     post(): finds that a call is complete
@@ -10,6 +10,7 @@
 //  M2. Everything is under one mutex, launches too: two threads never put calls of one communicator on streams at the same time.
 //  M3. A rank returns to its caller when its calls are on its stream, and what follows there waits for them. A kernel reads a rank's
 //      input after all that this rank's stream was given before: the launch waits for every rank's stream.
+//      Or its kernel takes from the others' what comes behind the same (device_lines.h).
 //  M4. Nobody waits for ever: who waits looks at the failure record and at its patience, and takes its calls back.
 #pragma once
 
@@ -18,6 +19,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,8 +36,9 @@ class DeviceMeeting {
   /// Before the rank's first call.
   void join(int rank, LaunchPlace where);
 
-  /// Adds the calls to those that wait for others; what is complete then is put aside for launch().
-  void post(int rank, std::span<const CallArgs> calls, DeviceSubmission& submission);
+  /// Adds the calls to those that wait for others; what is complete then is put aside for launch(). `path_of`: how kernels do a call.
+  using PathOf = std::function<DevicePath(const CallArgs&)>;
+  void post(int rank, std::span<const CallArgs> calls, const PathOf& path_of, DeviceSubmission& submission);
   /// Puts what is complete on the streams.
   void launch();
   /// Takes back what has not matched; afterwards nobody knows the submission.

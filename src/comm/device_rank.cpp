@@ -2,6 +2,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "comm/call.h"
 #include "comm/device_staged.h"
 
 #include <fmt/format.h>
@@ -99,18 +100,27 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator)
   return made;
 }
 
+DeviceRank::~DeviceRank() {
+  if (lines_) lines_->close();
+}
+
 void DeviceRank::close() {
   std::shared_ptr<DeviceMeeting> meeting;
   std::shared_ptr<DeviceIpc> ipc;
   std::shared_ptr<cuda::Device> device;
   std::unique_ptr<Detour> detour;
   std::shared_ptr<StagedRank> staged;
-  const std::lock_guard lock(mutex_);
-  ipc.swap(ipc_);
-  detour.swap(detour_);
-  meeting.swap(meeting_);
-  staged.swap(staged_);
-  device.swap(device_);
+  std::shared_ptr<DeviceLines> lines;
+  {
+    const std::lock_guard lock(mutex_);
+    ipc.swap(ipc_);
+    detour.swap(detour_);
+    meeting.swap(meeting_);
+    staged.swap(staged_);
+    lines.swap(lines_);
+    device.swap(device_);
+  }
+  if (lines) lines->close();
 }
 
 std::shared_ptr<DeviceMeeting> DeviceRank::meeting() const {
@@ -128,8 +138,14 @@ std::shared_ptr<StagedRank> DeviceRank::staged() const {
   return staged_;
 }
 
+std::shared_ptr<DeviceLines> DeviceRank::lines() const {
+  const std::lock_guard lock(mutex_);
+  return lines_;
+}
+
 void DeviceRank::finish() {
   if (const auto ipc = this->ipc()) ipc->finish();
+  if (const auto lines = this->lines()) lines->finish();
 }
 
 Result<cuda::StreamHandle> DeviceRank::enter_detour(cuda::StreamHandle stream) {
@@ -165,7 +181,7 @@ Status DeviceRank::connect(Communicator& communicator, const std::function<Statu
   }
   DeviceRank* const self = communicator.device();
   if (route != Route::kIpc) self->drop_ipc();
-  if (route == Route::kMeeting) return connect_here(communicator);
+  if (route == Route::kMeeting) return connect_here(communicator, meet);
   // Also where memory is mapped: sends and receives go that way.
   TUTTI_TRY_ASSIGN(self->staged_, StagedRank::create(communicator, self->device_));
   return {};
@@ -194,18 +210,64 @@ Result<bool> DeviceRank::connect_processes(Communicator& communicator, const std
     return false;
   }
   TUTTI_TRY(ipc->start(communicator));
+  communicator.device()->ways_ = {ipc->crew(), members.control.settings().protocols, true};
   return true;
 }
 
-Status DeviceRank::connect_here(Communicator& communicator) {
+namespace {
+
+/// Line memory is 1 MiB: only where kernels wait for each other anyhow, or somebody may want it. The same on all ranks.
+bool wants_lines(const Control& control, DeviceCrew crew) {
+  const Settings& settings = control.settings();
+  if (control.ranks() == 1 || settings.protocols == Protocols::kNoLines) return false;
+  return crew == DeviceCrew::kTogether || settings.protocols == Protocols::kLines || settings.algorithm[0] != 0 ||
+         settings.tuning_bytes != 0;
+}
+
+DeviceCrew crew_here(const Control& control) {
+  for (int r = 1; r < control.ranks(); ++r) {
+    if (!same_device(control.device_card(0), control.device_card(r))) return DeviceCrew::kTogether;
+  }
+  return DeviceCrew::kOneLaunch;
+}
+
+}  // namespace
+
+DeviceChoice path_for(Communicator& communicator, const CallArgs& args) {
+  if (is_point_to_point(args) || communicator.ranks() == 1) return {};
+  planner::Question question;
+  question.request = shape_of(args, communicator.ranks(), communicator.rank()).request;
+  question.count = args.count;
+  question.element_bytes = static_cast<std::uint32_t>(size_of(args.type));
+  // Kernels reach all memory that they need; whether the others are in place a rank does not know.
+  question.access = planner::Access::kMapped;
+  return choose_path(question, communicator.device()->ways(), communicator.members().plans.rules());
+}
+
+/// A failure is the communicator's.
+Status DeviceRank::open_lines(Communicator& communicator, const std::function<Status()>& meet) {
+  const Control& control = communicator.members().control;
+  TUTTI_TRY_ASSIGN(lines_, DeviceLines::open(device_, control, communicator.rank()));
+  TUTTI_TRY(meet());
+  TUTTI_TRY(lines_->link(communicator.members()));
+  return lines_->start(communicator);
+}
+
+Status DeviceRank::connect_here(Communicator& communicator, const std::function<Status()>& meet) {
   const Membership& members = communicator.members();
   DeviceRank* const self = communicator.device();
   for (int r = 0; r < communicator.ranks(); ++r) {
     TUTTI_TRY_ASSIGN(const auto other, cuda::Device::open(members.control.device_card(r).device));
     TUTTI_TRY(self->device_->reach(*other));
   }
-  LaunchPlace where{self->device_, {}};
+  LaunchPlace where{self->device_, {}, {}};
   TUTTI_TRY_ASSIGN(where.event, cuda::Event::create(self->device_));
+  self->ways_ = {crew_here(members.control), members.control.settings().protocols, false};
+  if (wants_lines(members.control, self->ways_.crew)) {
+    TUTTI_TRY(self->open_lines(communicator, meet));
+    where.lines = self->lines_;
+    self->ways_.has_lines = true;
+  }
   self->meeting_ = DeviceMeeting::of(members.control);
   self->meeting_->join(communicator.rank(), std::move(where));
   return {};

@@ -3,6 +3,7 @@
 
 #include "comm/communicator.h"
 #include "comm/device_ipc.h"
+#include "comm/device_lines.h"
 #include "comm/device_meeting.h"
 #include "cuda/device.h"
 
@@ -21,6 +22,10 @@ class DeviceRank {
   /// ranks and NCCL_MULTI_RANK_GPU_ENABLE is not 1. `meet`: waits until all ranks have come to it; called by all or by none.
   static Status connect(Communicator& communicator, const std::function<Status()>& meet);
 
+  ~DeviceRank();
+  DeviceRank(const DeviceRank&) = delete;
+  DeviceRank& operator=(const DeviceRank&) = delete;
+
   /// Waits for what this rank has on its streams, where others can end it only while this rank is in the communicator.
   void finish();
   /// Lets go of all that is the device's. The communicator has ended; a thread that has found it may still come.
@@ -31,6 +36,8 @@ class DeviceRank {
   std::shared_ptr<DeviceIpc> ipc() const;
   /// The way through host memory, for all other calls. nullptr: closed, or not of this communicator.
   std::shared_ptr<StagedRank> staged() const;
+  /// What the choice among kernels depends on, where they do the collectives.
+  const DeviceWays& ways() const { return ways_; }
   /// Whether collectives go through host memory.
   bool stages_collectives() const { return staged() && !ipc(); }
 
@@ -43,7 +50,9 @@ class DeviceRank {
  private:
   explicit DeviceRank(std::shared_ptr<cuda::Device> device) : device_(std::move(device)) {}
 
-  static Status connect_here(Communicator& communicator);
+  std::shared_ptr<DeviceLines> lines() const;
+  static Status connect_here(Communicator& communicator, const std::function<Status()>& meet);
+  Status open_lines(Communicator& communicator, const std::function<Status()>& meet);
   /// False: some rank cannot share its memory, or map another's.
   static Result<bool> connect_processes(Communicator& communicator, const std::function<Status()>& meet);
   void drop_ipc();
@@ -59,7 +68,12 @@ class DeviceRank {
   std::shared_ptr<DeviceMeeting> meeting_;
   std::shared_ptr<DeviceIpc> ipc_;
   std::shared_ptr<StagedRank> staged_;
+  std::shared_ptr<DeviceLines> lines_;  ///< beside the meeting, where there is line memory
+  DeviceWays ways_;
 };
+
+/// How kernels do the call; of a communicator on a device whose collectives do not go through host memory.
+DeviceChoice path_for(Communicator& communicator, const CallArgs& args);
 
 /// The calls of one communicator in a group, or a lone one.
 struct DeviceCalls {

@@ -1,5 +1,6 @@
 #include "comm/device_segment.h"
 
+#include "comm/device_path.h"
 #include "comm/reach.h"
 #include "executor/host_machine.h"
 
@@ -18,13 +19,16 @@ std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
-DeviceSegment::Layout::Layout(std::uint32_t ranks) {
+DeviceSegment::Layout::Layout(std::uint32_t ranks, SegmentUse use) {
   state = 0;
   home = aligned(state + sizeof(cuda::RankState));
   bases = aligned(home + sizeof(cuda::RankHome));
   board = aligned(bases + std::size_t{ranks} * kMappings * sizeof(std::uint64_t));
   closings = aligned(board + cuda::board_bytes(ranks));
-  staging = aligned(closings + cuda::closing_bytes(ranks));
+  lines = aligned(closings + cuda::closing_bytes(ranks));
+  staging = aligned(lines + line_memory_for(static_cast<int>(ranks)).bytes(ranks));
+  end = staging;
+  if (use == SegmentUse::kOneProcess) return;
   // CUDA shares whole blocks of 2 MiB, with whatever else lies in them.
   constexpr std::size_t kBlock = std::size_t{2} << 20;
   end = (staging + kStagingBytes + kBlock - 1) / kBlock * kBlock;
@@ -52,22 +56,40 @@ struct DeviceSegment::Retired {
   }
 };
 
-DeviceSegment::DeviceSegment(std::shared_ptr<cuda::Device> device, const Control& control, int rank)
-    : device_(std::move(device)), control_(control), rank_(rank), layout_(static_cast<std::uint32_t>(control.ranks())) {
+std::uint32_t resident_share(const Control& control) {
+  std::uint32_t most = cuda::kBlocksMax;
+  for (int r = 0; r < control.ranks(); ++r) {
+    const DeviceCard& card = control.device_card(r);
+    std::uint32_t sharing = 0;
+    for (int other = 0; other < control.ranks(); ++other) {
+      sharing += std::memcmp(control.device_card(other).uuid, card.uuid, sizeof card.uuid) == 0;
+    }
+    most = std::min(most, card.resident_blocks / sharing);
+  }
+  return std::max(most, 1u);
+}
+
+DeviceSegment::DeviceSegment(std::shared_ptr<cuda::Device> device, const Control& control, int rank, SegmentUse use)
+    : device_(std::move(device)),
+      control_(control),
+      rank_(rank),
+      layout_(static_cast<std::uint32_t>(control.ranks()), use) {
   pids_.resize(static_cast<std::size_t>(control.ranks()));
 }
 
 Result<std::unique_ptr<DeviceSegment>> DeviceSegment::open(std::shared_ptr<cuda::Device> device, const Control& control,
-                                                           int rank) {
-  std::unique_ptr<DeviceSegment> made(new DeviceSegment(device, control, rank));
+                                                           int rank, SegmentUse use) {
+  std::unique_ptr<DeviceSegment> made(new DeviceSegment(device, control, rank, use));
   TUTTI_TRY_ASSIGN(made->memory_, cuda::DeviceMemory::allocate(device, made->layout_.end));
   TUTTI_TRY_ASSIGN(made->pinned_, cuda::PinnedMemory::allocate(device, sizeof(Words)));
-  TUTTI_TRY_ASSIGN(const cuda::MemoryHandle handle, cuda::export_memory(made->memory_.data(), device->context()));
   DeviceCard& card = control.device_card(rank);
+  if (use == SegmentUse::kProcesses) {
+    TUTTI_TRY_ASSIGN(const cuda::MemoryHandle handle, cuda::export_memory(made->memory_.data(), device->context()));
+    static_assert(sizeof card.handle == sizeof handle);
+    std::memcpy(card.handle, &handle, sizeof handle);
+  }
   card.segment = reinterpret_cast<std::uint64_t>(made->memory_.data());
   card.segment_bytes = made->layout_.end;
-  static_assert(sizeof card.handle == sizeof handle);
-  std::memcpy(card.handle, &handle, sizeof handle);
   card.resident_blocks = device->resident_blocks();
   card.exported = 1;
   return made;
@@ -125,11 +147,13 @@ Status DeviceSegment::link(const Reach& reach) {
   home.abort_word = &words().abort;
   home.failure = &words().failure;
   home.state = reinterpret_cast<cuda::RankState*>(memory_.data() + layout_.state);
+  home.line_memory = line_memory_for(control_.ranks());
   std::vector<std::uint64_t> bases;
   for (std::uint32_t r = 0; r < ranks; ++r) {
     TUTTI_TRY_ASSIGN(std::byte* const base, map(static_cast<int>(r), reach));
     home.boards[r] = reinterpret_cast<protocol::AnnounceLine*>(base + layout_.board);
     home.closings[r] = reinterpret_cast<std::uint64_t*>(base + layout_.closings);
+    home.lines[r] = reinterpret_cast<std::uint64_t*>(base + layout_.lines);
     home.mappings[r].bases = reinterpret_cast<const std::uint64_t*>(memory_.data() + layout_.bases) + bases.size();
     home.mappings[r].count = kMappings;
     bases.insert(bases.end(), {0, reinterpret_cast<std::uint64_t>(base)});

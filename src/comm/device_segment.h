@@ -1,5 +1,6 @@
 // The device memory through which ranks of several processes work together: each rank has a segment, exports it, and maps everybody
-// else's. In it are the kernels' words (cuda/kernel_abi.h: RankHome) and the staging of buffers that others cannot map.
+// else's. In it are the kernels' words (cuda/kernel_abi.h: RankHome), line memory, and the staging of buffers that others cannot map. Ranks
+// of one process have such segments where their kernels wait for each other; they need neither export nor staging.
 #pragma once
 
 #include "comm/control.h"
@@ -15,17 +16,23 @@ namespace tutti::comm {
 
 class Reach;
 
+enum class SegmentUse : std::uint8_t { kProcesses, kOneProcess };
+
+/// The blocks that a rank may launch of kernels that wait for each other: all ranks of a GPU have a share of what is resident there at
+/// once. The same on all ranks, once all have opened their segments.
+std::uint32_t resident_share(const Control& control);
+
 class DeviceSegment {
  public:
   /// Bytes of a rank's buffers that others see at once. With all the rest a segment has 6 MiB.
-  static constexpr std::size_t kStagingBytes = std::size_t{23} << 18;
+  static constexpr std::size_t kStagingBytes = std::size_t{9} << 19;
   /// Number of a rank's own segment in PeerMappings; 0 is what all ranks have at the same address.
   static constexpr std::uint64_t kMapping = 1;
   static constexpr std::uint64_t window_mapping(std::size_t place) { return kMapping + 1 + place; }
 
   /// Allocates it, and writes on the rank's card how others open it.
   static Result<std::unique_ptr<DeviceSegment>> open(std::shared_ptr<cuda::Device> device, const Control& control,
-                                                     int rank);
+                                                     int rank, SegmentUse use);
   /// Lets go of the others' segments at once, and of its own when nobody uses it any more: until then somebody keeps it (see sweep()).
   /// The device is done with all that used it.
   ~DeviceSegment();
@@ -59,12 +66,12 @@ class DeviceSegment {
   };
   /// Offsets in a segment, the same for all ranks.
   struct Layout {
-    std::size_t state, home, bases, board, closings, staging, end;
-    explicit Layout(std::uint32_t ranks);
+    std::size_t state, home, bases, board, closings, lines, staging, end;
+    Layout(std::uint32_t ranks, SegmentUse use);
   };
   struct Retired;
 
-  DeviceSegment(std::shared_ptr<cuda::Device> device, const Control& control, int rank);
+  DeviceSegment(std::shared_ptr<cuda::Device> device, const Control& control, int rank, SegmentUse use);
   Words& words() const { return *reinterpret_cast<Words*>(pinned_.data()); }
   Result<std::byte*> map(int peer, const Reach& reach);
 

@@ -40,7 +40,8 @@ class Enqueuing {
     if (ipc_) return ipc_->enqueue(calls_);
     if (!meeting_) return error(Code::kInvalidArgument, "the communicator was aborted");
     TUTTI_TRY(enter_detour());
-    meeting_->post(comm_.rank(), calls_, submission_);
+    const auto path_of = [this](const CallArgs& call) { return path_for(comm_, call).path; };
+    meeting_->post(comm_.rank(), calls_, path_of, submission_);
     return {};
   }
   void launch() {

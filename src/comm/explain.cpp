@@ -189,6 +189,13 @@ Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
   const DeviceRank* const device = communicator.device();
   const bool staged = device && (is_point_to_point(args) ? device->staged() != nullptr : device->stages_collectives());
   if (device && !staged) {
+    const DeviceChoice choice = path_for(communicator, args);
+    text += fmt::format("path: {}: {}\n", name_of(choice.path), describe(choice.reason));
+    if (choice.path != DevicePath::kDirect) {
+      return text +
+             "access: GPU memory: each rank's kernel pushes into line memory of the others what they need, sums in "
+             "rank order\n";
+    }
     return text + (device->ipc() ? "access: GPU memory of several processes, mapped; each rank's kernel does its part, "
                                    "from staging or windows,\nsums in rank order\n"
                                  : "access: GPU memory: the ranks share a process; kernels do everybody's part, "

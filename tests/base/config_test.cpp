@@ -60,11 +60,11 @@ std::string everything(const tutti::Config& c) {
   return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", static_cast<int>(c.log_level),
                      c.log_file, c.algorithm, c.device, c.host_id, c.timeout_s, c.reproducible, c.blocking,
                      c.blocking_set, c.shm_disable, c.single_copy, c.slot_bytes, c.single_copy_min_bytes, c.simd,
-                     c.lines, c.p2p_disable, c.wide_wire, c.tuning_file, c.stream_min_bytes, c.heartbeat_timeout_s,
-                     c.slot_stores);
+                     static_cast<int>(c.protocols), c.p2p_disable, c.wide_wire, c.tuning_file, c.stream_min_bytes,
+                     c.heartbeat_timeout_s, c.slot_stores);
 }
 
-constexpr const char* kDefaults = "0|||||1800|false|true|false|false|true|0|0||false|false|false||0|10|";
+constexpr const char* kDefaults = "0|||||1800|false|true|false|false|true|0|0||0|false|false||0|10|";
 
 std::size_t count_of(const std::string& text, const std::string& part) {
   std::size_t count = 0;
@@ -104,7 +104,7 @@ TEST_CASE("every variable arrives in its field", "[config]") {
                               {"TUTTI_TUNING_FILE", "/etc/tuning"}},
                              everything);
   CHECK(seen.report ==
-        "3|/dev/null|ring;allreduce:^tree|host|box-7|2.5|true|false|true|true|false|65536|12345|avx2|true|true|true|/"
+        "3|/dev/null|ring;allreduce:^tree|host|box-7|2.5|true|false|true|true|false|65536|12345|avx2|1|true|true|/"
         "etc/tuning|3145728|7.5|streamed");
   CHECK(seen.log.empty());
 }
@@ -144,12 +144,16 @@ TEST_CASE("numbers are read strictly", "[config]") {
   CHECK(in_child({{"TUTTI_STAGING_BYTES", "5000"}}, staging).report == "0");
 }
 
-TEST_CASE("NCCL_PROTO leaves lines or does not", "[config]") {
-  const auto lines = [](const char* list) {
-    return in_child({{"NCCL_PROTO", list}}, [](const tutti::Config& c) { return fmt::format("{}", c.lines); }).report;
+TEST_CASE("NCCL_PROTO leaves lines only, none, or both", "[config]") {
+  using tutti::Protocols;
+  const auto left = [](const char* list) {
+    const auto report = [](const tutti::Config& c) { return fmt::format("{}", static_cast<int>(c.protocols)); };
+    return static_cast<Protocols>(std::stoi(in_child({{"NCCL_PROTO", list}}, report).report));
   };
-  for (const char* with : {"LL", "ll128", "LL,LL128", "^Simple", "^LL128,Simple"}) CHECK(lines(with) == "true");
-  for (const char* without : {"Simple", "Simple,LL", "^LL", "^LL,LL128"}) CHECK(lines(without) == "false");
+  for (const char* only : {"LL", "ll128", "LL,LL128", "^Simple", "^LL128,Simple"})
+    CHECK(left(only) == Protocols::kLines);
+  for (const char* none : {"Simple", "^LL,LL128"}) CHECK(left(none) == Protocols::kNoLines);
+  for (const char* both : {"Simple,LL", "^LL", "LL,Simple,LL128", "MEDIUM"}) CHECK(left(both) == Protocols::kAny);
 }
 
 TEST_CASE("a bad NCCL_DEBUG is told although no level was chosen", "[config]") {

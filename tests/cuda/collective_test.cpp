@@ -125,10 +125,12 @@ TEST_CASE("device: all ranks of one thread add up their memory", "[device]") {
 
 TEST_CASE("device: every collective moves what it should", "[device]") {
   const int devices = std::min(GENERATE(1, 2, 4), Gpu::why_not().empty() ? Gpu::get().devices() : 1);
-  CAPTURE(devices);
-  const Ranks ranks(4, false, devices);
-  const std::size_t n = 4;
-  const std::size_t count = 777;
+  const int rank_count = GENERATE(4, 7);
+  const std::size_t count =
+      GENERATE(std::size_t{777}, std::size_t{20011});  // of several GPUs: lines, and too long for them
+  CAPTURE(devices, rank_count, count);
+  const Ranks ranks(rank_count, false, devices);
+  const auto n = static_cast<std::size_t>(rank_count);
   const int root = 2;
   const Buffers in = inputs(ranks, n * count);
   const Buffers out = outputs(ranks, n * count);
@@ -280,6 +282,35 @@ TEST_CASE("device: the stream's order holds before and after a call", "[device]"
   for (int r = 0; r < 2; ++r) CHECK(copy[r]->read() == sums(ranks, 0, elements));
 }
 
+TEST_CASE("device: calls on streams that nothing orders run one after the other", "[device]") {
+  const int devices = std::min(GENERATE(1, 2), Gpu::why_not().empty() ? Gpu::get().devices() : 1);
+  const Ranks ranks(2, false, devices);
+  std::vector<CUstream> others;
+  for (int r = 0; r < 2; ++r) {
+    ranks.use(r);
+    others.push_back(Gpu::get().make_stream());
+  }
+  const std::size_t elements = 900;
+  const Buffers in = inputs(ranks, elements);
+  std::vector<Buffers> out;
+  for (int call = 0; call < 12; ++call) out.push_back(outputs(ranks, elements));
+  for (int call = 0; call < 12; ++call) {
+    const Buffers& to = out[static_cast<std::size_t>(call)];
+    ranks.each([&](int r) {
+      CUstream stream = call % 2 == 0 ? ranks.stream(r) : others[static_cast<std::size_t>(r)];
+      return ncclAllReduce(in[r]->data(), to[r]->data(), elements, ncclInt32, call % 3 == 0 ? ncclMax : ncclSum,
+                           ranks.comm(r), stream);
+    });
+  }
+  ranks.wait();
+  for (CUstream stream : others) Gpu::get().wait(stream);
+  for (int call = 0; call < 12; ++call) {
+    const Values wanted = call % 3 == 0 ? values(1, elements) : sums(ranks, 0, elements);
+    for (int r = 0; r < 2; ++r) CHECK(out[static_cast<std::size_t>(call)][r]->read() == wanted);
+  }
+  for (CUstream stream : others) Gpu::get().destroy(stream);
+}
+
 TEST_CASE("device: a captured call is replayed", "[device]") {
   const bool one_stream = GENERATE(true, false);
   const int devices = one_stream ? 1 : std::min(GENERATE(1, 2), Gpu::why_not().empty() ? Gpu::get().devices() : 1);
@@ -298,8 +329,18 @@ TEST_CASE("device: a captured call is replayed", "[device]") {
   REQUIRE(graph != nullptr);
   CUgraphExec executable = gpu.make_executable(graph);
   gpu.destroy(graph);
-  for (int replay = 0; replay < 20; ++replay) {
+  const Buffers eager = outputs(ranks, elements);
+  for (int replay = 0; replay < 1000; ++replay) {
     for (int r = 0; r < 3; ++r) in[r]->write(values(r + replay, elements));
+    // Now and then a call beside the graph's, which counts as one of them.
+    if (replay % 7 == 3) {
+      ranks.each([&](int r) {
+        return ncclAllReduce(in[r]->data(), eager[r]->data(), elements, ncclInt32, ncclMin, ranks.comm(r),
+                             ranks.stream(r));
+      });
+      ranks.wait();
+      for (int r = 0; r < 3; ++r) CHECK(eager[r]->read() == values(replay, elements));
+    }
     gpu.launch(executable, ranks.stream(0));
     gpu.wait(ranks.stream(0));
     Values wanted = sums(ranks, 0, elements);

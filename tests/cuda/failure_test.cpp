@@ -7,6 +7,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <set>
@@ -172,7 +173,7 @@ TEST_CASE("device: every CUDA call fails once, and nothing is left", "[device][f
     // What only ends something, or comes before such a call, may go unreported; all else is, with the function's name.
     const bool ends = function.find("Free") != std::string::npos || function.find("Destroy") != std::string::npos ||
                       function.find("Release") != std::string::npos || function.find("Unload") != std::string::npos ||
-                      function == "cuCtxPopCurrent" || function == "cuCtxPushCurrent" ||
+                      function == "cuEventQuery" || function == "cuCtxPopCurrent" || function == "cuCtxPushCurrent" ||
                       function == "cuThreadExchangeStreamCaptureMode";
     if (!ends) {
       CHECK(outcome.result() != ncclSuccess);
@@ -212,6 +213,38 @@ TEST_CASE("device: a rank that waits for others is let go by an abort", "[device
   // Nothing of it went to a stream.
   for (CUstream stream : f.streams) Gpu::get().wait(stream);
   CHECK(f.buffers[0]->read()[0] == 1);
+}
+
+TEST_CASE("device: kernels that wait for a stream that is held up are let go by an abort", "[device][failure]") {
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  const Fixture f({0, 1, 2});
+  const Gpu& gpu = Gpu::get();
+  auto* const word = static_cast<std::uint32_t*>(gpu.allocate_pinned(4));
+  *word = 0;
+  std::vector<ncclComm_t> comms(kRanks);
+  REQUIRE(ncclCommInitAll(comms.data(), kRanks, f.devices.data()) == ncclSuccess);
+  char text[4096];
+  REQUIRE(tuttiExplain(comms[0], tuttiAllReduce, kCount, ncclInt32, ncclSum, 0, text, sizeof text, nullptr) ==
+          ncclSuccess);
+  REQUIRE_THAT(text, Catch::Contains("path: one-shot lines: by the table"));
+  gpu.wait_for_word(f.streams[1], word, 1);
+  Outcome outcome;
+  all_reduce(outcome, f, comms);
+  REQUIRE(outcome.result() == ncclSuccess);
+  for (int i = 0; i < 50; ++i) CHECK(gpu.query(f.streams[0]) == CUDA_ERROR_NOT_READY);
+  CHECK(ncclCommAbort(comms[2]) == ncclSuccess);
+  gpu.wait(f.streams[0]);
+  gpu.wait(f.streams[2]);
+  CHECK(f.buffers[0]->read()[0] == 1);
+  CHECK(f.buffers[2]->read()[0] == 3);
+  ncclResult_t state = ncclSuccess;
+  CHECK(ncclCommGetAsyncError(comms[0], &state) == ncclSuccess);
+  CHECK(state == ncclRemoteError);
+  std::atomic_ref(*word).store(1);
+  gpu.wait(f.streams[1]);
+  CHECK(ncclCommAbort(comms[0]) == ncclSuccess);
+  CHECK(ncclCommAbort(comms[1]) == ncclSuccess);
+  gpu.release_pinned(word);
 }
 
 TEST_CASE("device: a rank that left, and calls that differ, are named", "[device][failure]") {

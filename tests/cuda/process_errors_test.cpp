@@ -43,6 +43,23 @@ TEST_CASE("processes: calls that differ are found by the kernels, and named", "[
   }));
 }
 
+TEST_CASE("processes: calls that differ so much that other kernels do them are found and named",
+          "[device][processes]") {
+  const bool first_is_long = GENERATE(false, true);
+  crew::check(crew::run(3, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(4));
+    const OnGpu<std::int32_t> a(values(m.rank, 200000));
+    const std::size_t count = (m.rank == 0) == first_is_long ? 200000 : 5;
+    CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), count, ncclInt32, ncclSum, rank.comm, rank.stream), "unlike"));
+    Gpu::get().wait(rank.stream);  // the kernel gives up
+    CREW_TRY(fails(rank.comm, ncclInvalidUsage, {"count 5 int32 sum on rank", "count 200000 int32 sum on rank"}));
+    Gpu::get().destroy(rank.stream);
+    CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    return "";
+  }));
+}
+
 TEST_CASE("processes: a rank that is killed ends the others' kernels", "[device][processes]") {
   const int devices = GENERATE(1, 4);
   auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());

@@ -67,7 +67,7 @@ std::string all_collectives(const Rank& rank, std::size_t count, int root) {
 
 TEST_CASE("processes: every collective", "[device][processes]") {
   const int ranks = GENERATE(2, 3, 4);
-  const int devices = GENERATE(1, 2);
+  const int devices = GENERATE(1, 2, 4);
   CAPTURE(ranks, devices);
   crew::check(crew::run(ranks, [&](const Member& m) -> std::string {
     Rank rank(m);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <nccl.h>
+#include <tutti/tutti.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -28,6 +29,7 @@ double us_since(Clock::time_point start) {
 
 struct Options {
   bool smoke = false;  ///< tiny, and no goal: that it runs
+  bool paths = false;  ///< only what --paths shows
   std::string json;
   std::string commit = "unknown";
 };
@@ -97,6 +99,14 @@ class Crew {
     }
     must(ncclGroupEnd());
   }
+  /// How kernels do an all-reduce of float32.
+  std::string path(std::size_t bytes) const {
+    char text[8192] = {};
+    must(tuttiExplain(comms_[0], tuttiAllReduce, bytes / 4, ncclFloat32, ncclSum, 0, text, sizeof text, nullptr));
+    const std::string all = text;
+    const std::size_t begin = all.find("path: ") + 6;
+    return all.substr(begin, all.find(':', begin) - begin);
+  }
   void reduce(std::size_t bytes, ncclDataType_t type) const {
     must(ncclGroupStart());
     for (std::size_t r = 0; r < comms_.size(); ++r) {
@@ -133,6 +143,12 @@ class Report {
   /// At most `goal`; `floor`: what nothing could be faster than here.
   void at_most(const std::string& what, double found, const char* unit, double floor, double goal) {
     add(what, found, unit, floor, floor > 0 ? found / floor : 0, goal, found <= goal);
+  }
+  /// No goal: to be compared.
+  void shown(const std::string& what, double found, const char* unit, double floor) {
+    fmt::print("        {:<58} {:>9.2f} {:<5} floor   {:>9.2f}\n", what, found, unit, floor);
+    std::fflush(stdout);
+    json_["lines"].push_back({{"what", what}, {"found", found}, {"unit", unit}, {"floor", floor}});
   }
   void not_run(const std::string& what, const std::string& why) {
     fmt::print("NOT RUN {:<58} {}\n", what, why);
@@ -236,14 +252,33 @@ double graph_us(const Crew& crew, std::size_t bytes, int repeats, int each) {
   return us;
 }
 
+/// A copy of next to nothing, given and waited for alike: what any work on a stream costs.
+double floor_us(const Crew& crew, int repeats) {
+  const Memory from(64);
+  const Memory to(64);
+  return median_us(crew.stream(), repeats, 50, [&] { Gpu::get().copy(to.data(), from.data(), 8, crew.stream()); });
+}
+
+/// All-reduces of sizes that lines may carry, by the ways that NCCL_PROTO and NCCL_ALGO leave: the crossovers of
+/// src/comm/device_path.cpp are to be held against these.
+void paths(Report& report, const Options& o) {
+  const int repeats = o.smoke ? 3 : 50;
+  for (const int ranks : {2, 4, 8}) {
+    const Crew crew(ranks, std::size_t{128} << 10);
+    const double floor = floor_us(crew, repeats);
+    for (std::size_t bytes = 8; bytes <= (128 << 10); bytes *= 4) {
+      const std::string what = fmt::format("all-reduce, {} ranks, {} bytes, {}", ranks, bytes, crew.path(bytes));
+      report.shown(what + ", eager",
+                   median_us(crew.stream(), repeats, 50, [&] { crew.all_reduce(bytes, ncclFloat32); }), "us", floor);
+      report.shown(what + ", one of 100 in a graph", graph_us(crew, bytes, repeats, 100), "us", floor);
+    }
+  }
+}
+
 void small(Report& report, const Options& o) {
   const Crew crew(8, std::size_t{1} << 20);
   const int repeats = o.smoke ? 3 : 50;
-  // A copy of next to nothing, given and waited for alike: what any work on a stream costs.
-  const Memory from(64);
-  const Memory to(64);
-  const double floor =
-      median_us(crew.stream(), repeats, 50, [&] { Gpu::get().copy(to.data(), from.data(), 8, crew.stream()); });
+  const double floor = floor_us(crew, repeats);
   for (const std::size_t bytes : {std::size_t{8}, std::size_t{1} << 10, std::size_t{16} << 10, std::size_t{1} << 20}) {
     const double goal = bytes <= (16 << 10) ? 10 : 14;
     report.at_most(fmt::format("all-reduce, 8 ranks, {} bytes, eager", bytes),
@@ -273,12 +308,16 @@ void start(Report& report) {
 int run(const Options& options) {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   setenv("TUTTI_DEVICE", "cuda", 1);
-  const ProcessesTimes times = time_all_processes(options);
+  const ProcessesTimes times = options.paths ? ProcessesTimes() : time_all_processes(options);
   if (const std::string reason = Gpu::why_not(); !reason.empty()) {
     fmt::print("skipped: {}\n", reason);
     return 77;
   }
   Report report(options);
+  if (options.paths) {
+    paths(report, options);
+    return report.finish();
+  }
   start(report);
   large(report, options, times);
   small(report, options);
@@ -294,12 +333,14 @@ int main(int argc, char** argv) {
     const std::string_view word = argv[i];
     if (word == "--smoke") {
       options.smoke = true;
+    } else if (word == "--paths") {
+      options.paths = true;
     } else if (word == "--json" && i + 1 < argc) {
       options.json = argv[++i];
     } else if (word == "--commit" && i + 1 < argc) {
       options.commit = argv[++i];
     } else {
-      fmt::print(stderr, "usage: gpu-bench [--smoke] [--json FILE] [--commit NAME]\n");
+      fmt::print(stderr, "usage: gpu-bench [--smoke] [--paths] [--json FILE] [--commit NAME]\n");
       return 2;
     }
   }

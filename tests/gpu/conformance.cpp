@@ -1,11 +1,13 @@
-// gpu-conformance: communicators on one GPU against the host's own sums, bit by bit (any NaN equals any NaN): every data type and operation,
-// counts around every boundary, in place, unaligned, on one stream and on one each, eager and in graphs, in one thread and in one
-// per rank.
+// gpu-conformance: communicators of one process against the host's own sums, bit by bit (any NaN equals any NaN): every data type and
+// operation, counts around every boundary, in place, unaligned, on one stream and on one each, eager and in graphs, in one thread and in
+// one per rank; all ranks on one GPU, and on all that there are. NCCL_PROTO and NCCL_ALGO force ways through the kernels; the last line
+// says how many cases took which.
 #include "base/reduce.h"
 #include "gpu.h"
 
 #include <fmt/format.h>
 #include <nccl.h>
+#include <tutti/tutti.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -30,11 +32,12 @@ struct Case {
   bool one_stream;
   bool graph;
   bool threads;
+  int devices;
 };
 constexpr int kScaled = 100;
 
 std::string describe(const Case& c) {
-  return fmt::format("{} ranks, {} {}, count {}, offset {}{}{}{}{}", c.ranks, name_of(c.type),
+  return fmt::format("{} ranks on {} GPUs, {} {}, count {}, offset {}{}{}{}{}", c.ranks, c.devices, name_of(c.type),
                      c.op == kScaled ? "premulsum" : name_of(static_cast<ReduceOp>(c.op)), c.count, c.offset,
                      c.in_place ? ", in place" : "", c.one_stream ? ", one stream" : "", c.graph ? ", in a graph" : "",
                      c.threads ? ", a thread per rank" : "");
@@ -80,13 +83,16 @@ std::ptrdiff_t first_difference(const Bytes& found, const Bytes& wanted, DataTyp
 
 class Ranks {
  public:
-  explicit Ranks(int count) : comms(static_cast<std::size_t>(count)) {
-    const std::vector<int> devices(comms.size(), 0);
+  Ranks(int count, int device_count) : comms(static_cast<std::size_t>(count)) {
+    for (int r = 0; r < count; ++r) devices.push_back(r % device_count);
     if (ncclCommInitAll(comms.data(), count, devices.data()) != ncclSuccess) {
       fmt::print("{}\n", ncclGetLastError(nullptr));
       std::exit(1);
     }
-    for (int r = 0; r < count; ++r) streams.push_back(Gpu::get().make_stream());
+    for (int r = 0; r < count; ++r) {
+      use(static_cast<std::size_t>(r));
+      streams.push_back(Gpu::get().make_stream());
+    }
   }
   ~Ranks() {
     for (ncclComm_t comm : comms) ncclCommDestroy(comm);
@@ -94,8 +100,11 @@ class Ranks {
   }
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
+  /// Makes the rank's GPU the current one.
+  void use(std::size_t rank) const { Gpu::get().use(devices[rank]); }
   std::vector<ncclComm_t> comms;
   std::vector<CUstream> streams;
+  std::vector<int> devices;
 };
 
 class Run {
@@ -109,6 +118,7 @@ class Run {
       Bytes random(bytes);
       for (std::byte& b : random) b = static_cast<std::byte>(random_());
       inputs_.push_back(random);
+      ranks_.use(static_cast<std::size_t>(r));
       in_.push_back(std::make_unique<OnGpu<std::byte>>(random));
       out_.push_back(std::make_unique<OnGpu<std::byte>>(Bytes(bytes, std::byte{0x5a})));
       scales_.push_back(scale_of(r));
@@ -162,7 +172,7 @@ class Run {
     std::vector<std::thread> threads;
     for (std::size_t r = 0; r < in_.size(); ++r) {
       threads.emplace_back([&, r] {
-        Gpu::get().use(0);
+        ranks_.use(r);
         if (call(r) != ncclSuccess) problems[r] = ncclGetLastError(nullptr);
       });
     }
@@ -175,9 +185,14 @@ class Run {
   std::string replay() const {
     const Gpu& gpu = Gpu::get();
     gpu.begin_capture(stream(0));
+    ranks_.use(0);
     for (std::size_t r = 1; r < in_.size() && !c_.one_stream; ++r) gpu.order(stream(0), stream(r));
     const std::string problem = eager();
-    for (std::size_t r = 1; r < in_.size() && !c_.one_stream; ++r) gpu.order(stream(r), stream(0));
+    for (std::size_t r = 1; r < in_.size() && !c_.one_stream; ++r) {
+      ranks_.use(r);
+      gpu.order(stream(r), stream(0));
+    }
+    ranks_.use(0);
     CUgraph graph = gpu.end_capture(stream(0));
     if (!graph) return problem.empty() ? "the capture was spoilt" : problem;
     CUgraphExec executable = gpu.make_executable(graph);
@@ -244,20 +259,36 @@ class Run {
   std::vector<ncclRedOp_t> ops_;
 };
 
-std::vector<Case> cases(bool quick) {
+/// How kernels do the case: the word after "path: ".
+std::string path_of(const Case& c, const Ranks& ranks) {
+  char text[8192] = {};
+  const auto op = c.op == kScaled ? ncclSum : static_cast<ncclRedOp_t>(c.op);
+  if (tuttiExplain(ranks.comms[0], tuttiAllReduce, c.count, static_cast<ncclDataType_t>(c.type), op, 0, text,
+                   sizeof text, nullptr) != ncclSuccess) {
+    return ncclGetLastError(nullptr);
+  }
+  const std::string all = text;
+  const std::size_t begin = all.find("path: ");
+  return begin == std::string::npos ? "unknown" : all.substr(begin + 6, all.find(':', begin + 6) - begin - 6);
+}
+
+std::vector<Case> cases(bool quick, int devices) {
   std::vector<Case> all;
   const std::vector<std::size_t> counts =
       quick ? std::vector<std::size_t>{0, 1, 33, 4099}
             : std::vector<std::size_t>{0, 1, 2, 7, 16, 31, 33, 1000, 4099, 65536, 1000003};
-  for (const int ranks : {2, 4, 8}) {
+  for (const int ranks : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    const bool common = ranks == 2 || ranks == 4 || ranks == 8;
     for (int type = 0; type < kDataTypes; ++type) {
       for (const int op : {0, 1, 2, 3, 4, kScaled}) {
         for (const std::size_t count : counts) {
           if (quick && count == 33 && ranks == 8) continue;
+          if (!common && count != 1 && count != 4099) continue;
           const unsigned mix = static_cast<unsigned>(ranks + type + op) + static_cast<unsigned>(count);
           // Each shape often enough, not each with each.
+          const bool spread = devices > 1 && mix / 2 % 2 == 0;
           all.push_back({ranks, static_cast<DataType>(type), op, count, mix % 3 == 0 ? 1u : 0u, mix % 2 == 0,
-                         mix % 5 == 0, mix % 4 == 1, mix % 4 == 3});
+                         mix % 5 == 0 && !spread, mix % 4 == 1, mix % 4 == 3, spread ? devices : 1});
         }
       }
     }
@@ -274,16 +305,20 @@ int run(bool quick) {
   }
   int done = 0;
   int failed = 0;
-  std::map<int, std::unique_ptr<Ranks>> crews;
-  for (const Case& c : cases(quick)) {
-    auto& crew = crews[c.ranks];
-    if (!crew) crew = std::make_unique<Ranks>(c.ranks);
+  std::map<std::pair<int, int>, std::unique_ptr<Ranks>> crews;
+  std::map<std::string, int> paths;
+  for (const Case& c : cases(quick, Gpu::get().devices())) {
+    auto& crew = crews[{c.ranks, c.devices}];
+    if (!crew) crew = std::make_unique<Ranks>(c.ranks, c.devices);
+    ++paths[path_of(c, *crew)];
     const auto seed = static_cast<std::uint64_t>(++done);
     const std::string problem = Run(c, *crew, seed)();
     if (problem.empty()) continue;
     if (++failed <= 10) fmt::print("FAILED {} (seed {}): {}\n", describe(c), seed, problem);
   }
-  fmt::print("gpu-conformance on {}: {} cases, {} failed\n", Gpu::get().name(), done, failed);
+  std::string by_path;
+  for (const auto& [path, count] : paths) by_path += fmt::format("{}{} {}", by_path.empty() ? "" : ", ", path, count);
+  fmt::print("gpu-conformance on {}: {} cases ({}), {} failed\n", Gpu::get().name(), done, by_path, failed);
   return failed == 0 ? 0 : 1;
 }
 

@@ -47,6 +47,14 @@ class FakeThread {
   void store_word(std::uint64_t* word, std::uint64_t value) const {
     word_at(word).store(value, std::memory_order_relaxed);
   }
+  void load_words(const std::uint64_t* from, std::uint64_t (&to)[2]) const {
+    to[0] = load_word(from);
+    to[1] = load_word(from + 1);
+  }
+  void store_words(std::uint64_t* to, std::uint64_t first, std::uint64_t second) const {
+    store_word(to, first);
+    store_word(to + 1, second);
+  }
   std::uint32_t add(std::uint32_t* number, std::uint32_t by) const { return std::atomic_ref(*number).fetch_add(by); }
   bool claim(std::uint32_t* number) const { return std::atomic_ref(*number).exchange(1) == 0; }
   bool is_claimed(const std::uint32_t* number) const {

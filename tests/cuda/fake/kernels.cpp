@@ -17,6 +17,7 @@ using tutti::Collective;
 using tutti::DataType;
 using tutti::cuda::FoldCall;
 using tutti::cuda::FoldLaunch;
+using tutti::cuda::LinesLaunch;
 
 /// One fused call, part by part, as the collective is defined.
 class Fold {
@@ -135,7 +136,9 @@ std::list<Kernel> make_kernels() {
     all.push_back({name("fold"), sizeof(FoldLaunch),
                    [type](const void* argument, unsigned blocks) { return fold(type, argument, blocks); }});
     const auto missing = [](const void*, unsigned) -> Work { return [] { return false; }; };
-    all.push_back({name("lines"), sizeof(tutti::cuda::LinesLaunch), missing});
+    all.push_back({name("lines"), sizeof(LinesLaunch), [type](const void* argument, unsigned blocks) {
+                     return lines(type, static_cast<const LinesLaunch*>(argument), blocks);
+                   }});
     all.push_back({name("lanes"), sizeof(tutti::cuda::LanesLaunch), missing});
   }
   all.push_back({tutti::cuda::kCopyKernel, sizeof(tutti::cuda::CopyLaunch), copy});

@@ -18,7 +18,8 @@
 
 namespace tutti::cuda {
 struct FoldLaunch;
-}
+struct LinesLaunch;
+}  // namespace tutti::cuda
 
 namespace fake_driver {
 
@@ -142,6 +143,7 @@ struct Kernel {
 };
 /// The fold kernel of one rank that waits for others, which are other launches.
 Work fold_alone(tutti::DataType type, const tutti::cuda::FoldLaunch* launch, unsigned blocks);
+Work lines(tutti::DataType type, const tutti::cuda::LinesLaunch* launch, unsigned blocks);
 /// nullptr: the library has no kernel of that name.
 const Kernel* find_kernel(const std::string& name);
 

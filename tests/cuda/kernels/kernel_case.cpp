@@ -202,8 +202,9 @@ class Run {
     return made;
   }
   void add_kernel(std::size_t stream, int r) {
-    if (c_.kind == KernelKind::kFold) return add_fold(stream, r);
-    if (c_.kind == KernelKind::kLines) return add_lines(stream, r);
+    const KernelKind kind = r == c_.odd_rank ? c_.odd_kind.value_or(c_.kind) : c_.kind;
+    if (kind == KernelKind::kFold) return add_fold(stream, r);
+    if (kind == KernelKind::kLines) return add_lines(stream, r);
     add_lanes(stream, r);
   }
   void add_fold(std::size_t stream, int r) {
@@ -259,9 +260,9 @@ class Run {
     }
   }
   void add_lines(std::size_t stream, int r) {
-    const Rank& rank = *ranks_[static_cast<std::size_t>(r)];
     LinesLaunch launch;
-    launch.home = &rank.home;
+    launch.launch_ranks = c_.fused ? static_cast<std::uint32_t>(c_.ranks) : 1;
+    launch.blocks_per_rank = c_.blocks;
     launch.collective = c_.collective;
     launch.op = op();
     launch.two_shot = c_.two_shot;
@@ -270,10 +271,14 @@ class Run {
     launch.divisor = divisor();
     launch.fingerprint = fingerprint(r);
     launch.count = c_.count;
-    launch.input = rank.input;
-    launch.output = rank.output;
-    launch.factor = factor(r);
-    machine_.add_launch(stream, {c_.blocks, c_.threads}, 16, lines_body(c_.dtype, launch));
+    for (std::uint32_t k = 0; k < launch.launch_ranks; ++k) {
+      const Rank& rank = *ranks_[c_.fused ? k : static_cast<std::size_t>(r)];
+      launch.homes[k] = &rank.home;
+      launch.inputs[k] = rank.input;
+      launch.outputs[k] = rank.output;
+      launch.factors[k] = factor(static_cast<int>(rank.home.rank));
+    }
+    machine_.add_launch(stream, {launch.launch_ranks * c_.blocks, c_.threads}, 16, lines_body(c_.dtype, launch));
   }
   void add_lanes(std::size_t stream, int r) {
     LanesLaunch launch;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,7 +21,7 @@ struct KernelCase {
   Collective collective = Collective::kAllReduce;
   DataType dtype = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  bool fused = false;  ///< fold, lanes: one launch for all ranks
+  bool fused = false;  ///< one launch for all ranks
   bool meets = false;  ///< folds per rank: in two launches, and the streams meet behind each
   bool two_shot = false;
   bool in_place = false;
@@ -32,11 +33,12 @@ struct KernelCase {
   std::uint32_t blocks = 1;
   std::uint32_t threads = 64;
   int calls = 2;
-  std::uint32_t calls_in_launch = 1;  ///< fused folds of all_reduce: the elements in so many calls
-  std::uint64_t first_sequence = 0;   ///< calls before
-  int odd_rank = -1;                  ///< announces another call
-  std::uint64_t abort_at = 0;         ///< pass at which all abort words are set; 0: never
-  int silent_rank = -1;               ///< never launches
+  std::uint32_t calls_in_launch = 1;   ///< fused folds of all_reduce: the elements in so many calls
+  std::uint64_t first_sequence = 0;    ///< calls before
+  int odd_rank = -1;                   ///< announces another call
+  std::optional<KernelKind> odd_kind;  ///< ... of another kind
+  std::uint64_t abort_at = 0;          ///< pass at which all abort words are set; 0: never
+  int silent_rank = -1;                ///< never launches
   int unmet = -1;  ///< 0 or 1: the streams do not meet behind the announcing launch, or behind the other
   // Lanes only.
   std::string_view algorithm = "ring";

@@ -179,13 +179,14 @@ TEST_CASE("counts from none to more than a tile", "[kernels]") {
   }
 }
 
-TEST_CASE("two-shot lines, in and out of place, over many calls", "[kernels]") {
+TEST_CASE("two-shot lines, in and out of place, over many calls, in a launch each and in one", "[kernels]") {
   for (const bool in_place : {false, true}) {
     for (const int ranks : {2, 3, 8, 11}) {
       KernelCase c;
       c.kind = KernelKind::kLines;
       c.two_shot = true;
       c.in_place = in_place;
+      c.fused = ranks % 2 == 1;
       c.ranks = ranks;
       c.blocks = 2;
       c.threads = 32;
@@ -308,6 +309,30 @@ TEST_CASE("calls that differ are refused before any output is written", "[kernel
         if (failure.failure == Failure::kMismatch) REQUIRE(failure.ours != failure.theirs);
       }
       REQUIRE(mismatches == 3);
+      REQUIRE_FALSE(outcome.output_written);
+    }
+  }
+}
+
+TEST_CASE("a rank that makes a call of another kind is found by those that wait for it, and finds them", "[kernels]") {
+  for (const KernelKind kind : {KernelKind::kFold, KernelKind::kLines}) {
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      KernelCase c;
+      c.kind = kind;
+      c.odd_kind = kind == KernelKind::kFold ? KernelKind::kLines : KernelKind::kFold;
+      c.odd_rank = 1;
+      c.ranks = 3;
+      c.blocks = 2;
+      c.threads = 32;
+      c.calls = 1;
+      const Outcome outcome = run_case(c, seed);
+      CAPTURE(seed, outcome.problem);
+      // Nobody waits for ever, and nobody was told to end.
+      REQUIRE(outcome.problem == "");
+      for (const FailureRecord& failure : outcome.failures) {
+        REQUIRE(failure.failure == Failure::kMismatch);
+        REQUIRE(failure.ours != failure.theirs);
+      }
       REQUIRE_FALSE(outcome.output_written);
     }
   }

@@ -70,7 +70,11 @@ MUTANTS = [
     ("the last unit is taken for a whole one", LINES, ("if (left >= kUnitBytes && reinterpret_cast<std::uintptr_t>(from)", "if (reinterpret_cast<std::uintptr_t>(from)")),
     ("both phases in one place", LINES, ("ranks_, 1, u, sum)", "ranks_, 0, u, sum)")),
     ("old flags are left", LINES, ("if (!shape().fills(sequence_)) return;", "return;")),
-    ("blocks do each other's units", LINES, ("return std::uint64_t{t_.block()} * t_.count() + t_.index();", "return t_.index();")),
+    ("blocks do each other's units", LINES, ("return std::uint64_t{block_} * t_.count() + t_.index();", "return t_.index();")),
+    ("all ranks of a launch do the first one's part", LINES, ("member_(thread.block() / launch.blocks_per_rank)", "member_(0)")),
+    ("all blocks of a launch wait for each other's count", LINES, ("home_.state->lines_sequence, launch_.blocks_per_rank);", "home_.state->lines_sequence, t_.blocks());")),
+    ("a peer that announces in place of lines is not noticed", LINES, ("[&] { return announces_instead(peer, announced); }", "[] { return false; }")),
+    ("a peer that sends lines in place of announcing is not noticed", OPENING, ("[&] { return sends_lines_instead(peer, lines); }", "[] { return false; }")),
     ("two-shot keeps another's sum", LINES, ("store_unit(0, own + u, sum);", "store_unit(0, u, sum);")),
 
     ("the leader posts behind the barrier", LANES,

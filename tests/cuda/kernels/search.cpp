@@ -43,6 +43,7 @@ std::vector<KernelCase> cases() {
   skewed.skew = 4;
   add(skewed, true);
   add(make(KernelKind::kLines, kAllReduce, 3, 901), false, true);
+  add(make(KernelKind::kLines, kAllReduce, 3, 301), true);
   add(make(KernelKind::kLines, kAllReduce, 9, 97), false, true, true);
   for (const char* const algorithm : {"oneshot", "twoshot"}) {
     for (const bool fused : {false, true}) {
@@ -67,6 +68,15 @@ std::string search_special(std::uint64_t seed) {
     if (!outcome.problem.empty()) return outcome.problem;
     if (outcome.output_written) return "output was written by a call that differs";
     if (outcome.failures[1].failure != Failure::kMismatch) return "a call that differs was not noticed";
+  }
+  for (const KernelKind kind : {KernelKind::kFold, KernelKind::kLines}) {
+    KernelCase odd = make(kind, Collective::kAllReduce, 3, 301);
+    odd.calls = 1;
+    odd.odd_rank = 1;
+    odd.odd_kind = kind == KernelKind::kFold ? KernelKind::kLines : KernelKind::kFold;
+    const Outcome outcome = run_case(odd, seed);
+    if (!outcome.problem.empty()) return outcome.problem;
+    if (outcome.output_written) return "output was written by a call of another kind";
   }
   KernelCase silent = make(KernelKind::kLines, Collective::kAllReduce, 2, 31);
   silent.calls = 1;

@@ -1,0 +1,38 @@
+// A rank's launches one after the other, whatever their streams: of kernels that count their calls in device memory.
+#pragma once
+
+#include "comm/communicator.h"
+#include "cuda/device.h"
+
+#include <cstdint>
+#include <memory>
+
+namespace tutti::comm {
+
+class DeviceOrder {
+ public:
+  static Result<DeviceOrder> make(std::shared_ptr<cuda::Device> device);
+
+  /// What `stream` is given from now on waits for the last call, of those in the same capture, or of those in none. What is captured and
+  /// what is not have no order but that in which the program launches its graphs.
+  Status follow(cuda::StreamHandle stream, std::uint64_t capture) const;
+  /// The call that was begun by follow() is on the stream.
+  Status end(cuda::StreamHandle stream, std::uint64_t capture);
+  /// Waits until the last call outside of captures is done; for some seconds only if the communicator has failed, or fails meanwhile.
+  void finish(const Communicator& communicator) const;
+
+ private:
+  /// Behind the last call.
+  struct Last {
+    cuda::Event event;
+    cuda::StreamHandle stream = nullptr;
+    std::uint64_t capture = 0;
+    bool is_there = false;
+  };
+
+  std::shared_ptr<cuda::Device> device_;
+  Last eager_;
+  Last captured_;
+};
+
+}  // namespace tutti::comm

@@ -63,7 +63,7 @@ def case_killed_rank(perf, _):
         for option, goes_on in (("--kill-on-bad-exit=0", True), ("--kill-on-bad-exit=1", False), ("--label", True)):
             pid = cluster.path("pid")
             script = f"""{perf} all_reduce -b 8 -e 8 -c 0 -n 100000000 & echo $! > {pid}-$SLURM_PROCID; wait $!
-                         [ $SLURM_PROCID != 1 ] || exit 1; sleep 4; echo went on"""
+                         [ $SLURM_PROCID != 1 ] || exit 1; sleep 4 && echo went on"""
             running = cluster.start(["--label", option, "-n", "3", "sh", "-c", script])
             try:
                 time.sleep(2)
@@ -86,9 +86,8 @@ def case_two_nodes(perf, _):
         return
     hosts = namespaces.Hosts(2)
     try:
-        # A host name of its own makes each a host for the library too. Not by ip netns exec, whose /sys lacks what slurmd looks for there.
-        nodes = [slurm.Node(name, hosts.address(n), ["nsenter", f"--net=/run/netns/{name}", "unshare", "--uts", "sh", "-c", f"hostname {name}; exec \"$@\"", "sh"])
-                 for n, name in enumerate(hosts.names)]
+        # A host name of its own makes each a host for the library too.
+        nodes = [slurm.Node(name, hosts.address(n), hosts.entering(n, name)) for n, name in enumerate(hosts.names)]
         with slurm.Cluster(nodes, f"{hosts.net}.254") as cluster:
             report = cluster.path("report")
             place = f"tcp:{hosts.address(0)}:{random.randrange(20000, 30000)}"

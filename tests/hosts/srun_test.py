@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import job  # noqa: E402
@@ -61,13 +60,13 @@ def case_killed_rank(perf, _):
     name = socket.gethostname().split(".")[0]
     with slurm.Cluster([slurm.Node(name, "127.0.0.1")], "127.0.0.1") as cluster:
         for option, goes_on in (("--kill-on-bad-exit=0", True), ("--kill-on-bad-exit=1", False), ("--label", True)):
-            pid = cluster.path("pid")
-            script = f"""{perf} all_reduce -b 8 -e 8 -c 0 -n 100000000 & echo $! > {pid}-$SLURM_PROCID; wait $!
+            said = cluster.path("said" + option)
+            script = f"""{perf} all_reduce -b 8 -e 8 -c 0 -n 100000000 > {said}-$SLURM_PROCID & echo $! > {said}-pid-$SLURM_PROCID; wait $!
                          [ $SLURM_PROCID != 1 ] || exit 1; sleep 4 && echo went on"""
             running = cluster.start(["--label", option, "-n", "3", "sh", "-c", script])
             try:
-                time.sleep(2)
-                with open(pid + "-1", encoding="ascii") as file:
+                job.wait_for_text(said + "-0", "# all_reduce: 3 ranks", LIMIT_S)
+                with open(said + "-pid-1", encoding="ascii") as file:
                     os.kill(int(file.read()), signal.SIGKILL)
                 out, errors = running.communicate(timeout=LIMIT_S)
             finally:

@@ -1,7 +1,7 @@
 """Jobs that PyTorch's own torchrun starts: the ranks of one host, of two hosts, which are network namespaces called box-1 and box-2, with the line of
 docs/hosts.md, and a rank that dies.
 
-usage: torchrun_test.py TUTTI_PERF [CASE]    ends with 77 where there is no torchrun
+usage: torchrun_test.py TUTTI_PERF TUTTI_TRAIN [CASE]    ends with 77 where there is no torchrun. TUTTI_TRAIN: - where there is none
 """
 import json
 import os
@@ -71,7 +71,7 @@ def check(report, text, ranks, transport):
         assert row["ranks"] == ranks and row["wrong"] == 0 and row["transport"] == transport, row
 
 
-def case_one_host(perf):
+def case_one_host(perf, _):
     with Agents() as agents:
         report = agents.path("report")
         agents.start(["torchrun", "--standalone", "--nproc-per-node", "2", "--no-python", perf, "all_reduce", *SIZES, "--json", report])
@@ -80,49 +80,67 @@ def case_one_host(perf):
         check(report, text, 2, "local")
 
 
-def documented_line():
-    """The words of the document's line that runs tutti-perf, without the program and what it is to do."""
+def documented_line(program):
+    """The words of the document's line that runs a program, up to the program."""
     with open(DOCUMENT, encoding="utf-8") as file:
-        line = re.search(r"^(torchrun .*--no-python) build/tutti-perf all_reduce$", file.read(), re.MULTILINE)
-    assert line, f"{DOCUMENT} has no line for torchrun"
+        line = re.search(rf"^(torchrun .*--no-python) build/{program}( all_reduce)?$", file.read(), re.MULTILINE)
+    assert line, f"{DOCUMENT} has no line in which torchrun starts {program}"
     return line[1].split()
 
 
-def case_two_hosts(perf):
+def on_two_hosts(hosts, launch, command):
+    """The same line on both; what they print."""
+    with Agents() as agents:
+        with open(agents.path("hosts"), "w", encoding="ascii") as file:
+            file.write("127.0.0.1 localhost\n" + "".join(f"{hosts.address(n)} box-{n + 1}\n" for n in range(2)))
+        for n in range(2):
+            agents.start([*hosts.entering(n, f"box-{n + 1}", agents.path("hosts")), *launch, "--", *command])
+        text, codes = agents.end()
+        assert codes == [0, 0], text
+        return text
+
+
+def losses(log):
+    with open(log, encoding="utf-8") as file:
+        found = [step["loss"] for step in map(json.loads, file) if "loss" in step]
+    assert len(found) >= 5, found
+    return found
+
+
+def case_two_hosts(perf, train):
     reason = namespaces.why_not()
     if reason:
         print("two hosts: skipped:", reason)
         return
     hosts = namespaces.Hosts(2)
     try:
-        with Agents() as agents:
-            with open(agents.path("hosts"), "w", encoding="ascii") as file:
-                file.write("127.0.0.1 localhost\n" + "".join(f"{hosts.address(n)} box-{n + 1}\n" for n in range(2)))
-            report = agents.path("report")
-            for n in range(2):
-                agents.start([*hosts.entering(n, f"box-{n + 1}", agents.path("hosts")), *documented_line(), perf, "all_reduce", *SIZES, "--json", report])
-            text, codes = agents.end()
-            assert codes == [0, 0], text
-            check(report, text, 4, "tcp")
+        with tempfile.TemporaryDirectory(prefix="tutti-torchrun-") as folder:
+            report, text, log, alone = (os.path.join(folder, name) for name in ("report", "text", "log", "alone"))
+            said = on_two_hosts(hosts, documented_line("tutti-perf"), [perf, "all_reduce", *SIZES, "--json", report])
+            check(report, said, 4, "tcp")
+            if train != "-":
+                with open(text, "w", encoding="ascii") as file:
+                    file.write("the sum of all ranks " * 2000)
+                command = [train, "--model", "lm", "--text", text, "--context", "4", "--embedding", "4", "--hidden", "16", "--steps", "5", "--batch", "16",
+                           "--log"]
+                on_two_hosts(hosts, documented_line("tutti-train"), [*command, log])
+                subprocess.run([*command, alone, "--ranks", "4"], check=True, capture_output=True, timeout=LIMIT_S)
+                assert losses(log) == losses(alone), losses(log)
     finally:
         hosts.remove()
 
 
-def case_killed_rank(perf):
+def case_killed_rank(perf, _):
     """The agent ends the others; with --max-restarts it starts all of them again, and they meet again."""
     for restarts in (0, 1):
         with Agents() as agents:
-            pid, report = agents.path("pid"), agents.path("report")
+            said, report = agents.path("said"), agents.path("report")
             # The first time they go on until one is killed. torchrun makes one $ of two.
-            script = (f'echo $$$$ > {pid}-$RANK; [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec {perf} all_reduce -b 8 -e 8 -c 0 -n 100000000; '
-                      f'exec {perf} all_reduce {" ".join(SIZES)} --json {report}')
+            script = (f'echo $$$$ > {said}-pid-$RANK; [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec {perf} all_reduce -b 8 -e 8 -c 0 -n 100000000 '
+                      f'> {said}-$RANK; exec {perf} all_reduce {" ".join(SIZES)} --json {report}')
             agents.start(["torchrun", "--standalone", "--nproc-per-node", "3", "--max-restarts", str(restarts), "--no-python", "sh", "-c", script])
-            end = time.monotonic() + LIMIT_S
-            while not all(os.path.exists(f"{pid}-{rank}") for rank in range(3)):
-                assert time.monotonic() < end, "torchrun has started no ranks"
-                time.sleep(0.1)
-            time.sleep(2)
-            with open(pid + "-1", encoding="ascii") as file:
+            job.wait_for_text(said + "-0", "# all_reduce: 3 ranks", LIMIT_S)
+            with open(said + "-pid-1", encoding="ascii") as file:
                 os.kill(int(file.read()), signal.SIGKILL)
             text, codes = agents.end()
             if restarts == 0:
@@ -138,7 +156,8 @@ def main():
         sys.exit(SKIPPED)
     for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(sign, lambda *_: sys.exit(1))
-    sys.exit(1 if job.run_cases(globals(), sys.argv[2] if len(sys.argv) > 2 else "", os.path.abspath(sys.argv[1])) else 0)
+    perf, train = (path if path == "-" else os.path.abspath(path) for path in sys.argv[1:3])
+    sys.exit(1 if job.run_cases(globals(), sys.argv[3] if len(sys.argv) > 3 else "", perf, train) else 0)
 
 
 main()

@@ -4,31 +4,37 @@ namespace tutti::bench {
 namespace {
 
 ncclResult_t all_reduce(const Call& c) {
-  return ncclAllReduce(c.send, c.receive, c.count, c.type, c.op, c.comm, c.stream);
+  return c.library->ncclAllReduce(c.send, c.receive, c.count, c.type, c.op, c.comm, c.stream);
 }
-ncclResult_t all_gather(const Call& c) { return ncclAllGather(c.send, c.receive, c.count, c.type, c.comm, c.stream); }
+ncclResult_t all_gather(const Call& c) {
+  return c.library->ncclAllGather(c.send, c.receive, c.count, c.type, c.comm, c.stream);
+}
 ncclResult_t reduce_scatter(const Call& c) {
-  return ncclReduceScatter(c.send, c.receive, c.count, c.type, c.op, c.comm, c.stream);
+  return c.library->ncclReduceScatter(c.send, c.receive, c.count, c.type, c.op, c.comm, c.stream);
 }
 ncclResult_t broadcast(const Call& c) {
-  return ncclBroadcast(c.send, c.receive, c.count, c.type, c.root, c.comm, c.stream);
+  return c.library->ncclBroadcast(c.send, c.receive, c.count, c.type, c.root, c.comm, c.stream);
 }
 ncclResult_t reduce(const Call& c) {
-  return ncclReduce(c.send, c.receive, c.count, c.type, c.op, c.root, c.comm, c.stream);
+  return c.library->ncclReduce(c.send, c.receive, c.count, c.type, c.op, c.root, c.comm, c.stream);
 }
-ncclResult_t all_to_all(const Call& c) { return ncclAlltoAll(c.send, c.receive, c.count, c.type, c.comm, c.stream); }
-ncclResult_t gather(const Call& c) { return ncclGather(c.send, c.receive, c.count, c.type, c.root, c.comm, c.stream); }
+ncclResult_t all_to_all(const Call& c) {
+  return c.library->ncclAlltoAll(c.send, c.receive, c.count, c.type, c.comm, c.stream);
+}
+ncclResult_t gather(const Call& c) {
+  return c.library->ncclGather(c.send, c.receive, c.count, c.type, c.root, c.comm, c.stream);
+}
 ncclResult_t scatter(const Call& c) {
-  return ncclScatter(c.send, c.receive, c.count, c.type, c.root, c.comm, c.stream);
+  return c.library->ncclScatter(c.send, c.receive, c.count, c.type, c.root, c.comm, c.stream);
 }
 
 /// To the next rank, from the one before, at once.
 ncclResult_t send_receive(const Call& c) {
-  if (const ncclResult_t code = ncclGroupStart(); code != ncclSuccess) return code;
-  ncclResult_t code = ncclSend(c.send, c.count, c.type, (c.rank + 1) % c.ranks, c.comm, c.stream);
+  if (const ncclResult_t code = c.library->ncclGroupStart(); code != ncclSuccess) return code;
+  ncclResult_t code = c.library->ncclSend(c.send, c.count, c.type, (c.rank + 1) % c.ranks, c.comm, c.stream);
   if (code == ncclSuccess)
-    code = ncclRecv(c.receive, c.count, c.type, (c.rank + c.ranks - 1) % c.ranks, c.comm, c.stream);
-  const ncclResult_t end = ncclGroupEnd();
+    code = c.library->ncclRecv(c.receive, c.count, c.type, (c.rank + c.ranks - 1) % c.ranks, c.comm, c.stream);
+  const ncclResult_t end = c.library->ncclGroupEnd();
   return code != ncclSuccess ? code : end;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gpu.h"
+#include "library.h"
 
 #include <nccl.h>
 #include <tutti/tutti.h>
@@ -15,6 +16,7 @@ namespace tutti::bench {
 
 /// What one rank passes to the call.
 struct Call {
+  const Library* library = &this_library();  ///< whose communicator and operation these are
   const void* send = nullptr;
   void* receive = nullptr;
   std::size_t count = 0;

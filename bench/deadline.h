@@ -1,6 +1,8 @@
 // -T: aborts the communicator when one size takes too long.
 #pragma once
 
+#include "library.h"
+
 #include <nccl.h>
 
 #include <atomic>
@@ -14,7 +16,7 @@ namespace tutti::bench {
 /// Lives for one size. Without a limit it does nothing. Aborting is what the library allows another thread to do.
 class Deadline {
  public:
-  Deadline(ncclComm_t comm, int limit_s) : comm_(comm) {
+  Deadline(const Library& library, ncclComm_t comm, int limit_s) : library_(library), comm_(comm) {
     if (limit_s > 0) thread_ = std::thread([this, limit_s] { watch(std::chrono::seconds(limit_s)); });
   }
   ~Deadline() {
@@ -35,9 +37,10 @@ class Deadline {
     std::unique_lock lock(mutex_);
     if (wake_.wait_for(lock, limit, [this] { return done_; })) return;
     passed_ = true;
-    (void)ncclCommAbort(comm_);
+    (void)library_.ncclCommAbort(comm_);
   }
 
+  const Library& library_;
   ncclComm_t comm_;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -19,10 +19,10 @@ double microseconds_since(Clock::time_point start) {
 
 ncclResult_t submit(const Collective& collective, const Call& call, int aggregate) {
   if (aggregate == 1) return collective.run(call);
-  if (const ncclResult_t code = ncclGroupStart(); code != ncclSuccess) return code;
+  if (const ncclResult_t code = call.library->ncclGroupStart(); code != ncclSuccess) return code;
   ncclResult_t code = ncclSuccess;
   for (int n = 0; n < aggregate && code == ncclSuccess; ++n) code = collective.run(call);
-  const ncclResult_t end = ncclGroupEnd();
+  const ncclResult_t end = call.library->ncclGroupEnd();
   return code != ncclSuccess ? code : end;
 }
 
@@ -36,7 +36,7 @@ class Iteration {
     TUTTI_TRY(call.gpu->begin_capture(call.stream));
     Status captured;
     for (int n = 0; n < options.graph && captured.ok(); ++n)
-      captured = nccl(submit(collective, call, options.aggregate), collective.name);
+      captured = call.library->status(submit(collective, call, options.aggregate), collective.name);
     Result<void*> graph = call.gpu->end_capture(call.stream);
     TUTTI_TRY(std::move(captured));
     TUTTI_TRY_ASSIGN(made.graph_, std::move(graph));
@@ -57,7 +57,7 @@ class Iteration {
   int calls() const { return calls_ * aggregate_; }
   Status begin() const {
     if (graph_) return call_.gpu->launch(graph_, call_.stream);
-    return nccl(submit(collective_, call_, aggregate_), collective_.name);
+    return call_.library->status(submit(collective_, call_, aggregate_), collective_.name);
   }
 
  private:
@@ -87,12 +87,13 @@ Status wait(const Call& call) {
 Status barrier(const Call& call) {
   std::int32_t own[2] = {1, 0};  // out of place: a plan may be right there only
   std::int32_t* const words = call.words ? call.words : own;
-  TUTTI_TRY(nccl(ncclAllReduce(words, words + 1, 1, ncclInt32, ncclSum, call.comm, call.stream), "the barrier"));
+  TUTTI_TRY(call.library->status(
+      call.library->ncclAllReduce(words, words + 1, 1, ncclInt32, ncclSum, call.comm, call.stream), "the barrier"));
   return wait(call);
 }
 
 Status run_and_wait(const Collective& collective, const Call& call, int aggregate) {
-  TUTTI_TRY(nccl(submit(collective, call, aggregate), collective.name));
+  TUTTI_TRY(call.library->status(submit(collective, call, aggregate), collective.name));
   return wait(call);
 }
 

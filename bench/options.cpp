@@ -26,6 +26,7 @@ Examples
   tutti-perf --tune tuning.txt --ranks 4 all_reduce all_gather -e 4M --tune-minutes 1
   tutti-perf all_reduce --device cuda -e 256M           a process for each GPU
   tutti-perf all_reduce --device cuda --ranks-per-gpu 4 --threads --graph 20
+  tutti-perf all_reduce --device cuda --against nccl    beside NVIDIA's library, in turn
   mpirun -np 4 tutti-perf all_reduce                    also srun, torchrun --no-python
   mpirun -np 4 -H box-1:2,box-2:2 tutti-perf all_reduce --net mpi
 
@@ -53,6 +54,11 @@ another meeting place, TUTTI_RENDEZVOUS_TIMEOUT_S (120) limits the wait.
 Size is that of the larger of a rank's two buffers, at least one element per rank. Time is that of all iterations over
 their number; algbw = size/time; busbw = algbw times a factor that makes collectives and rank counts comparable.
 all_to_all and sendrecv have no in-place form.
+
+--against: both libraries have a communicator of the same ranks, the same buffers and the same stream, and are timed by turns, two times
+each, per size and form. Columns: the other library's time, and the ratio of its time to this one's (above 1: this one is
+faster). NCCL_ variables hold for both, but for NCCL_COMM_ID; where ranks share a GPU, NVIDIA's library gets an NCCL_HOSTID for each
+of them, or it would refuse them. On host memory the other one has to be a Tutti, such as one of another commit.
 Exit code: 0 fine, 1 wrong values or a failed run, 2 a bad command line.)";
 
 const std::string kNames =
@@ -63,7 +69,7 @@ struct Words {
   std::vector<std::string> collectives;
   std::string type = "float", reduction = "sum", memory = "private", device = "host";
   std::string min_bytes, max_bytes, step_bytes;
-  std::string plan;
+  std::string plan, against;
   std::optional<int> registered, root;
   int average = 1;
   bool version = false;
@@ -136,6 +142,11 @@ void declare(CLI::App& app, Words& words, Options& options) {
   for (const char* other : {"-n", "-w", "-c", "-r", "-a", "-z", "-C", "-m", "-T", "-R", "--memory", "--stream",
                             "--percentiles", "--json", "--plot", "--explain", "--plan", "--device"})
     tune->excludes(app.get_option(other));
+  CLI::Option* against = app.add_option(
+      "--against", words.against,
+      "measure another NCCL in turn, in the same processes: its libnccl.so.2, or nccl for the one that is installed");
+  for (const char* other : {"--threads", "--memory", "-R", "--stream", "--explain", "--plan", "--tune"})
+    against->excludes(app.get_option(other));
   app.add_flag("--version", words.version, "print the library's version and end");
   app.footer(kFooter);
 }
@@ -209,6 +220,14 @@ std::string resolve_tune(const Words& words, Options& options) {
   return check_tune_file(options.tune_file);
 }
 
+std::string resolve_against(const Words& words, Options& options) {
+  if (words.against.empty()) return {};
+  Result<std::string> file = find_other(words.against);
+  if (!file.ok()) return file.error().message;
+  options.against = std::move(file).value();
+  return {};
+}
+
 /// Empty, or what is wrong.
 std::string resolve(const Words& words, Options& options) {
   if (words.collectives.empty() && words.plan.empty() && options.tune_file.empty())
@@ -232,6 +251,7 @@ std::string resolve(const Words& words, Options& options) {
   options.memory = words.memory == "shared" ? Buffer::Kind::kShared : Buffer::Kind::kPrivate;
   options.registered = words.registered.value_or(words.memory == "shared" ? 1 : 0) == 1;
   options.average = static_cast<Average>(words.average);
+  if (std::string problem = resolve_against(words, options); !problem.empty()) return problem;
   if (std::string problem = resolve_plan(words, options); !problem.empty()) return problem;
   if (std::string problem = resolve_tune(words, options); !problem.empty()) return problem;
   return resolve_sizes(words, options);

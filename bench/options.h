@@ -48,6 +48,7 @@ struct Options {
   std::optional<PlanFile> plan;  ///< the schedule that runs instead of the planner's choice
   std::string tune_file;         ///< where the crossovers go that are measured; empty: the usual table
   double tune_minutes = 5;       ///< for all of them
+  std::string against;           ///< the file of another library that is measured in turn; empty: none
   std::string json_file;
   std::string plot_file;
 

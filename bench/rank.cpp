@@ -10,6 +10,7 @@
 
 #include <unistd.h>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -21,22 +22,31 @@ namespace {
 
 constexpr Reduction kNoReduction{"none", ncclSum};
 
-/// What each rank tells the others about a measurement.
-struct Sample {
+/// Measured so often each where there are two libraries, one after the other.
+constexpr int kTurns = 2;
+
+/// What a rank has found of one library.
+struct Finding {
   Times times;
   std::int64_t wrong = 0;
+};
+
+/// What each rank tells the others about a measurement.
+struct Sample {
+  std::array<Finding, 2> by_library;  ///< this one, and the one it is measured against
   std::uint64_t wire_bytes = 0;
 };
 
-double averaged(const std::vector<Sample>& samples, double Times::*member, Average how) {
-  double sum = 0, low = samples[0].times.*member, high = low;
+double averaged(const std::vector<Sample>& samples, std::size_t library, double Times::*member, Average how) {
+  const auto of = [&](const Sample& sample) { return sample.by_library[library].times.*member; };
+  double sum = 0, low = of(samples[0]), high = low;
   for (const Sample& sample : samples) {
-    sum += sample.times.*member;
-    low = std::min(low, sample.times.*member);
-    high = std::max(high, sample.times.*member);
+    sum += of(sample);
+    low = std::min(low, of(sample));
+    high = std::max(high, of(sample));
   }
   switch (how) {
-    case Average::kRank0: return samples[0].times.*member;
+    case Average::kRank0: return of(samples[0]);
     case Average::kMin: return low;
     case Average::kMax: return high;
     case Average::kMean: break;
@@ -44,12 +54,15 @@ double averaged(const std::vector<Sample>& samples, double Times::*member, Avera
   return sum / static_cast<double>(samples.size());
 }
 
+constexpr std::size_t kMostExchanged = 256;  ///< bytes that a rank tells the others
+
 class Rank {
  public:
   Rank(const Options& options, const Place& place)
       : options_(options), place_(place), table_(options.percentiles, place.ranks, place.how) {}
   ~Rank() {
     if (stream_) (void)destroy_stream();
+    if (other_comm_) (void)other_->ncclCommAbort(other_comm_);
     if (comm_) (void)ncclCommAbort(comm_);
   }
   Rank(const Rank&) = delete;
@@ -61,6 +74,7 @@ class Rank {
  private:
   Status choose_device();
   Status join();
+  Status join_other();
   Status set_plan();
   Status destroy_stream();
   Status leave();
@@ -68,14 +82,20 @@ class Rank {
   Status sweep(const Collective& collective, const ElementType& type, const Reduction& reduction, int root,
                Buffer& send, Buffer& receive);
   Status explain(const Call& call, const Collective& collective, std::size_t bytes) const;
-  Result<Row> measure_size(const Collective& collective, const ElementType& type, const Reduction& reduction, Call call,
-                           const Trial& trial);
-  Result<Measurement> measure_form(const Collective& collective, Call call, const Trial& trial, bool in_place,
-                                   std::size_t bytes);
+  Status set_operation(Call& call, const ElementType& type) const;
+  Result<Row> measure_size(const Collective& collective, const ElementType& type, const Reduction& reduction,
+                           std::vector<Call>& calls, const Trial& trial);
+  Result<Measurement> measure_form(const Collective& collective, std::vector<Call>& calls, const Trial& trial,
+                                   bool in_place, std::size_t bytes);
+  Status take_turn(const Collective& collective, const Call& call, const Trial& trial, bool in_place, std::size_t bytes,
+                   Finding& mine);
+  Measurement summary(const Collective& collective, const std::vector<Sample>& samples, std::size_t bytes) const;
   Result<std::int64_t> check_form(const Collective& collective, const Call& call, const Trial& trial,
                                   bool in_place) const;
   Result<std::uint64_t> count_wire_bytes(const Collective& collective, const Call& call) const;
-  Result<std::vector<Sample>> exchange(const Sample& mine) const;
+  /// What every rank tells, by rank.
+  template <class T>
+  Result<std::vector<T>> exchange(const T& mine) const;
   Status write_files() const;
   bool leads() const { return place_.rank == 0; }
   void progress(const std::string& text) const;
@@ -84,6 +104,8 @@ class Rank {
   const Place& place_;
   Table table_;
   ncclComm_t comm_ = nullptr;
+  std::optional<Library> other_;  ///< --against
+  ncclComm_t other_comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
   const Gpu* gpu_ = nullptr;
   std::string device_ = "host";
@@ -110,20 +132,47 @@ Status Rank::choose_device() {
 
 Status Rank::join() {
   TUTTI_TRY(choose_device());
-  ncclResult_t code = ncclCommInitRank(&comm_, place_.ranks, place_.id, place_.rank);
-  // NCCL_COMM_BLOCKING=0 makes the communicator non-blocking behind our back.
-  while (code == ncclInProgress) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (const ncclResult_t query = ncclCommGetAsyncError(comm_, &code); query != ncclSuccess) code = query;
-  }
-  TUTTI_TRY(nccl(code, "ncclCommInitRank"));
+  TUTTI_TRY_ASSIGN(comm_, this_library().join(place_.id, place_.rank, place_.ranks));
   if (gpu_) {
     TUTTI_TRY_ASSIGN(void* const stream, gpu_->make_stream());
     stream_ = static_cast<cudaStream_t>(stream);
+    const std::size_t samples = kMostExchanged * (static_cast<std::size_t>(place_.ranks) + 1);
+    TUTTI_TRY_ASSIGN(Buffer words, Buffer::make(samples, Buffer::Kind::kPrivate, nullptr, gpu_));
+    words_.emplace(std::move(words));
   } else if (options_.stream) {
     TUTTI_TRY(nccl(tuttiStreamCreate(&stream_), "tuttiStreamCreate"));
   }
+  if (!options_.against.empty()) TUTTI_TRY(join_other());
   return options_.plan ? set_plan() : Status();
+}
+
+/// Rank 0 has an id made by the other library and hands it out by this one.
+Status Rank::join_other() {
+  TUTTI_TRY_ASSIGN(other_, open_other(options_.against));
+  if (other_->set_device) {
+    TUTTI_TRY(other_->status(other_->set_device(gpu_ ? tuttiDeviceCuda : tuttiDeviceHost), "tuttiSetDevice"));
+  } else if (!gpu_) {
+    return error(
+        Code::kInvalidUsage,
+        fmt::format("--against {}: it is no Tutti, and works on GPU memory only: --device cuda", other_->file));
+  }
+  // This library has read both by now. The address is its own; and NVIDIA's refuses ranks that share a GPU, unless it takes them for ranks
+  // of different hosts.
+  unsetenv("NCCL_COMM_ID");
+  if (!other_->set_device && (options_.ranks_per_gpu > 1 || place_.ranks > gpu_->count()))
+    setenv("NCCL_HOSTID", fmt::format("tutti-perf-{}", place_.rank).c_str(), 1);
+  struct Invitation {
+    ncclUniqueId id{};
+    bool made = false;
+  } mine;
+  Status made;
+  if (leads()) made = other_->status(other_->ncclGetUniqueId(&mine.id), "ncclGetUniqueId");
+  mine.made = made.ok();
+  TUTTI_TRY_ASSIGN(const std::vector<Invitation> all, exchange(mine));
+  TUTTI_TRY(std::move(made));
+  if (!all[0].made) return error(Code::kRemote, "");  // rank 0 says why
+  TUTTI_TRY_ASSIGN(other_comm_, other_->join(all[0].id, place_.rank, place_.ranks));
+  return {};
 }
 
 /// Every rank is refused for the same reason; one says so.
@@ -157,6 +206,8 @@ Status Rank::destroy_stream() {
 
 Status Rank::leave() {
   words_.reset();
+  if (other_comm_)
+    TUTTI_TRY(other_->status(other_->ncclCommDestroy(std::exchange(other_comm_, nullptr)), "ncclCommDestroy"));
   if (stream_) TUTTI_TRY(destroy_stream());
   return nccl(ncclCommDestroy(std::exchange(comm_, nullptr)), "ncclCommDestroy");
 }
@@ -171,11 +222,6 @@ Result<bool> Rank::run() {
     const ncclComm_t registered_with = options_.registered ? comm_ : nullptr;
     TUTTI_TRY_ASSIGN(Buffer send, Buffer::make(bytes, options_.memory, registered_with, gpu_));
     TUTTI_TRY_ASSIGN(Buffer receive, Buffer::make(bytes, options_.memory, registered_with, gpu_));
-    if (gpu_) {
-      const std::size_t samples = sizeof(Sample) * (static_cast<std::size_t>(place_.ranks) + 1);
-      TUTTI_TRY_ASSIGN(Buffer words, Buffer::make(samples, Buffer::Kind::kPrivate, nullptr, gpu_));
-      words_.emplace(std::move(words));
-    }
     TUTTI_TRY(sweep_all(send, receive));
   }
   if (leads() && !options_.explain) {
@@ -214,29 +260,44 @@ Status Rank::sweep(const Collective& collective, const ElementType& type, const 
   call.stream = stream_;
   call.gpu = gpu_;
   if (words_) call.words = reinterpret_cast<std::int32_t*>(words_->address());
-  const bool scaled = reduction.op == kScaledSum;
-  if (scaled) {
-    std::uint64_t scalar = bits_of(Reference::scale(place_.rank), type);
-    TUTTI_TRY(nccl(ncclRedOpCreatePreMulSum(&call.op, &scalar, type.type, ncclScalarHostImmediate, comm_),
-                   "ncclRedOpCreatePreMulSum"));
+  std::vector<Call> calls{call};
+  if (other_) {
+    calls.push_back(call);
+    calls[1].library = &*other_;
+    calls[1].comm = other_comm_;
   }
+  const bool scaled = reduction.op == kScaledSum;
+  for (Call& each : calls)
+    if (scaled) TUTTI_TRY(set_operation(each, type));
   const Reference reference(collective, type, reduction, place_.ranks, call.root);
   const Trial trial(collective, type, reference, send, receive);
   const std::size_t blocks = collective.blocks(place_.ranks);
   for (const std::size_t size : options_.sizes()) {
-    call.count = size == 0 ? 0 : std::max<std::size_t>(1, size / (static_cast<std::size_t>(type.bytes) * blocks));
+    const std::size_t count =
+        size == 0 ? 0 : std::max<std::size_t>(1, size / (static_cast<std::size_t>(type.bytes) * blocks));
+    for (Call& each : calls) each.count = count;
     if (options_.explain) {
-      TUTTI_TRY(explain(call, collective, call.count * static_cast<std::size_t>(type.bytes) * blocks));
+      TUTTI_TRY(explain(calls[0], collective, count * static_cast<std::size_t>(type.bytes) * blocks));
       continue;
     }
-    TUTTI_TRY_ASSIGN(Row row, measure_size(collective, type, reduction, call, trial));
+    TUTTI_TRY_ASSIGN(Row row, measure_size(collective, type, reduction, calls, trial));
     row.root = root;
     if (!leads()) continue;
     progress("");
     table_.row(row);
     rows_.push_back(std::move(row));
   }
-  return scaled ? nccl(ncclRedOpDestroy(call.op, comm_), "ncclRedOpDestroy") : Status();
+  for (const Call& each : calls)
+    if (scaled) TUTTI_TRY(each.library->status(each.library->ncclRedOpDestroy(each.op, each.comm), "ncclRedOpDestroy"));
+  return {};
+}
+
+/// Each library has one of its own.
+Status Rank::set_operation(Call& call, const ElementType& type) const {
+  std::uint64_t scalar = bits_of(Reference::scale(place_.rank), type);
+  return call.library->status(
+      call.library->ncclRedOpCreatePreMulSum(&call.op, &scalar, type.type, ncclScalarHostImmediate, call.comm),
+      "ncclRedOpCreatePreMulSum");
 }
 
 Status Rank::explain(const Call& call, const Collective& collective, std::size_t bytes) const {
@@ -266,63 +327,93 @@ Status Rank::explain(const Call& call, const Collective& collective, std::size_t
 }
 
 Result<Row> Rank::measure_size(const Collective& collective, const ElementType& type, const Reduction& reduction,
-                               Call call, const Trial& trial) {
+                               std::vector<Call>& calls, const Trial& trial) {
   Row row;
   row.collective = collective.name;
   row.type = type.name;
   row.reduction = reduction.name;
   row.ranks = place_.ranks;
   row.device = device_;
-  row.count = call.count;
-  row.bytes = call.count * static_cast<std::size_t>(type.bytes) * collective.blocks(place_.ranks);
+  row.count = calls[0].count;
+  row.bytes = row.count * static_cast<std::size_t>(type.bytes) * collective.blocks(place_.ranks);
   const char* transport = "";
   TUTTI_TRY(nccl(tuttiCommTransport(comm_, &transport), "tuttiCommTransport"));
   row.transport = transport;
   row.wire_bound_bytes = collective.bus_factor(place_.ranks) * static_cast<double>(row.bytes);
   progress(fmt::format("{} {} {}, {} bytes ...", row.collective, row.type, row.reduction, row.bytes));
-  TUTTI_TRY_ASSIGN(row.out_of_place, measure_form(collective, call, trial, false, row.bytes));
+  TUTTI_TRY_ASSIGN(row.out_of_place, measure_form(collective, calls, trial, false, row.bytes));
   if (collective.in_place && (forms_ & (tuttiScheduleInPlace | tuttiScheduleInPlaceDirect)) != 0) {
-    TUTTI_TRY_ASSIGN(row.in_place, measure_form(collective, call, trial, true, row.bytes));
+    TUTTI_TRY_ASSIGN(row.in_place, measure_form(collective, calls, trial, true, row.bytes));
   }
   return row;
 }
 
-Result<Measurement> Rank::measure_form(const Collective& collective, Call call, const Trial& trial, bool in_place,
-                                       std::size_t bytes) {
-  trial.place(call, in_place);
-  TUTTI_TRY(trial.fill(call, in_place));
+Result<Measurement> Rank::measure_form(const Collective& collective, std::vector<Call>& calls, const Trial& trial,
+                                       bool in_place, std::size_t bytes) {
+  for (Call& call : calls) trial.place(call, in_place);
   Sample mine;
-  {
-    const Deadline deadline(comm_, options_.timeout_s);
-    Result<Times> times = measure(collective, call, options_, options_.percentiles || !options_.json_file.empty());
-    if (deadline.passed()) {
-      comm_ = nullptr;  // aborted, and gone with it
-      return error(Code::kRemote,
-                   fmt::format("{} of {} bytes took more than {} s (-T)", collective.name, bytes, options_.timeout_s));
-    }
-    if (!times.ok()) return std::move(times).error();
-    mine.times = times.value();
+  const int turns = calls.size() > 1 ? kTurns : 1;
+  for (int turn = 0; turn < turns; ++turn)
+    for (std::size_t n = 0; n < calls.size(); ++n)
+      TUTTI_TRY(take_turn(collective, calls[n], trial, in_place, bytes, mine.by_library[n]));
+  for (Finding& finding : mine.by_library) {
+    for (double* time : {&finding.times.time_us, &finding.times.p50_us, &finding.times.p99_us}) *time /= turns;
   }
-  TUTTI_TRY_ASSIGN(mine.wire_bytes, count_wire_bytes(collective, call));
-  for (int n = 0; n < options_.check; ++n) {
-    TUTTI_TRY_ASSIGN(const std::int64_t wrong, check_form(collective, call, trial, in_place));
-    mine.wrong += wrong;
+  TUTTI_TRY_ASSIGN(mine.wire_bytes, count_wire_bytes(collective, calls[0]));
+  for (std::size_t n = 0; n < calls.size(); ++n) {
+    for (int check = 0; check < options_.check; ++check) {
+      TUTTI_TRY_ASSIGN(const std::int64_t wrong, check_form(collective, calls[n], trial, in_place));
+      mine.by_library[n].wrong += wrong;
+    }
+    all_right_ = all_right_ && mine.by_library[n].wrong == 0;
   }
   TUTTI_TRY_ASSIGN(const std::vector<Sample> samples, exchange(mine));
+  Measurement result = summary(collective, samples, bytes);
+  all_right_ = all_right_ && result.wrong.value_or(0) == 0 && (!result.rival || result.rival->wrong.value_or(0) == 0);
+  return result;
+}
 
+/// Adds what one turn takes to `mine`.
+Status Rank::take_turn(const Collective& collective, const Call& call, const Trial& trial, bool in_place,
+                       std::size_t bytes, Finding& mine) {
+  TUTTI_TRY(trial.fill(call, in_place));
+  const Deadline deadline(*call.library, call.comm, options_.timeout_s);
+  Result<Times> times = measure(collective, call, options_, options_.percentiles || !options_.json_file.empty());
+  if (deadline.passed()) {
+    (other_ && call.comm == other_comm_ ? other_comm_ : comm_) = nullptr;  // aborted, and gone with it
+    return error(Code::kRemote,
+                 fmt::format("{} of {} bytes took more than {} s (-T){}{}", collective.name, bytes, options_.timeout_s,
+                             call.library->file.empty() ? "" : " by ", call.library->file));
+  }
+  if (!times.ok()) return std::move(times).error();
+  mine.times.time_us += times.value().time_us;
+  mine.times.p50_us += times.value().p50_us;
+  mine.times.p99_us += times.value().p99_us;
+  return {};
+}
+
+Measurement Rank::summary(const Collective& collective, const std::vector<Sample>& samples, std::size_t bytes) const {
   Measurement result;
-  result.time_us = averaged(samples, &Times::time_us, options_.average);
-  result.p50_us = averaged(samples, &Times::p50_us, options_.average);
-  result.p99_us = averaged(samples, &Times::p99_us, options_.average);
+  const auto wrong_of = [&](std::size_t library) -> std::optional<std::int64_t> {
+    if (options_.check == 0) return std::nullopt;
+    std::int64_t wrong = 0;
+    for (const Sample& sample : samples) wrong += sample.by_library[library].wrong;
+    return wrong;
+  };
+  result.time_us = averaged(samples, 0, &Times::time_us, options_.average);
+  result.p50_us = averaged(samples, 0, &Times::p50_us, options_.average);
+  result.p99_us = averaged(samples, 0, &Times::p99_us, options_.average);
   if (result.time_us > 0) result.algbw_gbps = static_cast<double>(bytes) / result.time_us / 1000;
   result.busbw_gbps = result.algbw_gbps * collective.bus_factor(place_.ranks);
   std::uint64_t wire_bytes = 0;
   for (const Sample& sample : samples) wire_bytes += sample.wire_bytes;
   if (wire_bytes != 0) result.wire_bytes = wire_bytes / samples.size();
-  if (options_.check > 0) {
-    result.wrong = 0;
-    for (const Sample& sample : samples) *result.wrong += sample.wrong;
-    all_right_ = all_right_ && *result.wrong == 0 && mine.wrong == 0;
+  result.wrong = wrong_of(0);
+  if (other_) {
+    Rival& rival = result.rival.emplace();
+    rival.time_us = averaged(samples, 1, &Times::time_us, options_.average);
+    if (result.time_us > 0) rival.ratio = rival.time_us / result.time_us;
+    rival.wrong = wrong_of(1);
   }
   return result;
 }
@@ -335,8 +426,9 @@ Result<std::int64_t> Rank::check_form(const Collective& collective, const Call& 
   TUTTI_TRY(run_and_wait(collective, call, 1));
   TUTTI_TRY_ASSIGN(const CheckResult result, trial.check(call, in_place));
   if (!result.first.empty())
-    std::fprintf(stderr, "tutti-perf: rank %d: %s of %zu elements %s: %s\n", place_.rank, collective.name, call.count,
-                 in_place ? "in place" : "out of place", result.first.c_str());
+    std::fprintf(stderr, "tutti-perf: rank %d: %s of %zu elements %s%s: %s\n", place_.rank, collective.name, call.count,
+                 in_place ? "in place" : "out of place",
+                 call.library->file.empty() ? "" : (" by " + call.library->file).c_str(), result.first.c_str());
   return result.wrong_elements + result.damaged_guard_bytes;
 }
 
@@ -351,8 +443,10 @@ Result<std::uint64_t> Rank::count_wire_bytes(const Collective& collective, const
   return after - before;
 }
 
-Result<std::vector<Sample>> Rank::exchange(const Sample& mine) const {
-  std::vector<Sample> all(static_cast<std::size_t>(place_.ranks));
+template <class T>
+Result<std::vector<T>> Rank::exchange(const T& mine) const {
+  static_assert(sizeof mine <= kMostExchanged && std::is_trivially_copyable_v<T>);
+  std::vector<T> all(static_cast<std::size_t>(place_.ranks));
   const void* from = &mine;
   void* to = all.data();
   if (gpu_) {
@@ -360,7 +454,7 @@ Result<std::vector<Sample>> Rank::exchange(const Sample& mine) const {
     to = words_->address() + sizeof mine;
     TUTTI_TRY(gpu_->copy(words_->address(), &mine, sizeof mine));
   }
-  TUTTI_TRY(nccl(ncclAllGather(from, to, sizeof mine, ncclInt8, comm_, stream_), "the exchange of times"));
+  TUTTI_TRY(nccl(ncclAllGather(from, to, sizeof mine, ncclInt8, comm_, stream_), "telling the other ranks"));
   TUTTI_TRY(wait({.comm = comm_, .stream = stream_, .gpu = gpu_}));
   if (gpu_) TUTTI_TRY(gpu_->copy(all.data(), to, sizeof mine * all.size()));
   return all;

@@ -33,6 +33,12 @@ nlohmann::ordered_json object_of(const Row& row, const Measurement& m, bool in_p
   object["transport"] = row.transport;
   object["wire_bytes"] = m.wire_bytes.value_or(0);
   object["wrong"] = m.wrong ? nlohmann::ordered_json(*m.wrong) : nlohmann::ordered_json(nullptr);
+  if (m.rival) {
+    object["against_time_us"] = rounded(m.rival->time_us);
+    object["against_ratio"] = rounded(m.rival->ratio);
+    object["against_wrong"] =
+        m.rival->wrong ? nlohmann::ordered_json(*m.rival->wrong) : nlohmann::ordered_json(nullptr);
+  }
   return object;
 }
 

@@ -8,6 +8,13 @@
 
 namespace tutti::bench {
 
+/// The same calls by another library, in turn with this one's (--against).
+struct Rival {
+  double time_us = 0;
+  double ratio = 0;                   ///< its time over this library's: above 1, this library is faster
+  std::optional<std::int64_t> wrong;  ///< as in Measurement
+};
+
 struct Measurement {
   double time_us = 0;
   double p50_us = 0;
@@ -16,6 +23,7 @@ struct Measurement {
   double busbw_gbps = 0;
   std::optional<std::uint64_t> wire_bytes;  ///< by a network, mean over ranks; unset: all ranks are on one host
   std::optional<std::int64_t> wrong;        ///< over all ranks, damaged guard bytes included; unset: not checked
+  std::optional<Rival> rival;               ///< unset: there is no other library
 };
 
 struct Row {

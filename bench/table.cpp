@@ -13,13 +13,15 @@ std::string time_text(double us) {
   return us >= 10000 ? fmt::format("{:8.0f}", us) : us >= 100 ? fmt::format("{:8.1f}", us) : fmt::format("{:8.2f}", us);
 }
 
-std::string measurement_text(const std::optional<Measurement>& m, bool percentiles) {
+std::string measurement_text(const std::optional<Measurement>& m, bool percentiles, bool rival) {
   if (!m)
     return fmt::format("{:>8} {:>7} {:>7} {:>7}", "-", "-", "-", "N/A") +
-           (percentiles ? fmt::format(" {:>8} {:>8}", "-", "-") : "");
+           (percentiles ? fmt::format(" {:>8} {:>8}", "-", "-") : "") +
+           (rival ? fmt::format(" {:>8} {:>6}", "-", "-") : "");
   std::string text = fmt::format("{} {:7.2f} {:7.2f} {:>7}", time_text(m->time_us), m->algbw_gbps, m->busbw_gbps,
                                  m->wrong ? fmt::format("{}", *m->wrong) : "N/A");
   if (percentiles) text += fmt::format(" {} {}", time_text(m->p50_us), time_text(m->p99_us));
+  if (m->rival) text += fmt::format(" {} {:6.2f}", time_text(m->rival->time_us), m->rival->ratio);
   return text;
 }
 
@@ -32,8 +34,13 @@ void Table::head(const Options& options, const std::string& collective, const st
                     options.registered ? " (registered)" : "", options.on_gpu ? " on " + device : "",
                     options.graph > 0 ? fmt::format(", graphs of {} calls", options.graph) : "", options.iterations,
                     options.warmup, options.check > 0 ? "results checked bit for bit" : "results not checked"));
-  const std::string more_names = percentiles_ ? fmt::format(" {:>8} {:>8}", "p50", "p99") : "";
-  const std::string more_units = percentiles_ ? fmt::format(" {:>8} {:>8}", "(us)", "(us)") : "";
+  std::string more_names = percentiles_ ? fmt::format(" {:>8} {:>8}", "p50", "p99") : "";
+  std::string more_units = percentiles_ ? fmt::format(" {:>8} {:>8}", "(us)", "(us)") : "";
+  if (!options.against.empty()) {
+    print(fmt::format("# against {}, by turns; ratio: its time over this library's\n", options.against));
+    more_names += fmt::format(" {:>8} {:>6}", "against", "ratio");
+    more_units += fmt::format(" {:>8} {:>6}", "(us)", "");
+  }
   const std::string names = fmt::format("{:>8} {:>7} {:>7} {:>7}", "time", "algbw", "busbw", "#wrong") + more_names;
   const std::string units = fmt::format("{:>8} {:>7} {:>7} {:>7}", "(us)", "(GB/s)", "(GB/s)", "") + more_units;
   print(fmt::format("#\n# {:48}  {:^{}}   {:^{}}\n", "", "out-of-place", names.size(), "in-place", names.size()));
@@ -44,9 +51,10 @@ void Table::head(const Options& options, const std::string& collective, const st
 }
 
 void Table::row(const Row& row) const {
+  const bool rival = row.out_of_place && row.out_of_place->rival;
   print(fmt::format("  {:>12} {:>13} {:>8} {:>7} {:>5}  {}   {}\n", row.bytes, row.count, row.type, row.reduction,
-                    row.root, measurement_text(row.out_of_place, percentiles_),
-                    measurement_text(row.in_place, percentiles_)));
+                    row.root, measurement_text(row.out_of_place, percentiles_, rival),
+                    measurement_text(row.in_place, percentiles_, rival)));
   const auto& m = row.out_of_place;
   if (m && m->wire_bytes && row.wire_bound_bytes > 0) {
     print(fmt::format("#   by {}: {} bytes per rank, {:.3f} of the bound {:.0f}\n",
@@ -66,7 +74,7 @@ bool Table::foot(const std::vector<Row>& rows) const {
       if (!m) continue;
       bandwidth += m->busbw_gbps;
       ++measurements;
-      wrong += m->wrong.value_or(0);
+      wrong += m->wrong.value_or(0) + (m->rival ? m->rival->wrong.value_or(0) : 0);
       checked |= m->wrong.has_value();
     }
   }

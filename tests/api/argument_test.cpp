@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 using tutti::test::check_invalid;
 using tutti::test::check_usable;
@@ -208,4 +209,49 @@ TEST_CASE("group simulation needs an initialised struct, and closes the group in
   REQUIRE(ncclGroupStart() == ncclSuccess);
   CHECK(ncclGroupSimulateEnd(&info) == ncclSuccess);
   CHECK(info.estimatedTime >= 0);
+}
+
+// Of later versions; no header of ours declares them.
+extern "C" {
+ncclResult_t ncclCommResume(ncclComm_t comm);
+ncclResult_t pncclCommGrow(ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* grown,
+                           ncclConfig_t* config);
+ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, std::size_t offset, int peer, void** pointer);
+}
+
+TEST_CASE("functions of later versions refuse, and leave the communicator as it is") {
+  ncclComm_t comm = nullptr;
+  REQUIRE(ncclCommInitAll(&comm, 1, nullptr) == ncclSuccess);
+  ncclComm_t grown = nullptr;
+  void* pointer = nullptr;
+  const auto refused = [](ncclResult_t code, const char* function, const char* version) {
+    CHECK(code == ncclInvalidUsage);
+    const std::string reason = ncclGetLastError(nullptr);
+    INFO(reason);
+    CHECK(reason.find(std::string(function) + " came with NCCL " + version) != std::string::npos);
+    CHECK(reason.find("2.28.9") != std::string::npos);
+  };
+  refused(ncclCommResume(comm), "ncclCommResume", "2.30");
+  refused(pncclCommGrow(comm, 2, nullptr, 1, &grown, nullptr), "ncclCommGrow", "2.29");
+  refused(ncclGetPeerDevicePointer(nullptr, 0, 0, &pointer), "ncclGetPeerDevicePointer", "2.29");
+  CHECK(grown == nullptr);
+  float value = 3;
+  CHECK(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr) == ncclSuccess);
+  REQUIRE(ncclCommDestroy(comm) == ncclSuccess);
+}
+
+TEST_CASE("a configuration of a later version is read as far as it is known") {
+  struct {
+    ncclConfig_t known;
+    int later[6];
+  } config = {NCCL_CONFIG_INITIALIZER, {-1, -1, -1, -1, -1, -1}};
+  config.known.size = sizeof(config);
+  config.known.version = NCCL_VERSION(2, 30, 7);
+  ncclUniqueId id;
+  REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+  ncclComm_t comm = nullptr;
+  CHECK(ncclCommInitRankConfig(&comm, 1, id, 0, &config.known) == ncclSuccess);
+  config.known.blocking = 7;
+  check_invalid(ncclCommInitRankConfig(&comm, 1, id, 0, &config.known), {"config.blocking is 7"});
+  CHECK(ncclCommDestroy(comm) == ncclSuccess);
 }

@@ -69,6 +69,19 @@ class Job:
         self.folder.cleanup()
 
 
+def wait_for_text(path, text, limit_s):
+    """Until a file is there that begins with `text`."""
+    end = time.monotonic() + limit_s
+    while True:
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                found = file.read()
+            if found.startswith(text):
+                return
+        assert time.monotonic() < end, f"{path} does not begin with '{text}' after {limit_s} s"
+        time.sleep(0.05)
+
+
 def expect_done(results):
     for rank, line in results.items():
         assert line.startswith("done"), f"rank {rank}: {line}"

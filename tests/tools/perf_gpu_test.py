@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Runs tutti-perf on the GPUs of the driver that LD_LIBRARY_PATH names: the fake one in tests.
 
-    perf_gpu_test.py TUTTI_PERF
+    perf_gpu_test.py TUTTI_PERF LIBNCCL LIBTUTTI
 """
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
 PERF = sys.argv.pop(1)
+LIBRARIES = [sys.argv.pop(1), sys.argv.pop(1)]
 TIMEOUT_S = 120
 
 
@@ -53,6 +55,20 @@ class PerfGpuTest(unittest.TestCase):
     def test_graphs_are_replayed(self):
         rows = self.rows("all_reduce", "--ranks", "2", "--graph", "3", "--percentiles", "-b", "1K", "-e", "1K")
         self.assertGreater(rows[0]["p50_us"], 0)
+
+    def test_another_library(self):
+        with tempfile.TemporaryDirectory(prefix="tutti-perf-gpu-") as folder:
+            for library, name in zip(LIBRARIES, ("libnccl.so.2", "libtutti.so.0")):
+                shutil.copy(library, os.path.join(folder, name))
+            rows = self.rows("all_reduce", "all_gather", "--ranks", "2", "-b", "64", "-e", "6400", "-f", "100",
+                             "--against", os.path.join(folder, "libnccl.so.2"))
+        self.assertEqual({row["against_wrong"] for row in rows}, {0})
+        self.assertTrue(all(row["against_time_us"] > 0 for row in rows))
+        # NVIDIA's needs more of a driver than there is, and its own words for that are told.
+        refused = run("all_reduce", "--device", "cuda", "--ranks", "2", "-e", "64", "--against", "nccl")
+        self.assertNotEqual(refused.returncode, 0)
+        if "no libnccl.so.2 but Tutti's" not in refused.stderr:
+            self.assertRegex(refused.stderr, "rank [01]: nccl.* of /.*/libnccl.so.*: .*cuda error")
 
     def test_what_cannot_be_is_refused(self):
         shared = run("all_reduce", "--device", "cuda", "--ranks", "2", FAKE_CUDA_DEVICES="1")

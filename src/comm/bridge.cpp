@@ -126,7 +126,9 @@ void Bridge::share(const void* payload, std::size_t bytes, const std::uint64_t* 
 }
 
 /// Where the lane waits for just this message and knows where it belongs, it goes there.
-std::byte* Bridge::place_of(const Remote& remote, const Record& record) const {
+std::byte* Bridge::place_of(const Remote& remote, const Record& record) {
+  if (record.offset == Record::kReceiversPlace)
+    return far_inputs_.place_for(protocol::sequence_of(record.value), record.bytes);
   for (std::uint32_t lane = 0; lane < remote.channels.size(); ++lane) {
     const protocol::Channel& channel = members_->channels[lane][remote.peer];
     protocol::Crossing& crossing = *channel.crossing;

@@ -35,6 +35,7 @@ bool writes_past_caches(const CallArgs& args, int ranks, bool in_place);
 enum class Carriage : std::uint8_t {
   kNone,
   kBesideLines,  ///< where all buffers are private, or the call is rooted
+  kFromBuffers,  ///< two ranks on two hosts: with the lines too, from the caller's buffer (far_inputs.h)
   kInLines,      ///< whatever the buffers are
 };
 Carriage carriage_of(const Membership& members, const CallArgs& args);
@@ -157,6 +158,8 @@ class CollectiveCall final : public Call {
   Status open();
   Status run_lanes();
   void finish_by_lines();
+  void finish_from_buffers();
+  bool is_input_needed() const;
   std::vector<int> ranks_read() const;
   bool knows_calls(const std::vector<int>& ranks, std::uint32_t last) const;
   Error mismatch(const std::vector<int>& ranks, std::uint32_t last);

@@ -19,7 +19,8 @@ namespace {
 
 /// With more streams than this it is cheaper to ask which of them have something.
 constexpr std::size_t kAskedMax = 3;
-/// While a call waits for lines that come by carriers, the other streams are asked once in so many times.
+/// While a call waits for one rank, or for lines that come by carriers, the other streams are asked once in so many times: a receive
+/// that finds nothing costs a system call, on a core that the awaited rank may be waiting for.
 constexpr std::uint32_t kSeldom = 8;
 /// Where nothing wakes who waits.
 constexpr auto kUnpolledWait = std::chrono::microseconds(50);
@@ -172,14 +173,23 @@ bool Bridge::send() {
   return moved;
 }
 
-bool Bridge::receive() {
+/// Whether what a call waits for can come from there. While lines are gathered, the ranks of this host wait for what any carrier brings.
+bool Bridge::may_bring(const Remote& remote, int awaited, bool lines_only) const {
+  if (lines_only && !remote.carries_lines) return false;
+  if (lines_only && here_.size() > 1) return true;
+  return awaited < 0 || remote.peer == awaited;
+}
+
+bool Bridge::receive(int awaited) {
   bool moved = false;
   if (given_up_) return false;
   take_lines();
-  const bool lines_only = ++receives_ % kSeldom != 0 && waits_for_carried_lines();
-  if (lines_only || streams_ <= kAskedMax || !is_polled_) {
+  const bool seldom = ++receives_ % kSeldom == 0;
+  const bool lines_only = !seldom && waits_for_carried_lines();
+  if (seldom) awaited = -1;
+  if (lines_only || awaited >= 0 || streams_ <= kAskedMax || !is_polled_) {
     for (Remote& remote : remotes_) {
-      if (!lines_only || remote.carries_lines) moved |= remote.link->receive();
+      if (may_bring(remote, awaited, lines_only)) moved |= remote.link->receive();
     }
     return moved;
   }

@@ -80,7 +80,8 @@ class Bridge {
     return receive() || sent;
   }
   bool send();
-  bool receive();
+  /// `awaited`: the rank without which the call that is under way does not go on; -1: any may be.
+  bool receive(int awaited = -1);
   /// All that progress() has found is in the kernel's hands.
   bool is_sent() const;
   /// Waits until something comes, or `milliseconds`; shortly where streams cannot be polled.
@@ -148,6 +149,7 @@ class Bridge {
   bool take_line(const Elsewhere& from);
   void resend_line();
   bool waits_for_carried_lines() const;
+  bool may_bring(const Remote& remote, int awaited, bool lines_only) const;
   bool crosses_once(int rank, std::uint32_t number) const;
   bool has_line(int rank, std::uint32_t number) const;
   bool is_stale(const Record& record) const;

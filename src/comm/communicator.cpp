@@ -223,7 +223,6 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
     rules.network = network_costs();
     rules.network_measured = planner::over_hosts(rules);
     if (!rules.network_measured) rules.network = planner::kUsualNetwork;
-    rules.crowding = std::max(rules.crowding, rules.network.crowding);
   }
   if (const std::string trees = machine_->trees(); !trees.empty()) {
     TUTTI_TRY_ASSIGN(rules.planned,

@@ -170,7 +170,6 @@ Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& 
                    "network: a message takes {:.1f} us and {:.1f} us of work at each end, bytes {:.2f} GB/s ({})\n",
                    network.message_us, network.work_us, network.gbps,
                    rules.network_measured ? "measured" : "not measured: round figures");
-    if (rules.crowding > 1) fmt::format_to(out, "cores: {:.1f} ranks share one\n", rules.crowding);
   } else if (!rules.groups.empty()) {
     fmt::format_to(out, "groups: ranks are in {}, by {}\n", communicator.machine().groups().count,
                    planner::name_of(communicator.machine().groups().level));

@@ -3,8 +3,6 @@
 #include "executor/backoff.h"
 #include "executor/host_machine.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -27,15 +25,6 @@ constexpr double kUsMin = 0.5;
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
-
-double thread_cpu_ms() {
-  timespec used{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-  return 1e3 * static_cast<double>(used.tv_sec) + 1e-6 * static_cast<double>(used.tv_nsec);
-}
-
-/// Less than this may be a thread that ran in between.
-constexpr double kCrowdedMin = 1.3;
 
 /// The best of some rounds, in microseconds.
 struct Best {
@@ -60,10 +49,7 @@ class Probe {
   }
 
   planner::NetworkCosts run() {
-    const double cpu_ms = thread_cpu_ms();
-    const auto start = Clock::now();
     const bool asked = ask_all(kShortRounds, 0, short_) && ask_all(kLongRounds, kLongQuestion, long_);
-    const double crowding = ms_since(start) / std::max(thread_cpu_ms() - cpu_ms, 1e-3);
     mine_.asked = kOver;
     tell(args_.next, nullptr, &mine_.asked);
     const bool served = wait_for([&] { return served_; });
@@ -71,8 +57,7 @@ class Probe {
     const double once_us = short_.us / 2;
     const double bytes_us = std::max(long_.us / 2 - once_us, kUsMin);
     const double work_us = std::min(work_.us, once_us / 2);
-    return {std::max(once_us - 2 * work_us, kUsMin), work_us, static_cast<double>(bytes_) / (bytes_us * 1e3),
-            crowding < kCrowdedMin ? 1 : crowding};
+    return {std::max(once_us - 2 * work_us, kUsMin), work_us, static_cast<double>(bytes_) / (bytes_us * 1e3)};
   }
 
  private:
@@ -146,7 +131,6 @@ planner::NetworkCosts worst_of(const std::vector<planner::NetworkCosts>& costs) 
     if (one.gbps == 0) return {};
     worst.message_us = std::max(worst.message_us, one.message_us);
     worst.work_us = std::max(worst.work_us, one.work_us);
-    worst.crowding = std::max(worst.crowding, one.crowding);
     worst.gbps = worst.gbps == 0 ? one.gbps : std::min(worst.gbps, one.gbps);
   }
   return worst;

@@ -5,8 +5,7 @@
 //          the answer, as long as the question                      <-
 //
 // In a call bytes go by the same way: records of the bridge, by TCP or MPI, with a system call or a copy at each end. The best of
-// the rounds counts: whatever else runs on the machine only adds to it. Who waits never sleeps: the share of the time that its thread had
-// of a core tells how many ranks share one.
+// the rounds counts: whatever else runs on the machine only adds to it.
 #pragma once
 
 #include "comm/bridge.h"

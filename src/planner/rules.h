@@ -55,12 +55,10 @@ struct NetworkCosts {
   double message_us = 0;  ///< of a message on its way
   double work_us = 0;     ///< of the ranks' threads, to send it, and to receive it
   double gbps = 0;        ///< of a host's ranks together
-  double crowding =
-      1;  ///< ranks per core, whatever their hosts say: containers of one machine do not know of each other
 };
 /// Where nothing was measured. Round figures for TCP between hosts of 10 Gbit/s and more; the work is that of the system call and what
 /// the kernel does in it.
-inline constexpr NetworkCosts kUsualNetwork{15, 8, 1.5, 1};
+inline constexpr NetworkCosts kUsualNetwork{15, 8, 1.5};
 
 struct Rules {
   AlgorithmFilter everywhere;  ///< "ring,tree": where it leaves nothing, it is ignored

@@ -168,7 +168,7 @@ executor::Progress Batch::advance_over_hosts(Bridge& bridge) {
   return executor::Progress::kAdvanced;
 }
 
-/// The rank without which nothing goes on, as the steps of one lane run in order; -1: not known.
+/// The rank for whose line all waits; -1: not only for one.
 int Batch::awaited() { return collective_running_ && queue_count_ == 0 ? comm_.collective_call().awaited() : -1; }
 
 /// A lone batch leaves the processor to others until something comes, if nothing has for a while.

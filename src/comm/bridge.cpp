@@ -19,7 +19,7 @@ namespace {
 
 /// With more streams than this it is cheaper to ask which of them have something.
 constexpr std::size_t kAskedMax = 3;
-/// While a call waits for one rank, or for lines that come by carriers, the other streams are asked once in so many times: a receive
+/// While a call waits for one rank's line, or for lines that come by carriers, the other streams are asked once in so many times: a receive
 /// that finds nothing costs a system call, on a core that the awaited rank may be waiting for.
 constexpr std::uint32_t kSeldom = 8;
 /// Where nothing wakes who waits.

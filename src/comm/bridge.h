@@ -80,7 +80,7 @@ class Bridge {
     return receive() || sent;
   }
   bool send();
-  /// `awaited`: the rank without which the call that is under way does not go on; -1: any may be.
+  /// `awaited`: the rank for whose line the call under way waits; -1: any may bring it on.
   bool receive(int awaited = -1);
   /// All that progress() has found is in the kernel's hands.
   bool is_sent() const;

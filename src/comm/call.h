@@ -60,7 +60,6 @@ class LaneRun {
   void start_again(const CallArgs& args);
   executor::Progress advance();
   int waiting_for();
-  std::size_t lanes() const { return lanes_.size(); }
   executor::HostMachine& machine() { return machine_; }
 
  private:
@@ -131,8 +130,8 @@ class CollectiveCall final : public Call {
   executor::Progress advance() override;
   /// Both, to the end.
   void run(const CallArgs& args);
-  /// The rank without which it does not go on; -1: there are several, or none.
-  int awaited() { return phase_ == Phase::kRun && lanes_.lanes() > 1 ? -1 : waiting_for(); }
+  /// The rank for whose line it waits; -1: none. While lanes run, what comes from others is taken in meanwhile: it is not lines only.
+  int awaited() { return phase_ == Phase::kGather ? waiting_for() : -1; }
   /// Marks the library's own exchanges, which no user call may meet.
   void set_internal() {
     internal_ = true;

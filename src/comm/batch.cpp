@@ -162,11 +162,14 @@ executor::Progress Batch::advance_over_hosts(Bridge& bridge) {
     bridge.give_up();
     return ended_;
   }
-  moved |= bridge.receive();
+  moved |= bridge.receive(ended ? -1 : awaited());
   if (!moved && progress != executor::Progress::kAdvanced) return idle(bridge);
   idle_since_ = {};
   return executor::Progress::kAdvanced;
 }
+
+/// The rank for whose line all waits; -1: not only for one.
+int Batch::awaited() { return collective_running_ && queue_count_ == 0 ? comm_.collective_call().awaited() : -1; }
 
 /// A lone batch leaves the processor to others until something comes, if nothing has for a while.
 executor::Progress Batch::idle(Bridge& bridge) {

@@ -48,6 +48,7 @@ class Batch : public executor::Task {
   executor::Progress advance_calls();
   executor::Progress advance_over_hosts(Bridge& bridge);
   executor::Progress idle(Bridge& bridge);
+  int awaited();
   Queue& queue_for(const CallArgs& call);
   std::span<Queue> queues() { return {queues_.data(), queue_count_}; }
   void copy_to_self();

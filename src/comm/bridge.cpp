@@ -19,7 +19,8 @@ namespace {
 
 /// With more streams than this it is cheaper to ask which of them have something.
 constexpr std::size_t kAskedMax = 3;
-/// While a call waits for lines that come by carriers, the other streams are asked once in so many times.
+/// While a call waits for one rank's line, or for lines that come by carriers, the other streams are asked once in so many times: a receive
+/// that finds nothing costs a system call, on a core that the awaited rank may be waiting for.
 constexpr std::uint32_t kSeldom = 8;
 /// Where nothing wakes who waits.
 constexpr auto kUnpolledWait = std::chrono::microseconds(50);
@@ -126,7 +127,9 @@ void Bridge::share(const void* payload, std::size_t bytes, const std::uint64_t* 
 }
 
 /// Where the lane waits for just this message and knows where it belongs, it goes there.
-std::byte* Bridge::place_of(const Remote& remote, const Record& record) const {
+std::byte* Bridge::place_of(const Remote& remote, const Record& record) {
+  if (record.offset == Record::kReceiversPlace)
+    return far_inputs_.place_for(protocol::sequence_of(record.value), record.bytes);
   for (std::uint32_t lane = 0; lane < remote.channels.size(); ++lane) {
     const protocol::Channel& channel = members_->channels[lane][remote.peer];
     protocol::Crossing& crossing = *channel.crossing;
@@ -170,14 +173,23 @@ bool Bridge::send() {
   return moved;
 }
 
-bool Bridge::receive() {
+/// Whether what a call waits for can come from there. While lines are gathered, the ranks of this host wait for what any carrier brings.
+bool Bridge::may_bring(const Remote& remote, int awaited, bool lines_only) const {
+  if (lines_only && !remote.carries_lines) return false;
+  if (lines_only && here_.size() > 1) return true;
+  return awaited < 0 || remote.peer == awaited;
+}
+
+bool Bridge::receive(int awaited) {
   bool moved = false;
   if (given_up_) return false;
   take_lines();
-  const bool lines_only = ++receives_ % kSeldom != 0 && waits_for_carried_lines();
-  if (lines_only || streams_ <= kAskedMax || !is_polled_) {
+  const bool seldom = ++receives_ % kSeldom == 0;
+  const bool lines_only = !seldom && waits_for_carried_lines();
+  if (seldom) awaited = -1;
+  if (lines_only || awaited >= 0 || streams_ <= kAskedMax || !is_polled_) {
     for (Remote& remote : remotes_) {
-      if (!lines_only || remote.carries_lines) moved |= remote.link->receive();
+      if (may_bring(remote, awaited, lines_only)) moved |= remote.link->receive();
     }
     return moved;
   }

@@ -21,9 +21,12 @@
 //      the line that follows in its place comes after all of them have announced the next call.
 //  B6. A line can come by two ways then, or overtake one of an earlier call. A line of a rank on another host is stored in a copy by the
 //      copy's rank only, and never over the same or a later one.
+//  B7. Inputs that come with the lines of two ranks on two hosts (far_inputs.h) are sent from the buffers of their calls, which are over
+//      only when all is sent (B3); a call in place writes over its input only then.
 #pragma once
 
 #include "comm/control.h"
+#include "comm/far_inputs.h"
 #include "comm/record_link.h"
 #include "protocol/channel.h"
 #include "schedule/schedule.h"
@@ -58,6 +61,13 @@ class Bridge {
   /// Tells the others this rank's phase, and what belongs to it.
   void share_phase();
 
+  /// The input of this rank's call of that number, which is about to be announced: it goes from where it lies, with the line.
+  void lend_input(std::uint32_t number, const void* input) { lent_ = {number, static_cast<const std::byte*>(input)}; }
+  /// That nobody reads any more.
+  bool is_input_sent(std::uint32_t number) const { return announced_ == number && is_sent(); }
+  /// The other rank's, when its line is here; nullptr: none came with it.
+  const std::byte* far_input(std::uint32_t number) const { return far_inputs_.of(number); }
+
   /// The number of this rank's last line that the others get.
   std::uint32_t announced() const { return announced_; }
 
@@ -70,7 +80,8 @@ class Bridge {
     return receive() || sent;
   }
   bool send();
-  bool receive();
+  /// `awaited`: the rank for whose line the call under way waits; -1: any may bring it on.
+  bool receive(int awaited = -1);
   /// All that progress() has found is in the kernel's hands.
   bool is_sent() const;
   /// Waits until something comes, or `milliseconds`; shortly where streams cannot be polled.
@@ -118,6 +129,12 @@ class Bridge {
     std::deque<protocol::Crossing> crossings;  ///< by lane; channels point there
   };
 
+  /// A call's input that is sent from the caller's buffer.
+  struct LentInput {
+    std::uint32_t number = 0;  ///< of the call
+    const std::byte* bytes = nullptr;
+  };
+
   /// A rank of another host, and the copy of a rank here in which its lines arrive.
   struct Elsewhere {
     int rank = 0;
@@ -132,6 +149,7 @@ class Bridge {
   bool take_line(const Elsewhere& from);
   void resend_line();
   bool waits_for_carried_lines() const;
+  bool may_bring(const Remote& remote, int awaited, bool lines_only) const;
   bool crosses_once(int rank, std::uint32_t number) const;
   bool has_line(int rank, std::uint32_t number) const;
   bool is_stale(const Record& record) const;
@@ -140,9 +158,10 @@ class Bridge {
   void collect_channel(Remote& remote, std::uint32_t lane);
   void share(const void* payload, std::size_t bytes, const std::uint64_t* word = nullptr);
   void queue_part(Remote& remote, const void* payload, std::size_t bytes, std::uint64_t mark);
+  void queue_lent_input(Remote& remote, std::size_t bytes, std::uint64_t mark);
   void queue(Remote& remote, const void* payload, std::size_t bytes, const std::uint64_t* word = nullptr);
   void queue_line(Remote& remote, const protocol::AnnounceLine& line, std::size_t payload_bytes);
-  std::byte* place_of(const Remote& remote, const Record& record) const;
+  std::byte* place_of(const Remote& remote, const Record& record);
   std::uint64_t offset_of(const void* address) const;
 
   const Control control_;
@@ -159,6 +178,8 @@ class Bridge {
   std::uint32_t looks_ = 0;    ///< since this rank's last line
   std::chrono::steady_clock::time_point announced_at_;
   std::uint32_t receives_ = 0;
+  LentInput lent_;
+  FarInputs far_inputs_;
   std::uint32_t resent_ = 0;  ///< this rank's last line that it has sent to all by itself
   bool given_up_ = false;
   bool is_polled_ = true;  ///< every stream has a descriptor to poll; MPI's have none

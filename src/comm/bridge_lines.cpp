@@ -2,6 +2,7 @@
 // one message once all of the host's are there, and the ranks of the other host take them from the copy of the one that gets them.
 // Lines of one-way calls, which a rank may be through with before others have come to it, go from rank to rank. So does the line of
 // a rank that has waited for long: whatever keeps the carriers away, others learn that this rank is there.
+#include "base/assert.h"
 #include "comm/bridge.h"
 #include "comm/call.h"
 #include "executor/host_machine.h"
@@ -21,6 +22,7 @@ constexpr std::uint32_t kLooksPerClock = 64;
 struct Extent {
   std::size_t in_line = 0;
   std::size_t beside = 0;
+  bool from_buffer = false;  ///< `beside` goes from the caller's buffer, and to the receiver's FarInputs
 };
 
 Extent extent_of(const Membership& members, const Signature& signature, const protocol::AnnounceLine& line, int rank) {
@@ -29,9 +31,11 @@ Extent extent_of(const Membership& members, const Signature& signature, const pr
   args.count = signature.count;
   args.type = signature.type;
   args.root = signature.root;
+  args.scaled = signature.scaled != 0;
   const std::size_t input_bytes = shape_of(args, members.control.ranks(), rank).input_bytes;
   const Carriage carriage = signature.schedule == 0 ? carriage_of(members, args) : Carriage::kNone;
   if (carriage == Carriage::kInLines) return {input_bytes, 0};
+  if (carriage == Carriage::kFromBuffers) return {0, input_bytes, true};
   if (signature.one_way != 0) return {0, input_bytes};
   const bool carried = carriage == Carriage::kBesideLines && (line.buffers.flags & protocol::kCarried) != 0;
   return {sizeof(protocol::BufferReferences), carried ? input_bytes : 0};
@@ -85,6 +89,14 @@ void Bridge::queue_part(Remote& remote, const void* payload, std::size_t bytes, 
   remote.link->queue(record, static_cast<const std::byte*>(payload));
 }
 
+void Bridge::queue_lent_input(Remote& remote, std::size_t bytes, std::uint64_t mark) {
+  Record record;
+  record.bytes = static_cast<std::uint32_t>(bytes);
+  record.offset = Record::kReceiversPlace;
+  record.value = mark;
+  remote.link->queue(record, lent_.bytes);
+}
+
 void Bridge::queue_announcement(Remote& remote, int rank, std::uint32_t number) {
   const protocol::AnnounceBoard& board = members_->announcer.board();
   const auto writer = static_cast<std::uint32_t>(rank);
@@ -93,7 +105,12 @@ void Bridge::queue_announcement(Remote& remote, int rank, std::uint32_t number) 
   const Extent extent = extent_of(*members_, signature, line, rank);
   const std::uint64_t mark = protocol::announce_word(number, writer);
   queue_part(remote, &signature, sizeof(signature), mark);
-  if (extent.beside != 0) queue_part(remote, board.carried(writer, number), extent.beside, mark);
+  if (extent.from_buffer) {
+    TUTTI_ASSERT(rank == rank_ && number == lent_.number);
+    queue_lent_input(remote, extent.beside, mark);
+  } else if (extent.beside != 0) {
+    queue_part(remote, board.carried(writer, number), extent.beside, mark);
+  }
   queue_line(remote, line, extent.in_line);
 }
 

@@ -48,6 +48,35 @@ bool writes_past_caches(const CallArgs& args, int ranks, bool in_place) {
   return blocks * args.count * size_of(args.type) >= least;
 }
 
+namespace {
+
+/// Bytes that a rank puts into its announce line if the call goes that way: the same on every rank.
+std::size_t announced_bytes(const CallArgs& args, int ranks) {
+  const bool block_per_rank = args.collective == Collective::kReduceScatter ||
+                              args.collective == Collective::kAllToAll || args.collective == Collective::kScatter;
+  return args.count * size_of(args.type) * (block_per_rank ? ranks : 1);
+}
+
+/// Of two ranks on two hosts, whether each needs all of the other's input, as it is: by no way do fewer bytes cross.
+bool needs_all_of_the_other(const Membership& members, const CallArgs& args) {
+  const bool all = args.collective == Collective::kAllReduce || args.collective == Collective::kAllGather;
+  return all && !args.scaled && members.bridge && members.control.ranks() == 2;
+}
+
+}  // namespace
+
+Carriage carriage_of(const Membership& members, const CallArgs& args) {
+  const int ranks = members.control.ranks();
+  if (ranks == 1 || !members.plans.may_announce(args.collective)) return Carriage::kNone;
+  const std::size_t bytes = announced_bytes(args, ranks);
+  if (bytes <= protocol::announce_payload_bytes(ranks)) return Carriage::kInLines;
+  const Settings& settings = members.control.settings();
+  if (needs_all_of_the_other(members, args) && bytes <= settings.far_carry_bytes) return Carriage::kFromBuffers;
+  const bool one_way = is_rooted(args.collective) && !members.bridge;
+  return bytes <= (one_way ? settings.one_way_carry_bytes : settings.carry_bytes) ? Carriage::kBesideLines
+                                                                                  : Carriage::kNone;
+}
+
 LaneRun::LaneRun(Communicator& communicator)
     : comm_(communicator), machine_(communicator.members().control.abort_word(), &communicator.members().reach) {}
 

@@ -35,6 +35,7 @@ bool writes_past_caches(const CallArgs& args, int ranks, bool in_place);
 enum class Carriage : std::uint8_t {
   kNone,
   kBesideLines,  ///< where all buffers are private, or the call is rooted
+  kFromBuffers,  ///< two ranks on two hosts: with the lines too, from the caller's buffer (far_inputs.h)
   kInLines,      ///< whatever the buffers are
 };
 Carriage carriage_of(const Membership& members, const CallArgs& args);
@@ -129,6 +130,8 @@ class CollectiveCall final : public Call {
   executor::Progress advance() override;
   /// Both, to the end.
   void run(const CallArgs& args);
+  /// The rank for whose line it waits; -1: none. While lanes run, what comes from others is taken in meanwhile: it is not lines only.
+  int awaited() { return phase_ == Phase::kGather ? waiting_for() : -1; }
   /// Marks the library's own exchanges, which no user call may meet.
   void set_internal() {
     internal_ = true;
@@ -158,6 +161,8 @@ class CollectiveCall final : public Call {
   Status run_lanes();
   bool lines_finish() const;
   void finish_by_lines();
+  void finish_from_buffers();
+  bool is_input_needed() const;
   std::vector<int> ranks_read() const;
   bool knows_calls(const std::vector<int>& ranks, std::uint32_t last) const;
   Error mismatch(const std::vector<int>& ranks, std::uint32_t last);

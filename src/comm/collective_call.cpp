@@ -1,3 +1,4 @@
+#include "base/assert.h"
 #include "comm/call.h"
 
 #include <fmt/format.h>
@@ -8,13 +9,6 @@
 
 namespace tutti::comm {
 namespace {
-
-/// Bytes that a rank puts into its announce line if the call goes that way: the same on every rank.
-std::size_t announced_bytes(const CallArgs& args, int ranks) {
-  const bool block_per_rank = args.collective == Collective::kReduceScatter ||
-                              args.collective == Collective::kAllToAll || args.collective == Collective::kScatter;
-  return args.count * size_of(args.type) * (block_per_rank ? ranks : 1);
-}
 
 /// After a one-way call whose lines were there already: the others are ahead, and what they may have announced since is fetched while
 /// this call ends. Lines of ranks that are not ahead are left alone, as those are about to write them. `bytes`: of a line.
@@ -30,17 +24,6 @@ void fetch_later_lines(const protocol::Announcer& announcer, std::uint32_t rank,
 }
 
 }  // namespace
-
-Carriage carriage_of(const Membership& members, const CallArgs& args) {
-  const int ranks = members.control.ranks();
-  if (ranks == 1 || !members.plans.may_announce(args.collective)) return Carriage::kNone;
-  const std::size_t bytes = announced_bytes(args, ranks);
-  if (bytes <= protocol::announce_payload_bytes(ranks)) return Carriage::kInLines;
-  const Settings& settings = members.control.settings();
-  const bool one_way = is_rooted(args.collective) && !members.bridge;
-  return bytes <= (one_way ? settings.one_way_carry_bytes : settings.carry_bytes) ? Carriage::kBesideLines
-                                                                                  : Carriage::kNone;
-}
 
 CollectiveCall::CollectiveCall(Communicator& communicator)
     : Call(communicator),
@@ -183,6 +166,10 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
     copy_input(beside);
     return shape_.input_bytes != 0;
   }
+  if (carriage_ == Carriage::kFromBuffers) {
+    comm_.members().bridge->lend_input(sequence_, args_.send);
+    return false;
+  }
   protocol::BufferReferences buffers = describe_buffers();
   const bool carries = carriage_ == Carriage::kBesideLines && !comm_.members().maps(buffers);
   if (carries) {
@@ -311,6 +298,29 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
   finish_announced(lanes_.machine(), announcer_.board(), announced_call_);
 }
 
+/// For a call of two ranks whose inputs came with the lines: what finish_by_lines() does, from other places.
+void CollectiveCall::finish_from_buffers() {
+  const void* const far = comm_.members().bridge->far_input(sequence_);
+  TUTTI_ASSERT(far != nullptr);
+  const void* const inputs[] = {comm_.rank() == 0 ? args_.send : far, comm_.rank() == 0 ? far : args_.send};
+  auto* const output = static_cast<std::byte*>(args_.receive);
+  if (args_.collective == Collective::kAllReduce) {
+    void* destination = output;
+    return lanes_.machine().reduce(
+        {inputs, 2, &destination, 1, static_cast<std::size_t>(args_.count), nullptr, announced_call_.divisor});
+  }
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    std::byte* const to = output + rank * shape_.input_bytes;
+    if (inputs[rank] != to) lanes_.machine().load_bytes(to, inputs[rank], shape_.input_bytes);
+  }
+}
+
+/// The result would be written over an input that is still on its way to the other rank.
+bool CollectiveCall::is_input_needed() const {
+  const bool in_place = carriage_ == Carriage::kFromBuffers && args_.send == args_.receive;
+  return in_place && !comm_.members().bridge->is_input_sent(sequence_);
+}
+
 /// This rank and those whose lines it reads.
 std::vector<int> CollectiveCall::ranks_read() const {
   std::vector<int> ranks;
@@ -331,6 +341,10 @@ std::vector<int> CollectiveCall::ranks_read() const {
     return mismatch(ranks_read(), sequence_);
   phase_ = Phase::kDone;
   if (shape_.count == 0) return {};
+  if (carriage_ == Carriage::kFromBuffers) {
+    finish_from_buffers();
+    return {};
+  }
   if (signature_.one_way != 0 || lines_finish()) {
     finish_by_lines();
     return {};
@@ -424,7 +438,8 @@ void CollectiveCall::run_on() {
     executor::Task* task = this;
     executor::run_tasks({&task, 1}, comm_.yields());
   }
-  const bool repeats = signature_.one_way == 0 && shape_.count != 0 && comm_.ranks() > 1 && status_.ok();
+  const bool repeats = signature_.one_way == 0 && carriage_ != Carriage::kFromBuffers && shape_.count != 0 &&
+                       comm_.ranks() > 1 && status_.ok();
   finished_ = repeats && args_.identity != 0 ? args_.identity : kNoIdentity;
 }
 
@@ -445,6 +460,7 @@ executor::Progress CollectiveCall::advance() {
   if (phase_ == Phase::kGather) {
     if (comm_.ranks() > 1 && !all_have_announced()) return blocked();
     if (comm_.ranks() > 1 && !announcer_.all_equal() && !knows_calls(ranks_read(), sequence_)) return blocked();
+    if (announcer_.all_equal() && is_input_needed()) return blocked();
     if (Status opened = open(); !opened.ok()) return fail(opened.error());
   }
   if (phase_ == Phase::kRun) {

@@ -2,6 +2,7 @@
 
 #include "base/config.h"
 #include "comm/device_bells.h"
+#include "comm/far_inputs.h"
 #include "executor/host_machine.h"
 #include "planner/tuning.h"
 
@@ -257,6 +258,7 @@ void Control::set_up(protocol::SlotShape slots) const {
                              c.protocols,
                              std::min(c.carry_bytes, protocol::carried_bytes_max(ranks_)),
                              std::min(c.carry_bytes, protocol::one_way_bytes_max(ranks_)),
+                             std::min(c.carry_bytes, FarInputs::kBytesMax),
                              c.timeout_s,
                              1,
                              c.calibrate,

@@ -97,6 +97,7 @@ struct Settings {
   Protocols protocols = Protocols::kAny;  ///< kLines: small messages may go as lines
   std::uint64_t carry_bytes = 0;          ///< longest input that travels beside an announce line ...
   std::uint64_t one_way_carry_bytes = 0;  ///< ... and of a rooted call of one host
+  std::uint64_t far_carry_bytes = 0;      ///< ... and of two ranks on two hosts (far_inputs.h)
   double timeout_s = 0;
   double crowding = 1;          ///< ranks per core, as rank 0 may use them, where seats do not tell
   std::uint64_t calibrate = 0;  ///< rank 0 wants costs measured

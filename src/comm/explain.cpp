@@ -81,20 +81,35 @@ std::string_view meaning_of(planner::Access access) {
 /// A line's way from core to core, not measured: what the cost model takes per message.
 constexpr double kAnnounceUs = 0.15;
 
+/// Of a call that its lines finish.
+double announced_us(Communicator& communicator, const CallArgs& args, Carriage carriage) {
+  if (carriage != Carriage::kFromBuffers) return kAnnounceUs * (communicator.ranks() - 1);
+  const planner::NetworkCosts& network = communicator.members().plans.rules().network;
+  const auto bytes = static_cast<double>(args.count * size_of(args.type));
+  return network.message_us + 2 * network.work_us + bytes / (network.gbps * 1e3);
+}
+
+/// How the inputs of such calls travel, with the lines.
+std::string_view meaning_of(Carriage carriage) {
+  if (carriage == Carriage::kInLines) return "in";
+  return carriage == Carriage::kFromBuffers ? "from its buffer with" : "beside";
+}
+
 }  // namespace
 
 Result<double> predict_us(Communicator& communicator, const CallArgs& args) {
   if (args.count == 0) return 0.0;
-  if (carriage_here(communicator, args) != Carriage::kNone) return kAnnounceUs * (communicator.ranks() - 1);
+  if (const Carriage carriage = carriage_here(communicator, args); carriage != Carriage::kNone)
+    return announced_us(communicator, args, carriage);
   TUTTI_TRY_ASSIGN(const Choice choice, choose(question_for(communicator, args), communicator.members().plans));
   return choice.chosen.predicted_us;
 }
 
 Result<Chosen> chosen_for(Communicator& communicator, const CallArgs& args) {
   if (communicator.ranks() == 1) return Chosen{"a copy", "there are no other ranks", 0};
-  if (carriage_here(communicator, args) != Carriage::kNone)
+  if (const Carriage carriage = carriage_here(communicator, args); carriage != Carriage::kNone)
     return Chosen{"announce lines", "so few bytes: they travel with the lines that open the call",
-                  kAnnounceUs * (communicator.ranks() - 1)};
+                  announced_us(communicator, args, carriage)};
   const planner::Question q = question_for(communicator, args);
   const planner::PlanCache& plans = communicator.members().plans;
   TUTTI_TRY_ASSIGN(const Choice choice, choose(q, plans));
@@ -131,7 +146,7 @@ Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& 
     return text +
            fmt::format(
                "access: announce line: every rank's input travels {} the line that opens its call, and {}\n",
-               carriage == Carriage::kInLines ? "in" : "beside",
+               meaning_of(carriage),
                is_rooted(args.collective)
                    ? "whoever has a result takes it\nfrom there, sums in rank order; nobody waits for other lines"
                    : "each rank takes its\nresult from the lines of all, sums in rank order");

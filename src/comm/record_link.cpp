@@ -148,7 +148,8 @@ bool RecordLink::begin_record() {
   std::memcpy(&current_, staged_.data() + begin_, sizeof(Record));
   begin_ += sizeof(Record);
   const std::size_t size = memory_.size();
-  const bool bytes_fit = current_.bytes <= size && current_.offset <= size - current_.bytes;
+  const bool placed_here = current_.offset == Record::kReceiversPlace;
+  const bool bytes_fit = current_.bytes <= size && (placed_here || current_.offset <= size - current_.bytes);
   const bool word_fits = current_.word == Record::kNoWord ||
                          (current_.word <= size - sizeof(std::uint64_t) && current_.word % sizeof(std::uint64_t) == 0);
   if (current_.magic != Record::kMagic || !bytes_fit || !word_fits) {
@@ -157,7 +158,12 @@ bool RecordLink::begin_record() {
     return false;
   }
   if (stale_ && stale_(current_)) return drop_record();
-  std::byte* const place = place_ && current_.bytes >= kInPlaceBytes ? place_(current_) : nullptr;
+  const bool asks = place_ && (placed_here || current_.bytes >= kInPlaceBytes);
+  std::byte* const place = asks ? place_(current_) : nullptr;
+  if (placed_here && place == nullptr) {
+    break_off(fmt::format("{} bytes for which there is no place", current_.bytes));
+    return false;
+  }
   payload_ = place != nullptr ? place : memory_.data() + current_.offset;
   in_payload_ = true;
   done_ = 0;

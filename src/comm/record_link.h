@@ -20,6 +20,7 @@ namespace tutti::comm {
 struct Record {
   static constexpr std::uint32_t kMagic = 0x33525454;  // "TTR3"
   static constexpr std::uint64_t kNoWord = ~std::uint64_t{0};
+  static constexpr std::uint64_t kReceiversPlace = ~std::uint64_t{0};  ///< for `offset`: where the receiver says
 
   std::uint32_t magic = kMagic;
   std::uint32_t bytes = 0;
@@ -38,7 +39,8 @@ class RecordLink {
   /// To a rank of this host, whose copy is mapped here: records are carried out there at once, and nothing comes by this link.
   explicit RecordLink(std::span<std::byte> copy) : memory_(copy) {}
 
-  /// Asked once for each record of kInPlaceBytes or more that comes: where its payload goes; nullptr: where the record says.
+  /// Asked once for each record of kInPlaceBytes or more that comes, and for each without an offset: where its payload goes; nullptr:
+  /// where the record says, and one that says nothing breaks the link off.
   void set_place(std::function<std::byte*(const Record&)> place) { place_ = std::move(place); }
 
   /// Asked for each record that comes: true if it is to be dropped.

@@ -99,6 +99,8 @@ std::string check(Call call, const Member& m, Buffers& b, ncclComm_t comm) {
 
 TEST_CASE("between two hosts goes what the collective needs, and not a rank's part more", "[hosts]") {
   setenv("TEST_RANKS_PER_HOST", "2", 1);
+  // The usual prices of a network: one that is measured as fast as memory may get a flat schedule.
+  setenv("TUTTI_CALIBRATE", "0", 1);
   for (const int ranks : {4}) {
     INFO(ranks << " ranks");
     crew::check(crew::run(ranks, [](const Member& m) -> std::string {
@@ -109,6 +111,7 @@ TEST_CASE("between two hosts goes what the collective needs, and not a rank's pa
       return fine(ncclCommDestroy(comm), "ncclCommDestroy");
     }));
   }
+  unsetenv("TUTTI_CALIBRATE");
   unsetenv("TEST_RANKS_PER_HOST");
 }
 

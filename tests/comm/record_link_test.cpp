@@ -103,5 +103,35 @@ TEST_CASE("a record that came with the end of a long one is not forgotten", "[co
   CHECK_FALSE(link.has_staged());
 }
 
+TEST_CASE("a record that leaves its place to the receiver goes there, however short it is", "[comm]") {
+  for (const std::size_t bytes : {std::size_t{200}, kLong}) {
+    std::vector<std::byte> memory(kLong);
+    std::vector<std::byte> place(bytes);
+    RecordLink link(std::make_unique<Loop>(3000), memory);
+    link.set_place([&](const Record& record) { return record.value == 5 ? place.data() : nullptr; });
+    const std::vector<std::byte> payload(bytes, std::byte{7});
+    Record record;
+    record.bytes = static_cast<std::uint32_t>(bytes);
+    record.offset = Record::kReceiversPlace;
+    record.value = 5;
+    link.queue(record, payload.data());
+    REQUIRE(link.send());
+    while (link.receive()) {
+    }
+    CHECK(place == payload);
+    CHECK(std::ranges::all_of(memory, [](std::byte b) { return b == std::byte{0}; }));
+    CHECK(link.state() == RecordLink::State::kOpen);
+
+    record.value = 6;  // for which there is none
+    link.queue(record, payload.data());
+    REQUIRE(link.send());
+    while (link.receive()) {
+    }
+    CHECK(link.state() == RecordLink::State::kBroken);
+    CHECK(link.complaint().find("no place") != std::string::npos);
+    CHECK(place == payload);
+  }
+}
+
 }  // namespace
 }  // namespace tutti::comm

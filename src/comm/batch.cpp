@@ -159,8 +159,10 @@ executor::Progress Batch::advance_over_hosts(Bridge& bridge) {
   if (ended) ended_ = progress;
   if (ended && bridge.is_sent()) return ended_;
   if (ended && comm_.failed()) {
+    // What the calls have written for others does not come there any more.
     bridge.give_up();
-    return ended_;
+    keep(comm_.failure());
+    return ended_ = executor::Progress::kFailed;
   }
   moved |= bridge.receive(ended ? -1 : awaited());
   if (!moved && progress != executor::Progress::kAdvanced) return idle(bridge);

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/mapping.h"
 #include "base/sha256.h"
+#include "comm/late_ties.h"
 #include "comm/mesh.h"
 #include "comm/root_client.h"
 #include "comm/table_tree.h"
@@ -141,7 +142,7 @@ Status meet_others(RootClient& root, const BootstrapArgs& args, const Patience& 
   const auto tables = pass_tables(args.rank, *place, mesh, patience, root);
   if (!tables.ok()) return root.leave(tables.error());
   TUTTI_TRY_ASSIGN(result.peers, read_table(root, args, tables.value().peers));
-  const auto endpoints = decode_endpoints(tables.value().endpoints, args.ranks);
+  auto endpoints = decode_endpoints(tables.value().endpoints, args.ranks);
   if (!endpoints) return root.leave(error(Code::kInternal, "the ranks' addresses in the bootstrap are malformed"));
   auto mpi = choose_network(args, *endpoints);
   if (!mpi.ok()) return root.leave(std::move(mpi).error());
@@ -150,6 +151,10 @@ Status meet_others(RootClient& root, const BootstrapArgs& args, const Patience& 
   auto sockets = connect_ties(mesh, args.rank, *endpoints, ties, patience, root);
   if (!sockets.ok()) return root.leave(std::move(sockets).error());
   result.sockets = std::move(sockets).value();
+  if (result.mpi.world_ranks.empty()) {
+    result.late = std::make_shared<LateMeeting>(
+        LateMeeting{std::move(listening.value().listener), mesh.take_meetings(), *std::move(endpoints)});
+  }
   return {};
 }
 

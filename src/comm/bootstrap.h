@@ -40,16 +40,18 @@ struct ControlSegment {
 
 /// Connections with one other rank (mesh.h).
 struct PeerSockets {
-  PrivateDescriptor data;               ///< empty where MPI carries data
-  std::vector<PrivateDescriptor> more;  ///< for data too, where a pair has several
+  std::vector<PrivateDescriptor> data;  ///< none where MPI carries data, or it is made when it is needed
   PrivateDescriptor watch;
   std::unique_ptr<transport::ByteStream> stream;  ///< in place of data
 };
 
+struct LateMeeting;
+
 struct BootstrapResult {
-  std::vector<Peer> peers;           ///< [ranks], own entry included
-  std::vector<PeerSockets> sockets;  ///< [ranks] if they are on several hosts, own entry empty; else none
-  MpiGroup mpi;                      ///< on several hosts: who they are in MPI, if that carries data
+  std::vector<Peer> peers;            ///< [ranks], own entry included
+  std::vector<PeerSockets> sockets;   ///< [ranks] if they are on several hosts, own entry empty; else none
+  MpiGroup mpi;                       ///< on several hosts: who they are in MPI, if that carries data
+  std::shared_ptr<LateMeeting> late;  ///< on several hosts, if it does not: for further connections (late_ties.h)
   ControlSegment control;
 };
 

@@ -42,19 +42,25 @@ std::uint32_t number_of(const protocol::AnnounceLine& line) {
   return protocol::sequence_of(executor::load_acquire(&line.word));
 }
 
-std::unique_ptr<transport::ByteStream> stream_of(PeerSockets& with) {
-  if (with.more.empty()) return std::make_unique<TcpStream>(std::move(with.data));
-  std::vector<PrivateDescriptor> sockets;
-  sockets.push_back(std::move(with.data));
-  for (PrivateDescriptor& socket : with.more) sockets.push_back(std::move(socket));
+/// nullptr: there is no connection yet.
+std::unique_ptr<transport::ByteStream> stream_of(std::vector<PrivateDescriptor> sockets) {
+  if (sockets.empty()) return nullptr;
+  if (sockets.size() == 1) return std::make_unique<TcpStream>(std::move(sockets.front()));
   return std::make_unique<StripedStream>(std::move(sockets));
 }
 
 }  // namespace
 
 Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& sockets,
-               const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts)
-    : control_(control), rank_(rank) {
+               const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts, LateTies* late)
+    : control_(control),
+      host_of_(hosts),
+      hosts_(ranks_of_hosts(hosts)),
+      here_(hosts_[static_cast<std::size_t>(hosts[rank])]),
+      late_(late),
+      rank_(rank),
+      phase_carried_(here_.size(), RankPhase::kAbsent),
+      carried_early_(here_.size()) {
   for (int peer = 0; peer < static_cast<int>(sockets.size()); ++peer) {
     if (peer == rank) continue;
     Remote& remote = remotes_.emplace_back();
@@ -65,17 +71,23 @@ Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& socke
       copies_.push_back(*copies[peer]);
       remote.link = std::make_unique<RecordLink>(copies_.back().memory());
     } else {
-      if (!stream) stream = stream_of(with);
-      remote.link = std::make_unique<RecordLink>(std::move(stream), control_.memory());
-      is_polled_ = is_polled_ && remote.link->descriptor() >= 0;
-      ++streams_;
+      if (!stream) stream = stream_of(std::move(with.data));
+      remote.link = std::make_unique<RecordLink>(nullptr, control_.memory());
+      if (stream) connect(remote, std::move(stream));
     }
+    remote.farewell = control_.farewell(peer);
     remote.to = control_.pair(rank, peer);
     remote.from = control_.pair(peer, rank);
     remote.signatures_to = control_.pair_signatures(rank, peer);
     remote.signatures_from = control_.pair_signatures(peer, rank);
   }
-  find_carriers(copies, hosts);
+  find_carriers(copies);
+}
+
+void Bridge::connect(Remote& remote, std::unique_ptr<transport::ByteStream> stream) {
+  remote.link->connect(std::move(stream));
+  is_polled_ = is_polled_ && remote.link->descriptor() >= 0;
+  ++streams_;
 }
 
 void Bridge::leave_channels_alone(int peer) {
@@ -122,10 +134,6 @@ void Bridge::queue_line(Remote& remote, const protocol::AnnounceLine& line, std:
   queue(remote, line.payload, payload_bytes, &line.word);
 }
 
-void Bridge::share(const void* payload, std::size_t bytes, const std::uint64_t* word) {
-  for (Remote& remote : remotes_) queue(remote, payload, bytes, word);
-}
-
 /// Where the lane waits for just this message and knows where it belongs, it goes there.
 std::byte* Bridge::place_of(const Remote& remote, const Record& record) {
   if (record.offset == Record::kReceiversPlace)
@@ -141,20 +149,19 @@ std::byte* Bridge::place_of(const Remote& remote, const Record& record) {
   return nullptr;
 }
 
-void Bridge::share_phase() {
-  const std::uint64_t* const phase = control_.phase(rank_);
-  if (rank_ == 0 && executor::load_acquire(phase) == static_cast<std::uint64_t>(RankPhase::kMapped)) {
-    for (const std::span<const std::byte> part : control_.written_by_leader()) share(part.data(), part.size());
+/// What has come of connections, and of ranks that leave.
+void Bridge::take_news() {
+  for (LateTies::News& news : late_->take_news()) {
+    for (Remote& remote : remotes_) {
+      if (remote.peer != news.peer || !remote.link->is_stream()) continue;
+      if (news.sockets.empty()) {
+        remote.goodbye = news.last_call;
+      } else if (remote.link->waits_for_stream()) {
+        connect(remote, stream_of(std::move(news.sockets)));
+      }
+      settle(remote);
+    }
   }
-  if (executor::load_acquire(phase) == static_cast<std::uint64_t>(RankPhase::kMapped)) {
-    share(&control_.device_card(rank_), sizeof(DeviceCard));
-  }
-  // What it sees of its machine is there once it is ready, and then stays.
-  if (executor::load_acquire(phase) != static_cast<std::uint64_t>(RankPhase::kLeft)) {
-    for (const std::span<const std::byte> part : control_.machine().told_by(rank_)) share(part.data(), part.size());
-  }
-  const std::span<const std::byte> abilities = control_.abilities(rank_);
-  share(abilities.data(), abilities.size(), phase);
 }
 
 void Bridge::tell(int peer, const std::byte* payload, std::size_t bytes, const std::uint64_t* word) {
@@ -168,8 +175,15 @@ void Bridge::tell(int peer, const std::byte* payload, std::size_t bytes, const s
 bool Bridge::send() {
   bool moved = false;
   if (given_up_) return false;
+  if (late_ != nullptr && late_->has_news()) take_news();
   if (members_ != nullptr) collect();
-  for (Remote& remote : remotes_) moved |= remote.link->send();
+  for (Remote& remote : remotes_) {
+    if (remote.is_leaving) settle(remote);
+    moved |= remote.link->send();
+    if (remote.asked || remote.link->is_sent() || !remote.link->waits_for_stream()) continue;
+    remote.asked = true;
+    late_->want(remote.peer);
+  }
   return moved;
 }
 
@@ -189,19 +203,28 @@ bool Bridge::receive(int awaited) {
   if (seldom) awaited = -1;
   if (lines_only || awaited >= 0 || streams_ <= kAskedMax || !is_polled_) {
     for (Remote& remote : remotes_) {
-      if (may_bring(remote, awaited, lines_only)) moved |= remote.link->receive();
+      if (may_bring(remote, awaited, lines_only)) moved |= receive_from(remote);
     }
     return moved;
   }
-  std::vector<pollfd> watched;
+  polled_.clear();
   for (const Remote& remote : remotes_) {
     const bool open = remote.link->state() == RecordLink::State::kOpen;
-    watched.push_back({open ? remote.link->descriptor() : -1, POLLIN, 0});
+    if (remote.link->descriptor() >= 0) polled_.push_back({open ? remote.link->descriptor() : -1, POLLIN, 0});
   }
-  poll(watched.data(), watched.size(), 0);
-  for (std::size_t i = 0; i < remotes_.size(); ++i) {
-    if (watched[i].revents != 0 || remotes_[i].link->has_staged()) moved |= remotes_[i].link->receive();
+  poll(polled_.data(), polled_.size(), 0);
+  auto found = polled_.begin();
+  for (Remote& remote : remotes_) {
+    if (remote.link->descriptor() < 0) continue;
+    const bool has_come = (found++)->revents != 0;
+    if (has_come || remote.link->has_staged()) moved |= receive_from(remote);
   }
+  return moved;
+}
+
+bool Bridge::receive_from(Remote& remote) {
+  const bool moved = remote.link->receive();
+  if (remote.is_leaving || (moved && executor::load_acquire(remote.farewell) != 0)) settle(remote);
   return moved;
 }
 

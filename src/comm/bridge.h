@@ -19,17 +19,25 @@
 //      rank of the other, from whose copy the others of that host take it (bridge_lines.cpp). Those two are in the call until they have
 //      all lines, and so until they have passed on what they are there for. The copy keeps the line for as long as the others may take it:
 //      the line that follows in its place comes after all of them have announced the next call.
+//      So does what ranks say of themselves while the communicator is made: each phase of it is such a call.
 //  B6. A line can come by two ways then, or overtake one of an earlier call. A line of a rank on another host is stored in a copy by the
 //      copy's rank only, and never over the same or a later one.
 //  B7. Inputs that come with the lines of two ranks on two hosts (far_inputs.h) are sent from the buffers of their calls, which are over
 //      only when all is sent (B3); a call in place writes over its input only then.
+//  B8. A pair of ranks may have no connection yet: its records wait until late_ties.h has made one, and the call with them (B3). None is
+//      asked for before there is a record, and none is made after a rank has begun to leave. A rank has left when it says so by the
+//      connection; where there is none, or it is at its end, when it has said goodbye.
 #pragma once
 
+#include "comm/carriers.h"
 #include "comm/control.h"
 #include "comm/far_inputs.h"
+#include "comm/late_ties.h"
 #include "comm/record_link.h"
 #include "protocol/channel.h"
 #include "schedule/schedule.h"
+
+#include <poll.h>
 
 #include <chrono>
 #include <cstdint>
@@ -47,9 +55,9 @@ class Bridge {
  public:
   /// `sockets`: by rank; those for data, or the streams in their place, are taken. `copies`: by rank, those of this host's other ranks;
   /// empty elsewhere.
-  /// `hosts`: each rank's.
+  /// `hosts`: each rank's. `late`: for those that have neither; nullptr: there are none.
   Bridge(const Control& control, int rank, std::vector<PeerSockets>& sockets,
-         const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts);
+         const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts, LateTies* late);
 
   /// The channels with this peer lead through shared memory.
   void leave_channels_alone(int peer);
@@ -58,8 +66,21 @@ class Bridge {
   /// A lane's new channels, by peer: those that lead over the bridge. Lanes come in order.
   void attach(std::uint32_t lane, std::vector<protocol::Channel>& channels);
 
-  /// Tells the others this rank's phase, and what belongs to it.
-  void share_phase();
+  /// While the communicator is made, which all ranks do together: tells this host's ranks that this rank has come to `phase`, and what it
+  /// says of itself then.
+  void enter_phase(RankPhase phase);
+  /// Carries between hosts who has come to it, and takes what has been carried here. True: nothing of it waits to be sent.
+  bool pass_phase(RankPhase phase);
+  /// This rank leaves: no connection is made any more, and those that are there learn of it. The others are told by the watch.
+  void share_leaving();
+
+  /// Whether calls may be one-way, with lines that go from rank to rank: where ranks are few.
+  bool has_one_way_calls() const { return control_.ranks() <= kFewRanks; }
+
+  /// Who keeps this rank waiting for the line of `rank` in call `number`: the rank itself, or one by whom it would come, if that is not in the call.
+  int whom_it_waits_for(int rank, std::uint32_t number) const;
+  /// The same of a phase.
+  int whom_it_waits_for(int rank, RankPhase phase) const;
 
   /// The input of this rank's call of that number, which is about to be announced: it goes from where it lies, with the line.
   void lend_input(std::uint32_t number, const void* input) { lent_ = {number, static_cast<const std::byte*>(input)}; }
@@ -120,7 +141,12 @@ class Bridge {
     std::unique_ptr<RecordLink> link;
     bool has_channels = true;
     bool carries_lines = false;  ///< between the hosts of the two, by this rank and that one
-    protocol::Pair to;           ///< what this rank sends there
+    bool asked = false;          ///< for a connection
+    bool is_leaving = false;     ///< it says so, and has not left yet
+    bool has_left = false;
+    const std::uint64_t* farewell = nullptr;
+    std::optional<std::uint32_t> goodbye;  ///< the last call of a rank that has said so to the watch
+    protocol::Pair to;                     ///< what this rank sends there
     protocol::Pair from;
     PairSignatures signatures_to;
     PairSignatures signatures_from;
@@ -141,22 +167,36 @@ class Bridge {
     Control copy;
   };
 
-  void find_carriers(const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts);
+  /// Up to so many ranks all may talk with all.
+  static constexpr int kFewRanks = 16;
+
+  void find_carriers(const std::vector<std::optional<Control>>& copies);
+  void connect(Remote& remote, std::unique_ptr<transport::ByteStream> stream);
+  void take_news();
+  void settle(Remote& remote);
+  bool receive_from(Remote& remote);
+  RankPhase phase_of(const Control& copy, int rank) const;
+  void queue_phase(Remote& remote, int rank, RankPhase phase);
+  void take_phase(const Elsewhere& from, RankPhase phase);
+  template <class IsThere>
+  int who_keeps_it(int rank, const IsThere& is_there) const;
   void collect();
   void collect_announcements();
   void carry_lines();
+  void carry_line(int rank, std::uint32_t number);
   void take_lines();
   bool take_line(const Elsewhere& from);
+  void lose_patience();
   void resend_line();
   bool waits_for_carried_lines() const;
   bool may_bring(const Remote& remote, int awaited, bool lines_only) const;
   bool crosses_once(int rank, std::uint32_t number) const;
   bool has_line(int rank, std::uint32_t number) const;
+  static bool has_line(const Control& copy, int rank, std::uint32_t number);
   bool is_stale(const Record& record) const;
   void queue_announcement(Remote& remote, int rank, std::uint32_t number);
   void collect_pair(Remote& remote);
   void collect_channel(Remote& remote, std::uint32_t lane);
-  void share(const void* payload, std::size_t bytes, const std::uint64_t* word = nullptr);
   void queue_part(Remote& remote, const void* payload, std::size_t bytes, std::uint64_t mark);
   void queue_lent_input(Remote& remote, std::size_t bytes, std::uint64_t mark);
   void queue(Remote& remote, const void* payload, std::size_t bytes, const std::uint64_t* word = nullptr);
@@ -166,12 +206,16 @@ class Bridge {
 
   const Control control_;
   std::vector<Control> copies_;  ///< kept for the links that write there
-  std::vector<int> here_;        ///< the ranks of this host
-  std::vector<Elsewhere> elsewhere_;
+  const schedule::Groups host_of_;
+  const HostRanks hosts_;
+  const std::vector<int>& here_;  ///< the ranks of this host
+  LateTies* const late_;
+  std::vector<Elsewhere> elsewhere_;  ///< in rank order
   const int rank_;
   Membership* members_ = nullptr;
   std::vector<Remote> remotes_;
-  std::size_t streams_ = 0;  ///< of them
+  std::size_t streams_ = 0;               ///< of them, connected
+  std::vector<RankPhase> phase_carried_;  ///< of here_, told to the other hosts
   std::uint32_t announced_ = 0;
   std::uint32_t carried_ = 0;  ///< the host's lines up to this one have been sent to the other hosts
   std::size_t taken_ = 0;      ///< of elsewhere_: those whose line of the last call is here
@@ -180,9 +224,13 @@ class Bridge {
   std::uint32_t receives_ = 0;
   LentInput lent_;
   FarInputs far_inputs_;
-  std::uint32_t resent_ = 0;  ///< this rank's last line that it has sent to all by itself
+  std::uint32_t impatient_ = 0;  ///< the call in which this rank has waited for long
+  std::uint32_t resent_ = 0;     ///< this rank's last line that it has sent to all by itself
+  std::vector<bool>
+      carried_early_;  ///< of here_: those whose line of the call after carried_ has been sent to the other hosts
   bool given_up_ = false;
-  bool is_polled_ = true;  ///< every stream has a descriptor to poll; MPI's have none
+  std::vector<pollfd> polled_;  ///< kept, as it is needed at each look
+  bool is_polled_ = true;       ///< every stream has a descriptor to poll; MPI's have none
 };
 
 }  // namespace tutti::comm

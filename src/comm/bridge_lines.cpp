@@ -1,7 +1,9 @@
 // How announce lines cross between hosts. Of two hosts one rank each carries for all: the lines of a call that all ranks wait for go as
 // one message once all of the host's are there, and the ranks of the other host take them from the copy of the one that gets them.
-// Lines of one-way calls, which a rank may be through with before others have come to it, go from rank to rank. So does the line of
-// a rank that has waited for long: whatever keeps the carriers away, others learn that this rank is there.
+// Among few ranks, lines of one-way calls, which a rank may be through with before others have come to it, go from rank to rank. So does the
+// line of a rank that has waited for long: whatever keeps the carriers away, others learn that this rank is there. Among many, where that
+// would connect all with all, there are no one-way calls; a carrier that has waited for long sends what it has, so that who waits for a line
+// knows whether its rank or a carrier is not there.
 #include "base/assert.h"
 #include "comm/bridge.h"
 #include "comm/call.h"
@@ -45,28 +47,15 @@ std::uint32_t number_of(const protocol::AnnounceLine& line) {
   return protocol::sequence_of(executor::load_acquire(&line.word));
 }
 
-/// The rank that carries between its own host and another.
-int carrier(const std::vector<int>& host, int other_host) {
-  return host[static_cast<std::size_t>(other_host) % host.size()];
-}
-
 }  // namespace
 
-void Bridge::find_carriers(const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts) {
-  std::vector<std::vector<int>> ranks_of;
-  for (int rank = 0; rank < control_.ranks(); ++rank) {
-    const auto host = static_cast<std::size_t>(hosts[rank]);
-    if (host >= ranks_of.size()) ranks_of.resize(host + 1);
-    ranks_of[host].push_back(rank);
-  }
-  const int host = hosts[rank_];
-  here_ = ranks_of[static_cast<std::size_t>(host)];
+void Bridge::find_carriers(const std::vector<std::optional<Control>>& copies) {
+  const int host = host_of_[rank_];
   for (Remote& remote : remotes_) {
-    const int other = hosts[remote.peer];
+    const int other = host_of_[remote.peer];
     if (other == host) continue;
-    const int mine = carrier(here_, other);
-    const int theirs = carrier(ranks_of[static_cast<std::size_t>(other)], host);
-    remote.carries_lines = mine == rank_ && theirs == remote.peer;
+    const int mine = carrier(hosts_, host, other);
+    remote.carries_lines = mine == rank_ && carrier(hosts_, other, host) == remote.peer;
     if (mine != rank_) elsewhere_.push_back({remote.peer, *copies[mine]});
   }
   taken_ = elsewhere_.size();
@@ -74,6 +63,10 @@ void Bridge::find_carriers(const std::vector<std::optional<Control>>& copies, co
 
 bool Bridge::has_line(int rank, std::uint32_t number) const {
   return number_of(members_->announcer.board().line(static_cast<std::uint32_t>(rank), number)) == number;
+}
+
+bool Bridge::has_line(const Control& copy, int rank, std::uint32_t number) {
+  return number_of(copy.board().line(static_cast<std::uint32_t>(rank), number)) == number;
 }
 
 bool Bridge::crosses_once(int rank, std::uint32_t number) const {
@@ -124,23 +117,30 @@ void Bridge::collect_announcements() {
       if (!once || !remote.link->is_stream()) queue_announcement(remote, rank_, next);
     }
   }
-  if (++looks_ % kLooksPerClock == 0) resend_line();
+  if (++looks_ % kLooksPerClock == 0) lose_patience();
 }
 
-/// This host's lines, call by call, as soon as all are there.
+/// This host's lines, call by call, as soon as all are there. Those that keep the others waiting for long do not keep these back.
 void Bridge::carry_lines() {
   for (; carried_ != announced_; ++carried_) {
     const std::uint32_t next = carried_ + 1;
     if (!crosses_once(rank_, next)) continue;
-    for (const int rank : here_)
-      if (!has_line(rank, next)) return;
-    for (Remote& remote : remotes_) {
-      if (!remote.carries_lines) continue;
-      for (const int rank : here_) {
-        const bool has_it = (rank == rank_ && resent_ == next) || !crosses_once(rank, next);
-        if (!has_it) queue_announcement(remote, rank, next);
-      }
+    const bool complete = std::ranges::all_of(here_, [&](int rank) { return has_line(rank, next); });
+    if (!complete && (has_one_way_calls() || impatient_ != announced_)) return;
+    for (std::size_t place = 0; place < here_.size(); ++place) {
+      if (!has_line(here_[place], next) || carried_early_[place]) continue;
+      carry_line(here_[place], next);
+      carried_early_[place] = true;
     }
+    if (!complete) return;
+    carried_early_.assign(here_.size(), false);
+  }
+}
+
+void Bridge::carry_line(int rank, std::uint32_t number) {
+  if ((rank == rank_ && resent_ == number) || !crosses_once(rank, number)) return;  // it has gone, or goes, by itself
+  for (Remote& remote : remotes_) {
+    if (remote.carries_lines) queue_announcement(remote, rank, number);
   }
 }
 
@@ -174,11 +174,17 @@ bool Bridge::waits_for_carried_lines() const {
          crosses_once(rank_, announced_);
 }
 
-/// Where some rank has not come to the call for long. Where all have, the carriers are in it.
-void Bridge::resend_line() {
-  if (announced_ == 0 || resent_ == announced_) return;
+/// Where some rank has not come to the call for long.
+void Bridge::lose_patience() {
+  if (announced_ == 0 || impatient_ == announced_) return;
   if (looks_ == kLooksPerClock) announced_at_ = Clock::now();
   if (Clock::now() - announced_at_ < kPatient) return;
+  impatient_ = announced_;
+  if (has_one_way_calls()) resend_line();
+}
+
+/// Where all have come the carriers are in the call, and nothing is needed.
+void Bridge::resend_line() {
   if (taken_ == elsewhere_.size()) taken_ = 0;  // of a one-way call, where others' calls may be others
   take_lines();
   bool complete = true;

@@ -61,7 +61,10 @@ void CollectiveCall::prepare(const CallArgs& args) {
   const auto rank = static_cast<std::uint32_t>(comm_.rank());
   const auto root = static_cast<std::uint32_t>(args.root);
   const auto ranks = static_cast<std::uint32_t>(comm_.ranks());
-  signature_.one_way = static_cast<std::uint8_t>(is_rooted(args.collective) && carriage_ != Carriage::kNone);
+  const Bridge* const bridge = comm_.members().bridge.get();
+  const bool may_be_one_way = bridge == nullptr || bridge->has_one_way_calls();
+  signature_.one_way =
+      static_cast<std::uint8_t>(may_be_one_way && is_rooted(args.collective) && carriage_ != Carriage::kNone);
   reads_ = signature_.one_way != 0 ? protocol::lines_read_one_way(args.collective, rank, root, ranks)
                                    : protocol::LinesRead{0, ranks};
   lanes_.machine().set_reduce(reduce_function(args.type, args.op));
@@ -478,12 +481,16 @@ int CollectiveCall::waiting_for() {
   const bool waits = phase_ == Phase::kRoom     ? announcer_.room(lanes_.machine()) == protocol::Room::kNotYet
                      : phase_ == Phase::kGather ? !announcer_.advance(lanes_.machine())
                                                 : false;
-  return waits ? static_cast<int>(announcer_.unseen()) : -1;
+  if (!waits) return -1;
+  const auto unseen = static_cast<int>(announcer_.unseen());
+  const Bridge* const bridge = comm_.members().bridge.get();
+  const bool carried = bridge != nullptr && phase_ == Phase::kGather && signature_.one_way == 0;
+  return carried ? bridge->whom_it_waits_for(unseen, sequence_) : unseen;
 }
 
 /// From another host a line may come by a longer way than the word that its rank has left.
 bool CollectiveCall::is_coming(int peer) const {
-  const auto last = static_cast<std::uint32_t>(*comm_.members().control.last_call(peer));
+  const auto last = static_cast<std::uint32_t>(*comm_.members().control.farewell(peer));
   return phase_ == Phase::kGather && static_cast<std::int32_t>(last - sequence_) >= 0;
 }
 

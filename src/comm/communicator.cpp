@@ -49,6 +49,8 @@ constexpr double kFirstWarningS = 10;
 
 /// How long an abort waits for this rank's own calls to notice.
 constexpr double kAbortGraceS = 10;
+/// Who was ready, and then failed, has said before that it is: by carriers that may come later than the failure.
+constexpr double kLastWordS = 0.5;
 /// How long an abort waits for other hosts to take its reason.
 constexpr double kTellS = 1;
 
@@ -305,30 +307,33 @@ RankPhase Communicator::phase_of(int rank) const {
 Status Communicator::meet(RankPhase phase, const Communicator* parent) {
   executor::store_release(members_->control.phase(rank_), static_cast<std::uint64_t>(phase));
   Bridge* const bridge = members_->bridge.get();
-  if (bridge != nullptr) bridge->share_phase();
+  if (bridge != nullptr) bridge->enter_phase(phase);
   const auto start = Clock::now();
   executor::Backoff backoff(true);
-  for (int r = 0; r < ranks_;) {
+  std::optional<Clock::time_point> failed_at;
+  for (int r = 0;;) {
     if (bridge != nullptr) bridge->progress();
-    if (phase_of(r) >= phase) {
-      ++r;
-      continue;
-    }
-    if (failed()) return failure();
+    while (r < ranks_ && phase_of(r) >= phase) ++r;
+    // Afterwards: whatever is there by now is passed on, too.
+    const bool passed_on = bridge == nullptr || bridge->pass_phase(phase);
+    if (r == ranks_ && passed_on) return {};
+    if (failed() && !failed_at) failed_at = Clock::now();
+    if (failed_at && !(phase == RankPhase::kReady && seconds_since(*failed_at) < kLastWordS)) return failure();
     if (parent && parent->failed()) return parent->failure();
     if (auto obstacle = outlook_ ? outlook_() : std::nullopt) return *obstacle;
     if (cancelled_) return error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
-    if (config().timeout_s > 0 && seconds_since(start) > config().timeout_s) {
-      return error(Code::kRemote, fmt::format("rank {} did not finish initialisation within {} s (TUTTI_TIMEOUT_S)", r,
-                                              config().timeout_s));
-    }
+    if (config().timeout_s > 0 && seconds_since(start) > config().timeout_s) return did_not_finish(r, phase);
     backoff.wait();
   }
-  while (bridge != nullptr && !bridge->is_sent() && !failed() && !cancelled_) {
-    bridge->progress();
-    backoff.wait();
-  }
-  return {};
+}
+
+/// `rank`: the first that is not there; none: what this rank has to say is still under way.
+Error Communicator::did_not_finish(int rank, RankPhase phase) const {
+  const Bridge* const bridge = members_->bridge.get();
+  if (rank == ranks_) rank = rank_;
+  if (bridge != nullptr && rank != rank_) rank = bridge->whom_it_waits_for(rank, phase);
+  return error(Code::kRemote, fmt::format("rank {} did not finish initialisation within {} s (TUTTI_TIMEOUT_S)", rank,
+                                          config().timeout_s));
 }
 
 Status Communicator::watch_peers() {
@@ -471,6 +476,7 @@ void Communicator::leave() {
   if (members_->bridge) leave_over_hosts();
   members_->watches.clear();
   members_->peer_watch.reset();
+  if (members_->late_ties) members_->late_ties->end();
 }
 
 }  // namespace tutti::comm

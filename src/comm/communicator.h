@@ -6,6 +6,7 @@
 #include "comm/bridge.h"
 #include "comm/comm.h"
 #include "comm/control.h"
+#include "comm/late_ties.h"
 #include "comm/machine_view.h"
 #include "comm/peer_watch.h"
 #include "comm/reach.h"
@@ -47,6 +48,7 @@ struct Membership {
   std::unique_ptr<Control> host_segment;       ///< over hosts: of the ranks of this one, if there are several
   std::vector<int> places;                     ///< by rank, in the host's segment where channels lie there; else -1
   std::shared_ptr<transport::MpiNetwork> mpi;  ///< what the bridge's streams go over; nullptr: TCP
+  std::unique_ptr<LateTies> late_ties;         ///< the bridge's further connections; nullptr: there are none to be
   std::unique_ptr<Bridge> bridge;              ///< to ranks of other hosts; nullptr: there are none
   bool streams_carried = false;                ///< what is carried beside lines is written past the caches
   bool single_copy = false;                    ///< works between all processes, on every rank
@@ -187,11 +189,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void take_seat(const Port& port);
   Status look_at_machine();
   Status meet(RankPhase phase, const Communicator* parent);
+  Error did_not_finish(int rank, RankPhase phase) const;
   /// Makes the members, with a copy of the control segment and the bridge to the others. `segment`: what this host's ranks share, slots
   /// between them and their copies.
   Status join_over_hosts(BootstrapResult found, ControlSegment segment);
   /// What was heard of a rank of other hosts. False: that it is gone is known.
-  bool note_life(int peer, PeerLife life);
+  bool note_life(int peer, PeerLife life, std::uint32_t last_call = 0);
+  /// Further connections for data are made when they are needed.
+  void await_late_ties(LateMeeting meeting, const std::vector<PeerSockets>& sockets);
   Status watch_hosts(std::vector<PeerSockets>& sockets, bool over_mpi);
   /// Streams over MPI in place of the sockets for data.
   Status open_streams(std::vector<PeerSockets>& sockets, const MpiGroup& mpi);

@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -15,7 +16,6 @@ namespace tutti::comm {
 namespace {
 
 constexpr std::uint32_t kFrameMagic = 0x49545554;  // "TUTI"
-constexpr std::size_t kHeaderBytes = 12;
 constexpr int kAttachedMax = 4;
 
 }  // namespace
@@ -98,12 +98,10 @@ ssize_t Connection::receive_some(std::uint8_t* data, std::size_t bytes) {
   return got;
 }
 
-Connection::Input Connection::fill() {
-  std::uint8_t part[16384];
-  // Not more than a frame and a bit at a time: who sends without end is looked at in between.
-  const std::size_t inbox_max = kHeaderBytes + payload_max_ + sizeof(part);
+Connection::Input Connection::fill(std::size_t inbox_max) {
+  std::uint8_t part[kPartBytes];
   while (inbox_.size() < inbox_max) {
-    const ssize_t got = receive_some(part, sizeof(part));
+    const ssize_t got = receive_some(part, std::min(sizeof(part), inbox_max - inbox_.size()));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return Input::kOpen;
     if (got <= 0) return Input::kClosed;

@@ -79,7 +79,10 @@ class Connection {
   bool wants_to_write() const { return !outbox_.empty(); }
 
   /// Takes in what is there, without blocking. Frames that came before the end can still be taken after kClosed.
-  Input fill();
+  Input fill() { return fill(kHeaderBytes + payload_max_ + kPartBytes); }
+  /// The same, as long as fewer than so many bytes wait here: what comes behind them stays in the socket.
+  Input fill(std::size_t inbox_max);
+  static constexpr std::size_t kHeaderBytes = 12;
   /// The next whole frame, nothing if none is complete, or an error for bytes that are no frame.
   Result<std::optional<Frame>> next();
   /// The descriptor of the oldest frame that carried one; empty if none came.
@@ -90,6 +93,9 @@ class Connection {
   bool descriptor_lost() const { return descriptor_lost_; }
 
  private:
+  /// Not more than a frame and so much at a time: who sends without end is looked at in between.
+  static constexpr std::size_t kPartBytes = 16384;
+
   struct Outgoing {
     SharedFrame frame;
     std::size_t sent = 0;

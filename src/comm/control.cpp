@@ -65,12 +65,12 @@ struct Header {
 
 struct RankState {
   alignas(64) std::uint64_t phase;
+  std::uint64_t farewell;
   std::uint64_t copies;
   std::uint64_t reproducible;
   std::uint64_t wide_wire;
-  std::uint64_t last_call;
-  planner::NetworkCosts network_costs;
-  NetworkTalk network_talk;  ///< goes by itself
+  planner::NetworkCosts network_costs;  ///< goes by itself
+  NetworkTalk network_talk;             ///< goes by itself
 };
 
 /// What two ranks share of the sends from one to the other.
@@ -295,8 +295,8 @@ std::uint64_t* Control::reproducible(int rank) const {
 std::uint64_t* Control::wide_wire(int rank) const {
   return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].wide_wire;
 }
-std::uint64_t* Control::last_call(int rank) const {
-  return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].last_call;
+std::uint64_t* Control::farewell(int rank) const {
+  return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].farewell;
 }
 planner::NetworkCosts& Control::network_costs(int rank) const {
   return at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].network_costs;
@@ -338,13 +338,15 @@ std::span<std::byte> Control::memory() const { return {base_.get(), bytes_}; }
 
 std::vector<std::span<const std::byte>> Control::written_by_leader() const {
   const std::byte* const text = at<std::byte>(Layout(ranks_, kAnySlots).tuning);
-  return {{base_.get(), offsetof(Header, failure)}, {text, settings().tuning_bytes}};
+  // Over hosts the number may be another process's.
+  const std::size_t bytes = std::min<std::size_t>(settings().tuning_bytes, planner::kTuningBytesMax);
+  return {{base_.get(), offsetof(Header, failure)}, {text, bytes}};
 }
 
 std::span<const std::byte> Control::abilities(int rank) const {
   const RankState& state = at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank];
   const auto* const first = reinterpret_cast<const std::byte*>(&state.copies);
-  return {first, offsetof(RankState, network_talk) - offsetof(RankState, copies)};
+  return {first, offsetof(RankState, network_costs) - offsetof(RankState, copies)};
 }
 
 protocol::Channel Control::channel(int me, int peer, std::uint32_t lane) const {

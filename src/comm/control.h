@@ -181,8 +181,9 @@ class Control {
   planner::NetworkCosts& network_costs(int rank) const;
   NetworkTalk& network_talk(int rank) const;
 
-  /// Of a rank of another host that has left: the number of its last line.
-  std::uint64_t* last_call(int rank) const;
+  /// Of a rank of another host that leaves, and that sends no more: kFarewell plus the number of its last line. 0: it does not leave.
+  std::uint64_t* farewell(int rank) const;
+  static constexpr std::uint64_t kFarewell = std::uint64_t{1} << 32;
 
   /// What the rank says of its memory, before it is mapped.
   DeviceCard& device_card(int rank) const;
@@ -203,7 +204,7 @@ class Control {
   std::span<std::byte> memory() const;
   /// What rank 0 writes for all before its phase: sizes and settings, measured crossovers.
   std::vector<std::span<const std::byte>> written_by_leader() const;
-  /// What a rank says of itself beside its phase.
+  /// What a rank says of itself before it is mapped.
   std::span<const std::byte> abilities(int rank) const;
   /// My end of the channel with `peer`, counts at zero.
   protocol::Channel channel(int me, int peer, std::uint32_t lane) const;

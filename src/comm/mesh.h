@@ -1,18 +1,13 @@
-// The mesh: TCP connections between the ranks of a communicator over several hosts, each proved by the unique id's secret.
-//
-//   connecting rank                          listening rank
-//    | -- greeting (nonce) ------------------> |   the handshake of bootstrap_root.h, so that strangers cost a place for
-//    | <-- challenge (nonce, proof) ---------- |   a few seconds and nothing else
-//    | -- attach (proof, ranks, purpose) ----> |
-//    | <-- attached ------------------------- |    the socket is now the two ranks' own
+// The mesh: TCP connections between the ranks of a communicator over several hosts (meetings.h has how one is made).
 //
 // First those by which the tables come down a tree (table_tree.h). Then, by the tables, at most two per pair, which the higher rank makes: one
-// for data, which only calls use (none where MPI carries it, nor between ranks of one host; more where both ranks ask for more:
-// striped_stream.h), and one on which the ranks watch each
-// other (peer_watch.h). A rank watches O(log n) others.
+// for data (none where MPI carries it, nor between ranks of one host; more where both ranks ask for more: striped_stream.h), and one on which
+// the ranks watch each other (peer_watch.h). A rank watches O(log n) others. Of the connections for data only those are made here that
+// the communicator needs to come to be (carriers.h); all others are made when the first byte is to go (late_ties.h).
 #pragma once
 
 #include "base/result.h"
+#include "comm/meetings.h"
 #include "comm/messages.h"
 #include "comm/patience.h"
 #include "comm/rank_endpoint.h"
@@ -22,12 +17,6 @@
 #include <vector>
 
 namespace tutti::comm {
-
-/// Values above are for data too: the second socket of a pair, the third, and so on.
-enum class Purpose : std::uint8_t { kTables, kData, kWatch };
-constexpr Purpose data_socket(std::size_t number) {
-  return number == 0 ? Purpose::kData : static_cast<Purpose>(static_cast<std::size_t>(Purpose::kWatch) + number);
-}
 
 /// A connection with another rank that is to be.
 struct Meeting {
@@ -41,17 +30,21 @@ class Mesh {
   /// Of rank `rank` of `ranks`, which listens at `listener` for as long as the mesh lives.
   Mesh(int rank, int ranks, const Secret& secret, const TcpListener& listener);
   ~Mesh();
+  Mesh(Mesh&&) = default;
 
   /// Connects this rank with others; [wanted]. Those that come for what is not wanted yet wait for a later call. Ends early when the root
   /// tells of a failure. What the other side has sent already is in the connection. kRemote: a rank was not reached; the message has each of its addresses with what went wrong there.
   Result<std::vector<Connection>> meet(const std::vector<Meeting>& wanted, const Patience& patience, RootClient& root);
 
+  /// For what comes after all that, which others may have come for already.
+  std::unique_ptr<Meetings> take_meetings() { return std::move(meetings_); }
+
  private:
-  class Meetings;
+  int rank_;
   std::unique_ptr<Meetings> meetings_;
 };
 
-/// What two ranks have between them: both find the same.
+/// What two ranks have between them from the start: both find the same.
 struct Ties {
   bool data = false;
   bool watch = false;

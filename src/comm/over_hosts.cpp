@@ -2,6 +2,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "comm/carriers.h"
 #include "comm/communicator.h"
 #include "comm/network_costs.h"
 #include "comm/shrink_words.h"
@@ -9,7 +10,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 namespace tutti::comm {
 namespace {
@@ -50,10 +50,25 @@ Status Communicator::join_over_hosts(BootstrapResult found, ControlSegment segme
   members_ = std::make_unique<Membership>(std::move(found.peers), *copies[rank_], rank_, planner::Rules{});
   members_->host_segment = std::move(shared);
   const bool over_mpi = !found.mpi.world_ranks.empty();
+  if (found.late) await_late_ties(std::move(*found.late), found.sockets);
   TUTTI_TRY(watch_hosts(found.sockets, over_mpi));
   if (over_mpi) TUTTI_TRY(open_streams(found.sockets, found.mpi));
-  members_->bridge = std::make_unique<Bridge>(members_->control, rank_, found.sockets, copies, hosts_of_ranks());
+  members_->bridge = std::make_unique<Bridge>(members_->control, rank_, found.sockets, copies, hosts_of_ranks(),
+                                              members_->late_ties.get());
   return {};
+}
+
+void Communicator::await_late_ties(LateMeeting meeting, const std::vector<PeerSockets>& sockets) {
+  LateTies::Args args;
+  args.rank = rank_;
+  args.meeting = std::move(meeting);
+  for (int peer = 0; peer < ranks_; ++peer)
+    args.missing.push_back(!is_on_this_host(peer) && sockets[peer].data.empty());
+  const double timeout_s = config().timeout_s;
+  if (timeout_s > 0) args.reach_time = std::min(args.reach_time, std::chrono::duration<double>(timeout_s));
+  args.on_failure = [this](int peer, const Error& why) { fail(why.code, peer, why.message); };
+  args.given_up = [this] { return failed(); };
+  members_->late_ties = std::make_unique<LateTies>(std::move(args));
 }
 
 Status Communicator::watch_hosts(std::vector<PeerSockets>& sockets, bool over_mpi) {
@@ -63,8 +78,10 @@ Status Communicator::watch_hosts(std::vector<PeerSockets>& sockets, bool over_mp
   lives_ = std::make_unique<std::atomic<PeerLife>[]>(static_cast<std::size_t>(ranks_));
   PeerWatch::Callbacks callbacks;
   callbacks.on_words = [this](const Bytes& words) { return store_shrink_words(members_->control, rank_, words); };
-  callbacks.on_gone = [this](int rank, PeerLife life) { return rank >= 0 && rank < ranks_ && note_life(rank, life); };
-  callbacks.on_goodbye = [this](int peer) { note_life(peer, PeerLife::kLeft); };
+  callbacks.on_gone = [this](int rank, PeerLife life, std::uint32_t last_call) {
+    return rank >= 0 && rank < ranks_ && note_life(rank, life, last_call);
+  };
+  callbacks.on_goodbye = [this](int peer, std::uint32_t last_call) { note_life(peer, PeerLife::kLeft, last_call); };
   callbacks.on_end = [this, over_mpi](int peer) {
     note_life(peer, PeerLife::kEnded);
     if (over_mpi) stop_mpi(fmt::format("rank {} of a communicator has died", peer));
@@ -81,8 +98,10 @@ Status Communicator::watch_hosts(std::vector<PeerSockets>& sockets, bool over_mp
                     "the network between is down",
                     peer, describe_place(members_->peers[peer]), timeout_s));
   };
-  TUTTI_TRY_ASSIGN(members_->peer_watch,
-                   PeerWatch::start(std::move(watched), members_->control.failure(), timeout_s, std::move(callbacks)));
+  LateTies* const late = members_->late_ties.get();
+  TUTTI_TRY_ASSIGN(members_->peer_watch, PeerWatch::start(std::move(watched), members_->control.failure(), timeout_s,
+                                                          std::move(callbacks), late));
+  if (late != nullptr) late->set_wake([watch = members_->peer_watch.get()] { watch->wake(); });
   return {};
 }
 
@@ -115,12 +134,10 @@ void Communicator::find_places_on_host() {
 
 namespace {
 
-/// The first rank of each host.
+/// The first rank of each host. Mesh's ties_of() connects neighbours of these.
 std::vector<int> first_ranks(const schedule::Groups& hosts) {
   std::vector<int> first;
-  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) {
-    if (hosts[static_cast<std::size_t>(rank)] == static_cast<int>(first.size())) first.push_back(rank);
-  }
+  for (const std::vector<int>& ranks : ranks_of_hosts(hosts)) first.push_back(ranks.front());
   return first;
 }
 
@@ -159,14 +176,7 @@ planner::NetworkCosts Communicator::network_costs() const {
 
 bool Communicator::is_on_this_host(int peer) const { return members_->peers[peer].host == members_->peers[rank_].host; }
 
-schedule::Groups Communicator::hosts_of_ranks() const {
-  std::map<std::string, int> numbers;
-  schedule::Groups hosts;
-  for (const Peer& peer : members_->peers) {
-    hosts.push_back(numbers.try_emplace(peer.host, static_cast<int>(numbers.size())).first->second);
-  }
-  return hosts;
-}
+schedule::Groups Communicator::hosts_of_ranks() const { return hosts_of(members_->peers); }
 
 int Communicator::ranks_on_this_host() const {
   int count = 0;
@@ -174,9 +184,11 @@ int Communicator::ranks_on_this_host() const {
   return count;
 }
 
-bool Communicator::note_life(int peer, PeerLife life) {
+bool Communicator::note_life(int peer, PeerLife life, std::uint32_t last_call) {
   PeerLife there = PeerLife::kThere;
-  return lives_[peer].compare_exchange_strong(there, life, std::memory_order_acq_rel);
+  if (!lives_[peer].compare_exchange_strong(there, life, std::memory_order_acq_rel)) return false;
+  if (life == PeerLife::kLeft && members_->late_ties) members_->late_ties->note_left(peer, last_call);
+  return true;
 }
 
 PeerLife Communicator::life_of(int peer) const {
@@ -222,8 +234,9 @@ void Communicator::leave_over_hosts() {
       bridge.progress();
     }
   };
-  *members_->control.last_call(rank_) = bridge.announced();
-  bridge.share_phase();
+  *members_->control.farewell(rank_) = Control::kFarewell + bridge.announced();
+  members_->peer_watch->set_last_call(bridge.announced());
+  bridge.share_leaving();
   bridge.progress();
   go_on_until([&] { return bridge.is_sent(); });
   bridge.finish();

@@ -34,8 +34,9 @@ constexpr auto kGoodbyeTime = milliseconds(500);
 
 class Watch final : public PeerWatch {
  public:
-  Watch(std::vector<PrivateDescriptor> sockets, FailureRecord& failure, double timeout_s, Callbacks callbacks)
-      : failure_(failure), timeout_s_(timeout_s), callbacks_(std::move(callbacks)) {
+  Watch(std::vector<PrivateDescriptor> sockets, FailureRecord& failure, double timeout_s, Callbacks callbacks,
+        WatchedBeside* beside)
+      : failure_(failure), timeout_s_(timeout_s), callbacks_(std::move(callbacks)), beside_(beside) {
     const auto now = Clock::now();
     for (std::size_t rank = 0; rank < sockets.size(); ++rank) {
       if (sockets[rank])
@@ -46,6 +47,7 @@ class Watch final : public PeerWatch {
   ~Watch() override;
 
   Status run_thread();
+  void set_last_call(std::uint32_t last_call) override { last_call_ = last_call; }
   void wake() override;
   void say(Bytes words) override;
   void finish_telling(double seconds) override;
@@ -73,7 +75,7 @@ class Watch final : public PeerWatch {
   void tell_failure();
   void tell_words();
   void pass_on(const Peer& from, FrameType type, const Bytes& news);
-  void tell_gone(const Peer& gone, PeerLife life);
+  void tell_gone(const Peer& gone, PeerLife life, std::uint32_t last_call = 0);
   void hear_gone(const Peer& from, const Bytes& news);
   void send(Peer& peer);
   void say_goodbye();
@@ -81,6 +83,8 @@ class Watch final : public PeerWatch {
   FailureRecord& failure_;
   const double timeout_s_;
   const Callbacks callbacks_;
+  WatchedBeside* const beside_;
+  std::atomic<std::uint32_t> last_call_{0};
   const pid_t owner_ = getpid();
   std::vector<Peer> peers_;  ///< the thread's
   bool passes_on_ = false;   ///< some rank is not watched by this one
@@ -162,6 +166,11 @@ void Watch::wait(Clock::time_point until) {
     const short events = peer.connection.wants_to_write() ? POLLIN | POLLOUT : POLLIN;
     watched.push_back({peer.open ? peer.connection.fd() : -1, events, 0});
   }
+  const std::size_t own = watched.size();
+  if (beside_ != nullptr) {
+    beside_->add_to(watched);
+    until = std::min(until, beside_->due());
+  }
   const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
   const int ready = poll(watched.data(), watched.size(), static_cast<int>(std::clamp<long>(left, 0, 60000)));
   if (ready < 0 && errno != EINTR) poll(nullptr, 0, 10);
@@ -170,6 +179,7 @@ void Watch::wait(Clock::time_point until) {
   for (std::size_t i = 0; i < peers_.size() && ready > 0; ++i) {
     if ((watched[i + 1].revents & POLLOUT) != 0) send(peers_[i]);
   }
+  if (beside_ != nullptr) beside_->serve(std::span(watched).subspan(own));
 }
 
 void Watch::listen(Peer& peer, Clock::time_point now) {
@@ -187,9 +197,11 @@ void Watch::listen(Peer& peer, Clock::time_point now) {
 void Watch::handle(Peer& peer, const Frame& frame) {
   if (frame.type == FrameType::kGoodbye) {
     // Nothing is left to say to it: closing this end lets it go.
+    WireReader reader(frame.payload);
+    const auto last_call = reader.number<std::uint32_t>();
     peer.said_goodbye = true;
-    callbacks_.on_goodbye(peer.rank);
-    tell_gone(peer, PeerLife::kLeft);
+    callbacks_.on_goodbye(peer.rank, last_call);
+    tell_gone(peer, PeerLife::kLeft, last_call);
     return end(peer);
   }
   if (frame.type == FrameType::kShrink && callbacks_.on_words(frame.payload)) pass_on(peer, frame.type, frame.payload);
@@ -273,9 +285,9 @@ void Watch::pass_on(const Peer& from, FrameType type, const Bytes& news) {
   }
 }
 
-void Watch::tell_gone(const Peer& gone, PeerLife life) {
+void Watch::tell_gone(const Peer& gone, PeerLife life, std::uint32_t last_call) {
   WireWriter news;
-  news.number(static_cast<std::uint32_t>(gone.rank)).number(static_cast<std::uint8_t>(life));
+  news.number(static_cast<std::uint32_t>(gone.rank)).number(static_cast<std::uint8_t>(life)).number(last_call);
   pass_on(gone, FrameType::kGone, news.take());
 }
 
@@ -283,8 +295,10 @@ void Watch::hear_gone(const Peer& from, const Bytes& news) {
   WireReader reader(news);
   const auto rank = reader.number<std::uint32_t>();
   const auto life = reader.number<std::uint8_t>();
+  const auto last_call = reader.number<std::uint32_t>();
   if (!reader.complete() || life > static_cast<std::uint8_t>(PeerLife::kLeft)) return;
-  if (callbacks_.on_gone(static_cast<int>(rank), static_cast<PeerLife>(life))) pass_on(from, FrameType::kGone, news);
+  if (callbacks_.on_gone(static_cast<int>(rank), static_cast<PeerLife>(life), last_call))
+    pass_on(from, FrameType::kGone, news);
 }
 
 void Watch::send(Peer& peer) {
@@ -293,9 +307,10 @@ void Watch::send(Peer& peer) {
 }
 
 void Watch::say_goodbye() {
+  const Bytes goodbye = WireWriter().number(last_call_.load()).take();
   for (Peer& peer : peers_) {
     if (!peer.open) continue;
-    peer.connection.queue(FrameType::kGoodbye, {});
+    peer.connection.queue(FrameType::kGoodbye, goodbye);
     peer.said_goodbye = true;
   }
   const auto until = Clock::now() + kGoodbyeTime;
@@ -312,8 +327,8 @@ void Watch::say_goodbye() {
 }  // namespace
 
 Result<std::unique_ptr<PeerWatch>> PeerWatch::start(std::vector<PrivateDescriptor> sockets, FailureRecord& failure,
-                                                    double timeout_s, Callbacks callbacks) {
-  auto made = std::make_unique<Watch>(std::move(sockets), failure, timeout_s, std::move(callbacks));
+                                                    double timeout_s, Callbacks callbacks, WatchedBeside* beside) {
+  auto made = std::make_unique<Watch>(std::move(sockets), failure, timeout_s, std::move(callbacks), beside);
   TUTTI_TRY(made->run_thread());
   return std::unique_ptr<PeerWatch>(std::move(made));
 }

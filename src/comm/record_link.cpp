@@ -18,11 +18,18 @@ constexpr std::size_t kAheadBytes = 1024;
 }  // namespace
 
 RecordLink::RecordLink(std::unique_ptr<transport::ByteStream> stream, std::span<std::byte> memory)
-    : stream_(std::move(stream)), memory_(memory), staged_(kStagedBytes) {}
+    : is_stream_(true), memory_(memory) {
+  if (stream) connect(std::move(stream));
+}
+
+void RecordLink::connect(std::unique_ptr<transport::ByteStream> stream) {
+  stream_ = std::move(stream);
+  staged_.resize(kStagedBytes);
+}
 
 void RecordLink::queue(Record record, const std::byte* payload) {
   if (!takes_more_) return;
-  if (!stream_) return store(record, payload);
+  if (!is_stream_) return store(record, payload);
   Outgoing& out = queue_.emplace_back();
   out.record = record;
   out.payload = payload;
@@ -49,7 +56,7 @@ void RecordLink::close() {
 
 bool RecordLink::send() {
   bool moved = false;
-  while (!is_sent()) {
+  while (stream_ && !is_sent()) {
     iovec parts[kPartsMax];
     std::size_t count = 0;
     std::size_t total = 0;

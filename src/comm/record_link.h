@@ -34,10 +34,13 @@ class RecordLink {
  public:
   enum class State { kOpen, kEnded, kBroken };
 
-  /// `memory`: this rank's copy, in which the other's records are carried out.
+  /// `memory`: this rank's copy, in which the other's records are carried out. `stream`: nullptr: connect() brings it, and until then
+  /// records wait.
   RecordLink(std::unique_ptr<transport::ByteStream> stream, std::span<std::byte> memory);
   /// To a rank of this host, whose copy is mapped here: records are carried out there at once, and nothing comes by this link.
   explicit RecordLink(std::span<std::byte> copy) : memory_(copy) {}
+
+  void connect(std::unique_ptr<transport::ByteStream> stream);
 
   /// Asked once for each record of kInPlaceBytes or more that comes, and for each without an offset: where its payload goes; nullptr:
   /// where the record says, and one that says nothing breaks the link off.
@@ -70,7 +73,9 @@ class RecordLink {
   /// After kBroken: what came that is no record.
   const std::string& complaint() const { return complaint_; }
   /// Something can come by it.
-  bool is_stream() const { return stream_ != nullptr; }
+  bool is_stream() const { return is_stream_; }
+  /// Not connected yet.
+  bool waits_for_stream() const { return is_stream_ && !stream_ && takes_more_; }
   int descriptor() const { return stream_ ? stream_->descriptor() : -1; }
   int output_descriptor() const { return stream_ ? stream_->output_descriptor() : -1; }
   std::uint64_t sent_bytes() const { return sent_bytes_; }
@@ -95,6 +100,7 @@ class RecordLink {
   void break_off(std::string why);
 
   std::unique_ptr<transport::ByteStream> stream_;
+  bool is_stream_ = false;
   std::span<std::byte> memory_;
   State state_ = State::kOpen;  ///< of what comes
   bool takes_more_ = true;

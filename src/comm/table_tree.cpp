@@ -1,12 +1,12 @@
 #include "comm/table_tree.h"
 
+#include "comm/carriers.h"
+
 #include <fmt/format.h>
 
 #include <poll.h>
 
 #include <chrono>
-#include <map>
-#include <string_view>
 #include <utility>
 
 namespace tutti::comm {
@@ -99,18 +99,6 @@ class Passage {
   const Clock::time_point until_ = Clock::now() + kPassTime;
 };
 
-/// The ranks of each host, in rank order; hosts in the order of their first ranks.
-std::vector<std::vector<int>> ranks_of_hosts(const std::vector<Peer>& peers) {
-  std::map<std::string_view, std::size_t> numbers;
-  std::vector<std::vector<int>> hosts;
-  for (const Peer& peer : peers) {
-    const auto [known, fresh] = numbers.try_emplace(peer.host, hosts.size());
-    if (fresh) hosts.emplace_back();
-    hosts[known->second].push_back(peer.rank);
-  }
-  return hosts;
-}
-
 void put_below(std::vector<TableNode>& nodes, int parent, int child) {
   nodes[static_cast<std::size_t>(child)].parent = parent;
   nodes[static_cast<std::size_t>(parent)].children.push_back(child);
@@ -120,7 +108,7 @@ void put_below(std::vector<TableNode>& nodes, int parent, int child) {
 
 std::vector<TableNode> table_tree(const std::vector<Peer>& peers) {
   constexpr auto kChildren = static_cast<std::size_t>(kTableChildren);
-  const std::vector<std::vector<int>> hosts = ranks_of_hosts(peers);
+  const HostRanks hosts = ranks_of_hosts(hosts_of(peers));
   std::vector<TableNode> nodes(peers.size());
   for (std::size_t host = 0; host < hosts.size(); ++host) {
     const std::vector<int>& here = hosts[host];

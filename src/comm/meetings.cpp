@@ -1,0 +1,319 @@
+#include "comm/meetings.h"
+
+#include "base/log.h"
+#include "base/random.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <span>
+
+namespace tutti::comm {
+namespace {
+
+/// For one address to answer; for a stranger to prove itself.
+constexpr auto kAttemptTime = std::chrono::milliseconds(2500);
+constexpr auto kHandshakeTime = std::chrono::seconds(10);
+constexpr auto kRetryTime = std::chrono::milliseconds(100);
+constexpr std::size_t kStrangersMax = 256;
+
+struct Attach {
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+  Purpose purpose = Purpose::kData;
+};
+
+Bytes encode(const Attach& attach) {
+  return WireWriter().number(attach.from).number(attach.to).number(static_cast<std::uint8_t>(attach.purpose)).take();
+}
+
+std::optional<Attach> decode_attach(std::span<const std::uint8_t> bytes) {
+  WireReader reader(bytes);
+  Attach attach;
+  attach.from = reader.number<std::int32_t>();
+  attach.to = reader.number<std::int32_t>();
+  const auto purpose = reader.number<std::uint8_t>();
+  attach.purpose = static_cast<Purpose>(purpose);
+  if (!reader.complete() || purpose > static_cast<std::uint8_t>(data_socket(kSocketsMax - 1))) return std::nullopt;
+  return attach;
+}
+
+}  // namespace
+
+Meetings::Meetings(int rank, int ranks, const Secret& secret, const TcpListener& listener)
+    : rank_(rank), ranks_(ranks), secret_(secret), listener_(listener.socket.get()) {}
+
+void Meetings::begin(Callbacks callbacks) {
+  callbacks_ = std::move(callbacks);
+  outgoing_.clear();
+  std::vector<Early> waiting;
+  waiting.swap(early_);
+  for (Early& early : waiting) {
+    // One that has given up meanwhile comes again.
+    if (early.connection.fill() == Connection::Input::kClosed) continue;
+    incoming_.push_back(std::make_unique<Incoming>(Incoming{std::move(early.connection), Clock::now(), ""}));
+    incoming_.back()->key = early.key;
+    welcome(*incoming_.back());
+  }
+}
+
+void Meetings::seek(const Key& key, const RankEndpoint& there) {
+  Outgoing& way = *outgoing_.emplace_back(std::make_unique<Outgoing>());
+  way.key = key;
+  way.there = &there;
+  way.why.resize(there.addresses.size());
+}
+
+void Meetings::forget(int peer) {
+  std::erase_if(outgoing_, [&](const auto& way) { return way->key.first == peer; });
+  std::erase_if(incoming_, [&](const auto& guest) { return guest->key.first == peer; });
+}
+
+void Meetings::add_to(std::vector<pollfd>& watched) {
+  const auto now = Clock::now();
+  for (const auto& way : outgoing_) {
+    // The other side's attempt may be about to end well.
+    if (way->state == Outgoing::State::kIdle && now >= way->due && attached(way->key) == nullptr) start(*way);
+  }
+  watched.push_back({listener_, POLLIN, 0});
+  for (const auto& guest : incoming_) watched.push_back({guest->connection.fd(), POLLIN, 0});
+  for (const auto& way : outgoing_) {
+    const bool connecting = way->state == Outgoing::State::kConnecting;
+    watched.push_back({way->connection ? way->connection->fd() : -1, short(connecting ? POLLOUT : POLLIN), 0});
+  }
+  polled_guests_ = incoming_.size();
+  polled_ways_ = outgoing_.size();
+}
+
+void Meetings::serve(std::span<const pollfd> polled) {
+  for (std::size_t i = 0; i < polled_guests_; ++i) {
+    if (polled[1 + i].revents != 0) serve(*incoming_[i]);
+  }
+  for (std::size_t i = 0; i < polled_ways_; ++i) {
+    // One that a guest has made needless meanwhile has no connection.
+    if (polled[1 + polled_guests_ + i].revents != 0 && outgoing_[i]->connection) advance(*outgoing_[i]);
+  }
+  if (polled[0].revents != 0) accept_all();
+  drop_late();
+}
+
+Meetings::Outgoing* Meetings::way_to(const Key& key) {
+  const auto found = std::ranges::find_if(outgoing_, [&](const auto& way) { return way->key == key; });
+  return found == outgoing_.end() ? nullptr : found->get();
+}
+
+Meetings::Incoming* Meetings::attached(const Key& key) {
+  const auto found = std::ranges::find_if(
+      incoming_, [&](const auto& guest) { return guest->state == Incoming::State::kAttached && guest->key == key; });
+  return found == incoming_.end() ? nullptr : found->get();
+}
+
+// Who connects.
+
+void Meetings::start(Outgoing& way) {
+  if (way.there->addresses.empty()) return fail(way, "it has told no address");
+  PrivateDescriptor socket = connect_tcp(way.there->addresses[way.candidate], way.there->port);
+  if (!socket) return fail(way, strerror(errno));
+  way.connection.emplace(std::move(socket), Connection::kStrangerPayloadMax);
+  way.state = Outgoing::State::kConnecting;
+  way.due = Clock::now() + kAttemptTime;
+}
+
+/// The next address, after a pause when all had their turn.
+void Meetings::fail(Outgoing& way, const std::string& why) {
+  if (way.candidate < way.why.size()) way.why[way.candidate] = why;
+  way.connection.reset();
+  way.state = Outgoing::State::kIdle;
+  way.due = Clock::now();
+  if (++way.candidate >= way.why.size()) {
+    way.candidate = 0;
+    way.due += kRetryTime;
+  }
+}
+
+void Meetings::advance(Outgoing& way) {
+  if (way.state == Outgoing::State::kConnecting) return greet(way);
+  const Connection::Input input = way.connection->fill();
+  for (;;) {
+    auto frame = way.connection->next();
+    if (!frame.ok()) return fail(way, "it sent " + frame.error().message);
+    if (!frame.value()) break;
+    if (way.state == Outgoing::State::kGreeted && frame.value()->type == FrameType::kChallenge) {
+      if (!prove(way, frame.value()->payload)) return fail(way, "somebody else answers there");
+    } else if (way.state == Outgoing::State::kProved && frame.value()->type == FrameType::kAttached) {
+      if (!finish(way)) fail(way, "it closed the connection");
+      return;
+    } else {
+      return fail(way, "it sent a wrong frame");
+    }
+  }
+  if (input == Connection::Input::kClosed) fail(way, "it closed the connection");
+}
+
+void Meetings::greet(Outgoing& way) {
+  if (const int failure = connect_result(way.connection->fd()); failure != 0) return fail(way, strerror(failure));
+  send_at_once(way.connection->fd());
+  way.greeting.version = kProtocolVersion;
+  if (!fill_random(way.greeting.nonce.data(), way.greeting.nonce.size()).ok()) return fail(way, "no random bytes");
+  way.connection->queue(FrameType::kGreeting, tutti::comm::encode(way.greeting));
+  if (!way.connection->flush()) return fail(way, "it closed the connection");
+  way.state = Outgoing::State::kGreeted;
+  way.due = Clock::now() + kHandshakeTime;
+}
+
+bool Meetings::prove(Outgoing& way, const Bytes& payload) {
+  const auto challenge = decode_challenge(payload);
+  if (!challenge || !same_digest(challenge->proof, root_proof(secret_, way.greeting, *challenge))) return false;
+  const Bytes body = encode(Attach{rank_, way.key.first, way.key.second});
+  WireWriter proved;
+  proved.raw(rank_proof(secret_, way.greeting, *challenge, FrameType::kAttach, body)).raw(body);
+  way.connection->queue(FrameType::kAttach, proved.take());
+  way.state = Outgoing::State::kProved;
+  return way.connection->flush();
+}
+
+/// False: the other side is gone, and has kept nothing.
+bool Meetings::finish(Outgoing& way) {
+  way.connection->queue(FrameType::kAttached, {});
+  // So few bytes find room in a socket by which little was sent.
+  if (!way.connection->flush() || way.connection->wants_to_write()) return false;
+  Connection made = std::move(*way.connection);
+  way.connection.reset();
+  way.due = Clock::time_point::max();  // drop_late() takes it away
+  const Key key = way.key;
+  callbacks_.on_made(key, std::move(made));
+  return true;
+}
+
+// Who listens.
+
+void Meetings::accept_all() {
+  while (incoming_.size() < kStrangersMax) {
+    PrivateDescriptor socket = accept_tcp(listener_);
+    if (!socket) return;
+    send_at_once(socket.get());
+    std::string from = peer_address(socket.get());
+    incoming_.push_back(std::make_unique<Incoming>(
+        Incoming{Connection(std::move(socket), Connection::kStrangerPayloadMax), Clock::now(), std::move(from)}));
+  }
+}
+
+void Meetings::serve(Incoming& guest) {
+  if (guest.state == Incoming::State::kOver) return;
+  if (guest.state == Incoming::State::kAttached) return confirm(guest);
+  const Connection::Input input = guest.connection.fill();
+  while (guest.state == Incoming::State::kNew || guest.state == Incoming::State::kChallenged) {
+    auto frame = guest.connection.next();
+    if (!frame.ok()) return refuse(guest, "it sent " + frame.error().message);
+    if (!frame.value()) break;
+    if (guest.state == Incoming::State::kNew && frame.value()->type == FrameType::kGreeting) {
+      challenge(guest, frame.value()->payload);
+    } else if (guest.state == Incoming::State::kChallenged && frame.value()->type == FrameType::kAttach) {
+      return admit(guest, frame.value()->payload);
+    } else {
+      return refuse(guest, "it sent a wrong frame");
+    }
+  }
+  if (input == Connection::Input::kClosed) guest.state = Incoming::State::kOver;
+}
+
+void Meetings::challenge(Incoming& guest, const Bytes& payload) {
+  const auto greeting = decode_greeting(payload);
+  if (!greeting) return refuse(guest, "its greeting is malformed");
+  guest.greeting = *greeting;
+  guest.challenge.version = kProtocolVersion;
+  if (!fill_random(guest.challenge.nonce.data(), guest.challenge.nonce.size()).ok()) {
+    return refuse(guest, "no random bytes for its challenge");
+  }
+  guest.challenge.proof = root_proof(secret_, guest.greeting, guest.challenge);
+  guest.connection.queue(FrameType::kChallenge, tutti::comm::encode(guest.challenge));
+  guest.state = guest.connection.flush() ? Incoming::State::kChallenged : Incoming::State::kOver;
+}
+
+void Meetings::admit(Incoming& guest, const Bytes& payload) {
+  Digest proof = {};
+  if (payload.size() < proof.size()) return refuse(guest, "its proof is malformed");
+  std::copy_n(payload.begin(), proof.size(), proof.begin());
+  const auto body = std::span(payload).subspan(proof.size());
+  if (!same_digest(proof, rank_proof(secret_, guest.greeting, guest.challenge, FrameType::kAttach, body))) {
+    return refuse(guest, "it does not know the secret of the unique id");
+  }
+  const auto attach = decode_attach(body);
+  const bool is_rank = attach && attach->to == rank_ && attach->from >= 0 && attach->from < ranks_;
+  if (!is_rank || attach->from == rank_) return refuse(guest, "it is not a rank that connects to this one");
+  guest.key = {attach->from, attach->purpose};
+  welcome(guest);
+}
+
+/// A rank that came: now, or when it is its turn. A second one comes from a rank that has given up on the first.
+void Meetings::welcome(Incoming& guest) {
+  guest.state = Incoming::State::kOver;
+  if (Incoming* const before = attached(guest.key)) confirm(*before);
+  if (!callbacks_.expects || !callbacks_.expects(guest.key)) {
+    std::erase_if(early_, [&](const Early& other) { return other.key == guest.key; });
+    if (keeps_early_) early_.push_back({guest.key, std::move(guest.connection)});
+    return;
+  }
+  if (Incoming* const before = attached(guest.key)) before->state = Incoming::State::kOver;
+  if (Outgoing* const own = way_to(guest.key)) {
+    if (own->state == Outgoing::State::kProved && rank_ > guest.key.first) return;
+    own->connection.reset();
+    own->state = Outgoing::State::kIdle;
+  }
+  guest.connection.queue(FrameType::kAttached, {});
+  if (!guest.connection.flush() || guest.connection.wants_to_write()) return;
+  guest.state = Incoming::State::kAttached;
+}
+
+/// Whether the other side has kept the connection: not a byte beyond what says so is read here.
+void Meetings::confirm(Incoming& guest) {
+  const Connection::Input input = guest.connection.fill(Connection::kHeaderBytes);
+  auto frame = guest.connection.next();
+  if (frame.ok() && !frame.value() && input == Connection::Input::kOpen) return;
+  guest.state = Incoming::State::kOver;
+  if (!frame.ok() || !frame.value() || frame.value()->type != FrameType::kAttached) return;
+  if (Outgoing* const own = way_to(guest.key)) {
+    own->connection.reset();
+    own->due = Clock::time_point::max();
+  }
+  if (callbacks_.expects && callbacks_.expects(guest.key)) callbacks_.on_made(guest.key, std::move(guest.connection));
+}
+
+void Meetings::refuse(Incoming& guest, const std::string& why) {
+  guest.state = Incoming::State::kOver;
+  if (!refusal_told_) log_warn("bootstrap: a connection of {} was refused: {}", guest.from, why);
+  refusal_told_ = true;
+}
+
+// Both.
+
+void Meetings::drop_late() {
+  const auto now = Clock::now();
+  std::erase_if(incoming_, [&](const auto& guest) {
+    const bool has_time = guest->state == Incoming::State::kAttached || now - guest->since <= kHandshakeTime;
+    return guest->state == Incoming::State::kOver || !has_time;
+  });
+  std::erase_if(outgoing_, [](const auto& way) { return way->due == Clock::time_point::max(); });
+  for (const auto& way : outgoing_) {
+    if (way->state != Outgoing::State::kIdle && now >= way->due) fail(*way, "no answer");
+  }
+}
+
+std::optional<Error> Meetings::not_reached(std::optional<int> peer) const {
+  for (const auto& way : outgoing_) {
+    if (way->due == Clock::time_point::max() || (peer && way->key.first != *peer)) continue;
+    std::string tried;
+    for (std::size_t i = 0; i < way->why.size(); ++i) {
+      tried += fmt::format("{}{} ({})", tried.empty() ? "" : ", ", way->there->addresses[i].text(way->there->port),
+                           way->why[i].empty() ? "no answer" : way->why[i]);
+    }
+    return error(Code::kRemote, fmt::format("rank {} cannot reach rank {}; tried {}. NCCL_SOCKET_IFNAME chooses the "
+                                            "interfaces",
+                                            rank_, way->key.first, tried.empty() ? "nothing" : tried));
+  }
+  return std::nullopt;
+}
+
+}  // namespace tutti::comm

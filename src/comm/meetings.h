@@ -1,0 +1,148 @@
+// Meetings: the connections that a rank is making with others, each proved by the unique id's secret. It is driven by whoever polls: nothing here waits.
+//
+//   connecting rank                          listening rank
+//    | -- greeting (nonce) ------------------> |   the handshake of bootstrap_root.h, so that strangers cost a place for
+//    | <-- challenge (nonce, proof) ---------- |   a few seconds and nothing else
+//    | -- attach (proof, ranks, purpose) ----> |
+//    | <-- attached ------------------------- |   now it is made for who connects ...
+//    | -- attached -------------------------> |   ... and now for who listens. The socket is the two ranks' own
+//
+// Who connects may give an attempt up until it is made, and try again. Who listens sends nothing of its own by a connection before it is
+// sure that the other side has kept that one.
+//
+// Two ranks may connect with each other at once. A rank takes the other's attempt and drops its own, but for one case: the higher rank that
+// has sent its attach, to which the lower one answers.
+#pragma once
+
+#include "comm/messages.h"
+#include "comm/rank_endpoint.h"
+
+#include <poll.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tutti::comm {
+
+/// Values above are for data too: the second socket of a pair, the third, and so on.
+enum class Purpose : std::uint8_t { kTables, kData, kWatch };
+constexpr Purpose data_socket(std::size_t number) {
+  return number == 0 ? Purpose::kData : static_cast<Purpose>(static_cast<std::size_t>(Purpose::kWatch) + number);
+}
+/// Which socket of a pair it is; none: not for data.
+constexpr std::optional<std::size_t> number_of(Purpose purpose) {
+  const auto value = static_cast<std::size_t>(purpose);
+  if (purpose == Purpose::kData) return 0;
+  if (value <= static_cast<std::size_t>(Purpose::kWatch)) return std::nullopt;
+  return value - static_cast<std::size_t>(Purpose::kWatch);
+}
+
+class Meetings {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// Another rank, and what for.
+  using Key = std::pair<int, Purpose>;
+  struct Callbacks {
+    /// Whether that connection is wanted now.
+    std::function<bool(const Key&)> expects;
+    /// It is made. What the other side has sent since is in the socket.
+    std::function<void(const Key&, Connection)> on_made;
+  };
+
+  /// Of rank `rank` of `ranks`, which listens at `listener` for as long as this lives.
+  Meetings(int rank, int ranks, const Secret& secret, const TcpListener& listener);
+
+  /// From here on. Those that came for what was not wanted are looked at again.
+  void begin(Callbacks callbacks);
+  /// Whoever comes for what is not wanted need not wait: it never will be.
+  void turn_away_others() { keeps_early_ = false; }
+  /// This rank connects with the other one, which is at `there` until this is over: again and again.
+  void seek(const Key& key, const RankEndpoint& there);
+  /// Nothing more is to be made with that rank.
+  void forget(int peer);
+  /// Nothing is under way.
+  bool is_idle() const { return outgoing_.empty() && incoming_.empty(); }
+
+  /// What to poll for, and what came of it: the same places, in that order. Attempts that are due begin.
+  void add_to(std::vector<pollfd>& watched);
+  void serve(std::span<const pollfd> polled);
+  /// How long to poll at most while something is under way.
+  static constexpr std::chrono::milliseconds kLookTime{25};
+  /// For a network that is down to come back.
+  static constexpr std::chrono::seconds kReachTime{30};
+
+  /// What went wrong at each address of that rank, or of the first one that is sought; kRemote. Nothing: none is.
+  std::optional<Error> not_reached(std::optional<int> peer = std::nullopt) const;
+
+ private:
+  /// This rank's way to another.
+  struct Outgoing {
+    enum class State { kIdle, kConnecting, kGreeted, kProved };
+    Key key;
+    const RankEndpoint* there = nullptr;
+    State state = State::kIdle;
+    std::size_t candidate = 0;
+    Clock::time_point due = {};  ///< idle: not before; else: to be given up
+    std::optional<Connection> connection;
+    Greeting greeting = {};
+    std::vector<std::string> why;  ///< by candidate: what went wrong last
+  };
+
+  /// Somebody who has connected.
+  struct Incoming {
+    enum class State { kNew, kChallenged, kAttached, kOver };
+    Connection connection;
+    Clock::time_point since;
+    std::string from;
+    State state = State::kNew;
+    Greeting greeting = {};
+    Challenge challenge = {};
+    Key key = {-1, Purpose::kTables};  ///< once it is attached
+  };
+
+  /// Somebody who is proved to be a rank, and came early.
+  struct Early {
+    Key key;
+    Connection connection;
+  };
+
+  void start(Outgoing& way);
+  void fail(Outgoing& way, const std::string& why);
+  void advance(Outgoing& way);
+  void greet(Outgoing& way);
+  bool prove(Outgoing& way, const Bytes& payload);
+  bool finish(Outgoing& way);
+  Outgoing* way_to(const Key& key);
+  Incoming* attached(const Key& key);
+
+  void accept_all();
+  void serve(Incoming& guest);
+  void challenge(Incoming& guest, const Bytes& payload);
+  void admit(Incoming& guest, const Bytes& payload);
+  void welcome(Incoming& guest);
+  void confirm(Incoming& guest);
+  void refuse(Incoming& guest, const std::string& why);
+  void drop_late();
+
+  const int rank_;
+  const int ranks_;
+  const Secret secret_;
+  const int listener_;
+  Callbacks callbacks_;
+  bool keeps_early_ = true;
+  std::vector<std::unique_ptr<Outgoing>> outgoing_;
+  std::vector<std::unique_ptr<Incoming>> incoming_;
+  std::vector<Early> early_;
+  std::size_t polled_guests_ = 0;  ///< of add_to()
+  std::size_t polled_ways_ = 0;
+  bool refusal_told_ = false;
+};
+
+}  // namespace tutti::comm

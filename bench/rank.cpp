@@ -434,10 +434,12 @@ Result<std::int64_t> Rank::check_form(const Collective& collective, const Call& 
 
 /// Of one call more, on communicators over hosts; all ranks are, or none.
 Result<std::uint64_t> Rank::count_wire_bytes(const Collective& collective, const Call& call) const {
+  const char* transport = "";
+  TUTTI_TRY(nccl(tuttiCommTransport(comm_, &transport), "tuttiCommTransport"));
+  if (std::string_view(transport) == "local") return std::uint64_t{0};
   std::uint64_t before = 0;
   std::uint64_t after = 0;
   TUTTI_TRY(nccl(tuttiCommWireBytes(comm_, &before), "tuttiCommWireBytes"));
-  if (before == 0) return before;
   TUTTI_TRY(run_and_wait(collective, call, 1));
   TUTTI_TRY(nccl(tuttiCommWireBytes(comm_, &after), "tuttiCommWireBytes"));
   return after - before;

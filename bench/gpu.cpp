@@ -39,6 +39,7 @@ Status Gpu::load() {
   TUTTI_TRY(get(init_, "cuInit", 2000));
   TUTTI_TRY(get(device_count_, "cuDeviceGetCount", 2000));
   TUTTI_TRY(get(device_name_, "cuDeviceGetName", 2000));
+  TUTTI_TRY(get(device_bus_id_, "cuDeviceGetPCIBusId", 4010));
   TUTTI_TRY(get(retain_, "cuDevicePrimaryCtxRetain", 7000));
   TUTTI_TRY(get(set_current_, "cuCtxSetCurrent", 4000));
   TUTTI_TRY(get(allocate_, "cuMemAlloc", 3020));
@@ -104,6 +105,13 @@ Status Gpu::use(int gpu) const {
 std::string Gpu::name(int gpu) const {
   std::array<char, 256> text{};
   return device_name_(text.data(), static_cast<int>(text.size()), gpu) == 0 ? text.data() : "GPU";
+}
+
+Gpu::Seat Gpu::seat(int gpu) const {
+  Seat seat;
+  gethostname(seat.host.data(), seat.host.size() - 1);
+  device_bus_id_(seat.bus_id.data(), static_cast<int>(seat.bus_id.size()), gpu);
+  return seat;
 }
 
 Result<void*> Gpu::allocate(std::size_t bytes) const {

@@ -4,6 +4,7 @@
 
 #include "base/result.h"
 
+#include <array>
 #include <cstddef>
 #include <string>
 
@@ -21,6 +22,13 @@ class Gpu {
   /// Makes the GPU the calling thread's.
   Status use(int gpu) const;
   std::string name(int gpu) const;
+  /// Where a GPU is: the same for all processes of a host, whichever GPUs each of them sees.
+  struct Seat {
+    std::array<char, 128> host{};
+    std::array<char, 64> bus_id{};
+    bool operator==(const Seat&) const = default;
+  };
+  Seat seat(int gpu) const;
 
   Result<void*> allocate(std::size_t bytes) const;
   void free(void* memory) const;
@@ -49,6 +57,7 @@ class Gpu {
   Outcome (*init_)(unsigned) = nullptr;
   Outcome (*device_count_)(int*) = nullptr;
   Outcome (*device_name_)(char*, int, int) = nullptr;
+  Outcome (*device_bus_id_)(char*, int, int) = nullptr;
   Outcome (*retain_)(void**, int) = nullptr;
   Outcome (*set_current_)(void*) = nullptr;
   Outcome (*allocate_)(Address*, std::size_t) = nullptr;

@@ -92,6 +92,7 @@ class Rank {
   Measurement summary(const Collective& collective, const std::vector<Sample>& samples, std::size_t bytes) const;
   Result<std::int64_t> check_form(const Collective& collective, const Call& call, const Trial& trial,
                                   bool in_place) const;
+  Result<bool> gpus_are_shared() const;
   Result<std::uint64_t> count_wire_bytes(const Collective& collective, const Call& call) const;
   /// What every rank tells, by rank.
   template <class T>
@@ -109,6 +110,7 @@ class Rank {
   cudaStream_t stream_ = nullptr;
   const Gpu* gpu_ = nullptr;
   std::string device_ = "host";
+  std::string bus_id_;           ///< of the GPU
   std::optional<Buffer> words_;  ///< on a GPU: for the barrier, and for what ranks tell each other
   std::vector<Row> rows_;
   int forms_ = ~0;  ///< in which the plan is right; without one, all
@@ -127,6 +129,7 @@ Status Rank::choose_device() {
   const int number = place_.local_rank / options_.ranks_per_gpu % gpu_->count();
   TUTTI_TRY(gpu_->use(number));
   device_ = gpu_->name(number);
+  seat_ = gpu_->seat(number);
   return nccl(tuttiSetDevice(tuttiDeviceCuda), "tuttiSetDevice");
 }
 
@@ -146,6 +149,14 @@ Status Rank::join() {
   return options_.plan ? set_plan() : Status();
 }
 
+/// Whether any two ranks have the same GPU.
+Result<bool> Rank::gpus_are_shared() const {
+  TUTTI_TRY_ASSIGN(const std::vector<Gpu::Seat> seats, exchange(seat_));
+  for (auto seat = seats.begin(); seat != seats.end(); ++seat)
+    if (std::find(seat + 1, seats.end(), *seat) != seats.end()) return true;
+  return false;
+}
+
 /// Rank 0 has an id made by the other library and hands it out by this one.
 Status Rank::join_other() {
   TUTTI_TRY_ASSIGN(other_, open_other(options_.against));
@@ -159,8 +170,8 @@ Status Rank::join_other() {
   // This library has read both by now. The address is its own; and NVIDIA's refuses ranks that share a GPU, unless it takes them for ranks
   // of different hosts.
   unsetenv("NCCL_COMM_ID");
-  if (!other_->set_device && (options_.ranks_per_gpu > 1 || place_.ranks > gpu_->count()))
-    setenv("NCCL_HOSTID", fmt::format("tutti-perf-{}", place_.rank).c_str(), 1);
+  TUTTI_TRY_ASSIGN(const bool shared, gpus_are_shared());
+  if (!other_->set_device && shared) setenv("NCCL_HOSTID", fmt::format("tutti-perf-{}", place_.rank).c_str(), 1);
   struct Invitation {
     ncclUniqueId id{};
     bool made = false;

@@ -87,7 +87,7 @@ class Bridge {
   /// That nobody reads any more.
   bool is_input_sent(std::uint32_t number) const { return announced_ == number && is_sent(); }
   /// The other rank's, when its line is here; nullptr: none came with it.
-  const std::byte* far_input(std::uint32_t number) const { return far_inputs_.of(number); }
+  const std::byte* far_input(std::uint32_t number, std::size_t bytes) const { return far_inputs_.of(number, bytes); }
 
   /// The number of this rank's last line that the others get.
   std::uint32_t announced() const { return announced_; }

@@ -161,7 +161,7 @@ class CollectiveCall final : public Call {
   Status run_lanes();
   bool lines_finish() const;
   void finish_by_lines();
-  void finish_from_buffers();
+  Status finish_from_buffers();
   bool is_input_needed() const;
   std::vector<int> ranks_read() const;
   bool knows_calls(const std::vector<int>& ranks, std::uint32_t last) const;

@@ -1,4 +1,3 @@
-#include "base/assert.h"
 #include "comm/call.h"
 
 #include <fmt/format.h>
@@ -302,20 +301,25 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
 }
 
 /// For a call of two ranks whose inputs came with the lines: what finish_by_lines() does, from other places.
-void CollectiveCall::finish_from_buffers() {
-  const void* const far = comm_.members().bridge->far_input(sequence_);
-  TUTTI_ASSERT(far != nullptr);
+Status CollectiveCall::finish_from_buffers() {
+  const void* const far = comm_.members().bridge->far_input(sequence_, shape_.input_bytes);
+  if (far == nullptr) {
+    const int other = 1 - comm_.rank();
+    comm_.fail(Code::kRemote, other,
+               fmt::format("rank {} announced a call without its input of {} bytes", other, shape_.input_bytes));
+    return comm_.failure();
+  }
   const void* const inputs[] = {comm_.rank() == 0 ? args_.send : far, comm_.rank() == 0 ? far : args_.send};
   auto* const output = static_cast<std::byte*>(args_.receive);
   if (args_.collective == Collective::kAllReduce) {
-    void* destination = output;
-    return lanes_.machine().reduce(
-        {inputs, 2, &destination, 1, static_cast<std::size_t>(args_.count), nullptr, announced_call_.divisor});
+    lanes_.machine().reduce({inputs, 2, &args_.receive, 1, args_.count, nullptr, announced_call_.divisor});
+    return {};
   }
   for (std::size_t rank = 0; rank < 2; ++rank) {
     std::byte* const to = output + rank * shape_.input_bytes;
     if (inputs[rank] != to) lanes_.machine().load_bytes(to, inputs[rank], shape_.input_bytes);
   }
+  return {};
 }
 
 /// The result would be written over an input that is still on its way to the other rank.
@@ -345,8 +349,7 @@ std::vector<int> CollectiveCall::ranks_read() const {
   phase_ = Phase::kDone;
   if (shape_.count == 0) return {};
   if (carriage_ == Carriage::kFromBuffers) {
-    finish_from_buffers();
-    return {};
+    return finish_from_buffers();
   }
   if (signature_.one_way != 0 || lines_finish()) {
     finish_by_lines();

@@ -57,10 +57,17 @@ void count_off(PostedCall& call, const Error* failure, bool broken) {
   submission.open.fetch_sub(1, std::memory_order_release);
 }
 
+/// A graph may be launched while calls of the communicator run that nothing orders with it: what it replays keeps nothing between calls.
+bool DeviceLauncher::is_captured(const MatchedCall& call) const {
+  const PostedCall& part = call.parts[0];
+  const auto capture = cuda::capture_of(*place_of(part).device, part.args.stream);
+  return capture.ok() && capture.value().id != 0;
+}
+
 void DeviceLauncher::launch(std::span<MatchedCall> calls) {
   Pending pending;
   for (MatchedCall& call : calls) {
-    if (call.parts[0].path != DevicePath::kDirect) {
+    if (call.parts[0].path != DevicePath::kDirect && !is_captured(call)) {
       finish(pending);
       finish_lines(call);
       continue;

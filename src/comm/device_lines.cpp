@@ -121,7 +121,12 @@ Status DeviceLauncher::put_crew(const MatchedCall& call, std::span<const PostedC
   }
   TUTTI_TRY(lines.launch(*device, first->blocks_max(), main));
   begun = true;
-  for (const PostedCall* part : crew) TUTTI_TRY(place_of(*part).lines->order().end(main, capture));
+  Status ended;  // of all: each has a kernel under way that its memory has to wait for
+  for (const PostedCall* part : crew) {
+    Status one = place_of(*part).lines->order().end(main, capture);
+    if (ended.ok()) ended = std::move(one);
+  }
+  TUTTI_TRY(std::move(ended));
   if (streams.size() > 1) TUTTI_TRY(event.record(main));
   for (std::size_t i = 1; i < streams.size(); ++i) TUTTI_TRY(event.hold(*device, streams[i]));
   return {};

@@ -19,8 +19,8 @@ class FarInputs {
 
   /// Where the input of the call of that number goes; nullptr: none is so long.
   std::byte* place_for(std::uint32_t number, std::size_t bytes);
-  /// When the line of that call is there; nullptr: no input came with it.
-  const std::byte* of(std::uint32_t number) const;
+  /// When the line of that call is there; nullptr: no input of so many bytes came with it.
+  const std::byte* of(std::uint32_t number, std::size_t bytes) const;
 
  private:
   struct alignas(64) Block {
@@ -28,6 +28,7 @@ class FarInputs {
   };
   struct Input {
     std::uint32_t number = 0;
+    std::size_t bytes = 0;
     std::unique_ptr<Block> block;  ///< from the first input on
   };
   Input inputs_[2];

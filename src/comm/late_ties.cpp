@@ -59,6 +59,8 @@ void LateTies::tell(News news) {
 
 void LateTies::note_left(int peer, std::uint32_t last_call) {
   const std::lock_guard lock(mutex_);
+  // What it has sent by a connection that this rank has yet to take came before it left.
+  args_.meeting.meetings->settle(peer);
   args_.missing[static_cast<std::size_t>(peer)] = false;
   args_.meeting.meetings->forget(peer);
   pairs_.erase(peer);

@@ -167,8 +167,10 @@ std::vector<std::span<const std::byte>> MachineBoard::told_by(int rank) const {
   const Record& its = record(rank);
   std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(&its, 1))};
   // Where it is another rank's, which has it from elsewhere, look() says that it lies outside.
-  const bool inside = its.look_offset <= text_bytes() && its.look_bytes <= text_bytes() - its.look_offset;
-  if (its.look_bytes != 0 && inside) parts.emplace_back(text() + its.look_offset, its.look_bytes);
+  const std::size_t offset = its.look_offset;
+  const std::size_t bytes = its.look_bytes;
+  const bool inside = offset <= text_bytes() && bytes <= text_bytes() - offset;
+  if (bytes != 0 && inside) parts.emplace_back(text() + offset, bytes);
   return parts;
 }
 

@@ -66,6 +66,12 @@ void Meetings::seek(const Key& key, const RankEndpoint& there) {
   way.why.resize(there.addresses.size());
 }
 
+void Meetings::settle(int peer) {
+  for (const auto& guest : incoming_) {
+    if (guest->state == Incoming::State::kAttached && guest->key.first == peer) confirm(*guest);
+  }
+}
+
 void Meetings::forget(int peer) {
   std::erase_if(outgoing_, [&](const auto& way) { return way->key.first == peer; });
   std::erase_if(incoming_, [&](const auto& guest) { return guest->key.first == peer; });
@@ -77,7 +83,8 @@ void Meetings::add_to(std::vector<pollfd>& watched) {
     // The other side's attempt may be about to end well.
     if (way->state == Outgoing::State::kIdle && now >= way->due && attached(way->key) == nullptr) start(*way);
   }
-  watched.push_back({listener_, POLLIN, 0});
+  const bool takes_more = incoming_.size() < kStrangersMax && now >= accepts_again_;
+  watched.push_back({takes_more ? listener_ : -1, POLLIN, 0});
   for (const auto& guest : incoming_) watched.push_back({guest->connection.fd(), POLLIN, 0});
   for (const auto& way : outgoing_) {
     const bool connecting = way->state == Outgoing::State::kConnecting;
@@ -192,12 +199,25 @@ bool Meetings::finish(Outgoing& way) {
 void Meetings::accept_all() {
   while (incoming_.size() < kStrangersMax) {
     PrivateDescriptor socket = accept_tcp(listener_);
-    if (!socket) return;
+    if (!socket) return pause_accepting(errno);
     send_at_once(socket.get());
     std::string from = peer_address(socket.get());
     incoming_.push_back(std::make_unique<Incoming>(
         Incoming{Connection(std::move(socket), Connection::kStrangerPayloadMax), Clock::now(), std::move(from)}));
   }
+}
+
+/// Who could not be taken in stays in the queue, and the listener readable.
+void Meetings::pause_accepting(int why) {
+  if (why == EAGAIN || why == EWOULDBLOCK || why == ECONNABORTED || why == EINTR) return;
+  accepts_again_ = Clock::now() + kRetryTime;
+  if (!pause_told_) {
+    log_warn(
+        "no connection of another rank can be taken in: {}; where that says too many open files, raise the limit "
+        "(ulimit -n)",
+        strerror(why));
+  }
+  pause_told_ = true;
 }
 
 void Meetings::serve(Incoming& guest) {
@@ -261,6 +281,7 @@ void Meetings::welcome(Incoming& guest) {
     if (own->state == Outgoing::State::kProved && rank_ > guest.key.first) return;
     own->connection.reset();
     own->state = Outgoing::State::kIdle;
+    own->due = Clock::now();  // as soon as the guest is no more
   }
   guest.connection.queue(FrameType::kAttached, {});
   if (!guest.connection.flush() || guest.connection.wants_to_write()) return;

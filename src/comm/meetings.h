@@ -65,6 +65,9 @@ class Meetings {
   void turn_away_others() { keeps_early_ = false; }
   /// This rank connects with the other one, which is at `there` until this is over: again and again.
   void seek(const Key& key, const RankEndpoint& there);
+  /// Takes what the other side has kept by now: on_made() is called before this returns. For a rank of which something has come by
+  /// another way.
+  void settle(int peer);
   /// Nothing more is to be made with that rank.
   void forget(int peer);
   /// Nothing is under way.
@@ -123,6 +126,7 @@ class Meetings {
   Incoming* attached(const Key& key);
 
   void accept_all();
+  void pause_accepting(int why);
   void serve(Incoming& guest);
   void challenge(Incoming& guest, const Bytes& payload);
   void admit(Incoming& guest, const Bytes& payload);
@@ -143,6 +147,8 @@ class Meetings {
   std::size_t polled_guests_ = 0;  ///< of add_to()
   std::size_t polled_ways_ = 0;
   bool refusal_told_ = false;
+  Clock::time_point accepts_again_ = {};
+  bool pause_told_ = false;
 };
 
 }  // namespace tutti::comm

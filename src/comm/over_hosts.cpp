@@ -20,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kReasonTime = std::chrono::seconds(2);
 /// For what this rank has sent last to arrive, when it leaves.
 constexpr auto kLeaveTime = std::chrono::seconds(5);
+constexpr std::chrono::duration<double> kForever = std::chrono::hours(24 * 365);
 /// For the others to take this rank's reason for failure.
 constexpr double kTellS = 1;
 
@@ -65,6 +66,8 @@ void Communicator::await_late_ties(LateMeeting meeting, const std::vector<PeerSo
   for (int peer = 0; peer < ranks_; ++peer)
     args.missing.push_back(!is_on_this_host(peer) && sockets[peer].data.empty());
   const double timeout_s = config().timeout_s;
+  // Without signs of life a rank that does not answer may be one that a debugger has stopped.
+  if (config().heartbeat_timeout_s == 0) args.reach_time = kForever;
   if (timeout_s > 0) args.reach_time = std::min(args.reach_time, std::chrono::duration<double>(timeout_s));
   args.on_failure = [this](int peer, const Error& why) { fail(why.code, peer, why.message); };
   args.given_up = [this] { return failed(); };
@@ -201,7 +204,10 @@ PeerLife Communicator::life_of(int peer) const {
 void Communicator::check_streams() {
   if (failed()) return;
   const int peer = members_->bridge->ended_peer();
-  if (peer < 0) return;
+  if (peer < 0) {
+    stream_ended_.reset();
+    return;
+  }
   if (!stream_ended_) stream_ended_ = Clock::now();
   if (Clock::now() - *stream_ended_ < kReasonTime) return;
   fail(Code::kRemote, peer,

@@ -1,0 +1,115 @@
+// Connections that are made when they are needed, driven by hand: two ranks of a communicator, each with what its watch's thread would do.
+#include "comm/late_ties.h"
+
+#include <catch2/catch.hpp>
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+using tutti::comm::LateMeeting;
+using tutti::comm::LateTies;
+using tutti::comm::Meetings;
+using tutti::comm::RankEndpoint;
+using tutti::comm::Secret;
+
+/// One of two ranks.
+struct Side {
+  std::unique_ptr<LateTies> ties;
+  std::vector<std::string> failures;
+
+  void look() const {
+    std::vector<pollfd> watched;
+    ties->add_to(watched);
+    poll(watched.data(), watched.size(), 1);
+    ties->serve(watched);
+  }
+};
+
+struct Two {
+  Side sides[2];
+
+  Two() {
+    LateMeeting meetings[2];
+    std::vector<RankEndpoint> endpoints(2);
+    for (int rank = 0; rank < 2; ++rank) {
+      auto listener = tutti::comm::listen_tcp();
+      REQUIRE(listener.ok());
+      endpoints[rank].port = listener.value().port;
+      endpoints[rank].addresses.push_back({false, {127, 0, 0, 1}});
+      meetings[rank].listener = std::move(listener).value();
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+      LateMeeting& meeting = meetings[rank];
+      meeting.meetings = std::make_unique<Meetings>(rank, 2, Secret{}, meeting.listener);
+      meeting.endpoints = endpoints;
+      LateTies::Args args;
+      args.rank = rank;
+      args.meeting = std::move(meeting);
+      args.missing = {rank != 0, rank != 1};
+      args.on_failure = [this, rank](int, const tutti::Error& why) { sides[rank].failures.push_back(why.message); };
+      args.given_up = [] { return false; };
+      sides[rank].ties = std::make_unique<LateTies>(std::move(args));
+      sides[rank].ties->set_wake([] {});
+    }
+  }
+};
+
+std::vector<LateTies::News> news_of(Side& side) { return side.ties->take_news(); }
+
+/// Looks at both until rank 0 has its connection; rank 1 may not have seen that yet.
+std::vector<LateTies::News> connect_first(Two& two) {
+  two.sides[0].ties->want(1);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!two.sides[0].ties->has_news() && std::chrono::steady_clock::now() < end) {
+    two.sides[1].look();
+    two.sides[0].look();
+  }
+  return news_of(two.sides[0]);
+}
+
+TEST_CASE("what a rank has sent before it left comes by a connection that the other had yet to take") {
+  Two two;
+  const auto made = connect_first(two);
+  REQUIRE(made.size() == 1);
+  REQUIRE(made[0].sockets.size() == 1);
+  REQUIRE(send(made[0].sockets[0].get(), "data", 4, MSG_NOSIGNAL) == 4);
+  // Rank 1's thread has not looked since; rank 0's goodbye comes by another way.
+  two.sides[1].ties->note_left(0, 7);
+
+  const auto heard = news_of(two.sides[1]);
+  REQUIRE(heard.size() == 2);
+  REQUIRE(heard[0].sockets.size() == 1);
+  char data[5] = {};
+  const timeval limit{5, 0};
+  setsockopt(heard[0].sockets[0].get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  CHECK(recv(heard[0].sockets[0].get(), data, 4, MSG_WAITALL) == 4);
+  CHECK(std::string(data) == "data");
+  CHECK(heard[1].sockets.empty());
+  CHECK(heard[1].last_call == 7);
+}
+
+TEST_CASE("a rank that has left is not connected with") {
+  Two two;
+  two.sides[0].ties->note_left(1, 3);
+  two.sides[0].ties->want(1);
+  for (int look = 0; look < 50; ++look) {
+    two.sides[0].look();
+    two.sides[1].look();
+  }
+  const auto heard = news_of(two.sides[0]);
+  REQUIRE(heard.size() == 1);
+  CHECK(heard[0].sockets.empty());
+  CHECK(heard[0].last_call == 3);
+  CHECK(two.sides[0].failures.empty());
+  CHECK_FALSE(two.sides[1].ties->has_news());
+}
+
+}  // namespace

@@ -110,7 +110,7 @@ class Rank {
   cudaStream_t stream_ = nullptr;
   const Gpu* gpu_ = nullptr;
   std::string device_ = "host";
-  std::string bus_id_;           ///< of the GPU
+  Gpu::Seat seat_;
   std::optional<Buffer> words_;  ///< on a GPU: for the barrier, and for what ranks tell each other
   std::vector<Row> rows_;
   int forms_ = ~0;  ///< in which the plan is right; without one, all

@@ -58,16 +58,22 @@ void count_off(PostedCall& call, const Error* failure, bool broken) {
 }
 
 /// A graph may be launched while calls of the communicator run that nothing orders with it: what it replays keeps nothing between calls.
-bool DeviceLauncher::is_captured(const MatchedCall& call) const {
+Result<bool> DeviceLauncher::goes_as_lines(const MatchedCall& call) const {
   const PostedCall& part = call.parts[0];
-  const auto capture = cuda::capture_of(*place_of(part).device, part.args.stream);
-  return capture.ok() && capture.value().id != 0;
+  if (part.path == DevicePath::kDirect) return false;
+  TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*place_of(part).device, part.args.stream));
+  return capture.id == 0;
 }
 
 void DeviceLauncher::launch(std::span<MatchedCall> calls) {
   Pending pending;
   for (MatchedCall& call : calls) {
-    if (call.parts[0].path != DevicePath::kDirect && !is_captured(call)) {
+    const Result<bool> as_lines = goes_as_lines(call);
+    if (!as_lines.ok()) {
+      for (PostedCall& part : call.parts) count_off(part, &as_lines.error(), false);
+      continue;
+    }
+    if (as_lines.value()) {
       finish(pending);
       finish_lines(call);
       continue;

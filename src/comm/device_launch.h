@@ -82,7 +82,7 @@ class DeviceLauncher {
   Status join_streams(const MatchedCall& call);
 
   /// Calls that go as lines (device_lines.cpp): a launch on each device, which wait for each other.
-  bool is_captured(const MatchedCall& call) const;
+  Result<bool> goes_as_lines(const MatchedCall& call) const;
   void finish_lines(MatchedCall& call);
   Status put_lines(const MatchedCall& call, bool& begun);
   Status put_crew(const MatchedCall& call, std::span<const PostedCall* const> crew, std::uint64_t capture, bool& begun);

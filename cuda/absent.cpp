@@ -1,4 +1,5 @@
 // The same functions where the library is built without CUDA's headers: there is no device.
+#include "cuda/access.h"
 #include "cuda/device.h"
 #include "cuda/pointers.h"
 #include "cuda/stream_words.h"
@@ -47,6 +48,8 @@ void release_graph_memory() {}
 
 Result<PointerFacts> pointer_facts(const void*) { return PointerFacts{}; }
 Result<AddressRange> address_range(const void*) { return absent(); }
+Status allow_access(const Device&, const void*, std::size_t, std::span<const int>) { return absent(); }
+Status allow_asides(const Device&, std::span<const int>) { return absent(); }
 Result<void*> allocate_for_user(std::size_t) { return absent(); }
 Status free_for_user(void*) { return absent(); }
 bool is_for_user(const void*) { return false; }

@@ -116,7 +116,8 @@ struct RankHome {
   const std::uint64_t* abort_word = nullptr;  ///< pinned host memory, one per rank; not 0: give up
   FailureRecord* failure = nullptr;           ///< pinned host memory
   RankState* state = nullptr;
-  // By rank: that rank's memory, mapped here; zero at first. The own entry is this rank's own.
+  // By rank: that rank's memory, mapped here; zero at first. The own entry is this rank's own. nullptr: this GPU does not reach it, and
+  // exchanges nothing with that rank.
   protocol::AnnounceLine* boards[kRanksMax] = {};  ///< kAnnounceDepth x ranks lines: a copy of the board for each rank
   std::uint64_t* closings[kRanksMax] = {};         ///< kBlocksMax x ranks counts
   std::uint64_t* lines[kRanksMax] = {};            ///< line_memory.bytes(ranks)
@@ -226,19 +227,20 @@ TUTTI_DEVICE_CALL constexpr std::uint64_t lines_share_bytes(std::uint64_t bytes,
 /// grid: launch ranks x blocks_per_rank; block b is lane b % blocks_per_rank of rank b / blocks_per_rank of the launch (in the arrays; the
 /// rank's number in its program and channels is its home's). The tiling has blocks_per_rank lanes; lane l of it runs program lane
 /// l / rows. Peers' buffers of direct calls: the host knows them (fused launches), or they come by announce lines, as in
-/// a per-rank fold launch.
+/// a per-rank fold launch. Calls whose data goes through slots may announce too, so that ranks find whose calls differ.
 struct LanesLaunch {
-  const RankHome* const* homes = nullptr;          ///< by launch rank, in device memory; the launch's own: home
-  const RankHome* home = nullptr;                  ///< of the only rank, where homes is nullptr
-  const LaneHome* lanes = nullptr;                 ///< device memory: by launch rank and lane of the tiling
-  const LaneProgramReference* programs = nullptr;  ///< device memory: by launch rank and lane of the program
+  // By launch rank, in device memory.
+  const RankHome* homes[kRanksMax] = {};
+  const LaneHome* lanes[kRanksMax] = {};                 ///< each: by lane of the tiling
+  const LaneProgramReference* programs[kRanksMax] = {};  ///< each: by lane of the program
   std::uint32_t launch_ranks = 1;
   std::uint32_t blocks_per_rank = 1;
   std::uint32_t rows = 1;
   bool direct = false;
   bool lines = false;
   bool wide_wire = false;
-  bool announces = false;  ///< direct, and the peers' buffers come by announce lines (one rank per launch)
+  bool announces =
+      false;  ///< opens with announce lines; direct: one rank per launch, whose peers' buffers come by them
   bool scaled = false;
   ReduceOp op = ReduceOp::kSum;
   std::uint16_t reserved = 0;

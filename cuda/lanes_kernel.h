@@ -101,13 +101,13 @@ class LanesKernel {
         shared_(shared),
         launch_rank_(thread.block() / launch.blocks_per_rank),
         lane_index_(thread.block() % launch.blocks_per_rank),
-        home_(launch.homes == nullptr ? *launch.home : *launch.homes[launch_rank_]),
+        home_(*launch.homes[launch_rank_]),
         counted_(launch.announces ? home_.state->announced_sequence : home_.state->lanes_sequence) {}
 
   TUTTI_DEVICE_CALL void run() {
     const std::uint64_t sequence = t_.load(&counted_) + 1;
     if (!learn_buffers(sequence)) return;
-    const LaneHome& lane = launch_.lanes[std::size_t{launch_rank_} * launch_.blocks_per_rank + lane_index_];
+    const LaneHome& lane = launch_.lanes[launch_rank_][lane_index_];
     Machine machine(t_, home_, lane, launch_.op, shared_.posted);
     if (t_.index() == 0) {
       lead(machine, lane, sequence);
@@ -118,7 +118,7 @@ class LanesKernel {
   }
 
  private:
-  TUTTI_DEVICE_CALL bool learn_buffers(std::uint64_t sequence) {
+  TUTTI_DEVICE_CALL TUTTI_OUT_OF_LINE bool learn_buffers(std::uint64_t sequence) {
     const std::uint32_t rank = t_.index();
     if (rank < kRanksMax) {
       const bool scaled = launch_.scaled && (!launch_.announces || rank == home_.rank);
@@ -144,9 +144,7 @@ class LanesKernel {
   }
 
   TUTTI_DEVICE_CALL protocol::LaneCall call_of(const LaneHome& lane) const {
-    const std::uint32_t program_lanes = launch_.blocks_per_rank / launch_.rows;
-    const LaneProgramReference& program =
-        launch_.programs[std::size_t{launch_rank_} * program_lanes + lane_index_ / launch_.rows];
+    const LaneProgramReference& program = launch_.programs[launch_rank_][lane_index_ / launch_.rows];
     const std::uint32_t rank = home_.rank;
     protocol::LaneCall call;
     call.steps = program.steps;

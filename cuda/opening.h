@@ -1,9 +1,10 @@
 // How a per-rank launch learns its peers' buffers: the announce lines of protocol/announce.h. Each rank keeps a copy of the whole board in
 // its own memory, so that nobody polls over a link; a rank writes its line into every copy.
 //
-// Why a line is free when it is written: all ranks read all lines in every call, and a rank's launches run one after the other. So who has
-// seen all lines of call s knows that every rank is through with call s - 1, and may write the line of s + 1, which takes the
-// place of an older one than s.
+// Why a line is free when it is written: a rank reads all lines that it gets in every call, and its launches run one after the other. So who
+// has seen a peer's line of call s knows that this peer is through with call s - 1, and may write it the line of s + 1, which takes the
+// place of an older one than s. That holds of each pair alone: ranks that do not reach each other's memory leave each other out, and as
+// calls join all ranks, one of two whose calls differ has a neighbour that finds it.
 #pragma once
 
 #include "cuda/kernel_abi.h"
@@ -111,7 +112,9 @@ class Opening {
   }
 
  private:
-  TUTTI_DEVICE_CALL bool is_peer(std::uint32_t rank) const { return rank < home_.ranks && rank != home_.rank; }
+  TUTTI_DEVICE_CALL bool is_peer(std::uint32_t rank) const {
+    return rank < home_.ranks && rank != home_.rank && home_.boards[rank] != nullptr;
+  }
   TUTTI_DEVICE_CALL protocol::AnnounceBoard board_of(std::uint32_t rank) const {
     return {home_.boards[rank], home_.ranks, nullptr, 0};
   }

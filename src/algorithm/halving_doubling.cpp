@@ -1,10 +1,11 @@
 // Recursive halving and doubling: ranks in pairs exchange half of what they are still responsible for, then half of
-// that, until each has its part of the sum; and the same way back to gather.
+// that, until two are left with the same part; and the same way back to gather. An all-reduce's last pairs exchange all that they have and
+// both add it up: as many bytes as two halves there and back, in one message in place of two.
 //
 // From: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004 (all_reduce); R. Thakur,
 // R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19 (2005), its
 // sections on all-gather and reduce-scatter. With n a power of two and M bytes per rank:
-//   all_reduce                  2 log2 n messages, 2 M (n-1)/n bytes
+//   all_reduce                  2 log2 n - 1 messages, 2 M (n-1)/n bytes
 //   reduce_scatter, all_gather  log2 n hops, M (n-1)/n bytes; a message per block, as blocks are apart in memory
 // Other rank counts: let P be the power of two below n. Of the first 2 (n-P) ranks the even ones are *guests*: they
 // give their data to the odd one after them, their *host*, and get the result from it. That costs two more hops and up
@@ -52,7 +53,24 @@ Cut cut(int player, int group) {
   return {player ^ half, {mine, mine + half}, {theirs, theirs + half}};
 }
 
-/// Units are players': unit p is player p's part of the sum. Sums under way are kept in the output.
+/// Of both units of a pair. The lower player's sum is the first operand at both, so that they have the same bits.
+void exchange_in_pairs(LaneProgram& lane, const Players& players, int player, bool in_output) {
+  const auto [partner, mine, theirs] = cut(player, 2);
+  const int peer = players.rank_of(partner);
+  const Span both{0, index(std::min(mine.first, theirs.first)), 2};
+  auto sent = step(lane).from(in_output ? output(both) : input(both));
+  if (!in_output) sent.to(output(both));
+  sent.to(message(peer, 2));
+  const bool lower = player < partner;
+  step(lane)
+      .from(lower ? output(both) : message(peer, 2))
+      .from(lower ? message(peer, 2) : output(both))
+      .to(output(both))
+      .finish();
+}
+
+/// Units are players': unit p is player p's part of the sum. Sums under way are kept in the output. The last pairs' too, though two ranks
+/// could do without: where each stands for a host (hierarchical.h), what is sent is what is added up.
 LaneProgram all_reduce(const Players& players, int rank) {
   LaneProgram lane;
   const auto units = index(players.count);
@@ -66,7 +84,7 @@ LaneProgram all_reduce(const Players& players, int rank) {
 
   const int player = players.player_of(rank);
   bool in_output = host;  // where the sum so far is
-  for (int group = players.count; group > 1; group /= 2) {
+  for (int group = players.count; group > 2; group /= 2) {
     const auto [partner, mine, theirs] = cut(player, group);
     const int peer = players.rank_of(partner);
     const auto width = index(group / 2);
@@ -74,14 +92,11 @@ LaneProgram all_reduce(const Players& players, int rank) {
       return in_output ? output({0, index(unit), width}) : input({0, index(unit), width});
     };
     step(lane).from(sum_so_far(theirs.first)).to(message(peer, width));
-    step(lane)
-        .from(message(peer, width))
-        .from(sum_so_far(mine.first))
-        .to(output({0, index(mine.first), width}))
-        .finish(group == 2);
+    step(lane).from(message(peer, width)).from(sum_so_far(mine.first)).to(output({0, index(mine.first), width}));
     in_output = true;
   }
-  for (int group = 2; group <= players.count; group *= 2) {
+  exchange_in_pairs(lane, players, player, in_output);
+  for (int group = 4; group <= players.count; group *= 2) {
     const auto [partner, mine, theirs] = cut(player, group);
     const int peer = players.rank_of(partner);
     const auto width = index(group / 2);

@@ -156,6 +156,7 @@ class RailWriter {
   int home(int host) const { return is_rooted(collective_) ? root_ : rails_.home(rail_, host); }
   bool is_alone(int host) const { return rails_.group(host).size() == 1; }
 
+  const Endpoint* result_of(const LaneProgram& lane, const Step& step) const;
   int part_host(const LaneProgram& lane, const Step& step) const;
   schedule::Span span(Place place, const Endpoint& e) const;
   Endpoint local(Place place, const Endpoint& e) const;
@@ -182,8 +183,9 @@ const Endpoint* find_place(std::span<const Endpoint> ends, Place place) {
 }
 
 /// A result, not a sum under way that the row keeps in its output.
-const Endpoint* result_of(const LaneProgram& lane, const Step& step) {
-  return step.finish || step.source_count == 1 ? find_place(lane.sinks(step), Place::kOutput) : nullptr;
+const Endpoint* RailWriter::result_of(const LaneProgram& lane, const Step& step) const {
+  const bool passes_on = step.source_count == 1 && !(sums() && lane.sources(step)[0].place == Place::kInput);
+  return step.finish || passes_on ? find_place(lane.sinks(step), Place::kOutput) : nullptr;
 }
 
 int RailWriter::part_host(const LaneProgram& lane, const Step& step) const {

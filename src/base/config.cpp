@@ -218,6 +218,37 @@ class Reader {
     protocols = lines == leaves(0) ? Protocols::kAny : lines ? Protocols::kLines : Protocols::kNoLines;
   }
 
+  /// As strtol reads it: with 0 in front it is octal, with 0x hexadecimal. Too large for it: the largest.
+  static std::optional<std::size_t> as_number(const std::string& word) {
+    if (word.empty() || word[0] < '0' || word[0] > '9') return std::nullopt;
+    char* end = nullptr;
+    const long number = std::strtol(word.c_str(), &end, 0);
+    return *end == '\0' ? std::optional(static_cast<std::size_t>(number)) : std::nullopt;
+  }
+
+  /// NCCL_P2P_LEVEL: a name, or one of the numbers that were there before the names. NCCL has further names, of ways that no memory is
+  /// reached by; they stand between these.
+  void read_p2p_level(const char* key, GpuDistance& level) {
+    const auto value = text(key);
+    if (!value) return;
+    using enum GpuDistance;
+    constexpr std::pair<std::string_view, GpuDistance> kNames[] = {
+        {"loc", kSame},     {"nvl", kNvLink},   {"nvb", kNvLink},   {"c2c", kNvLink}, {"pix", kSwitch},
+        {"pxb", kSwitches}, {"p2c", kSwitches}, {"pxn", kSwitches}, {"phb", kHost},   {"sys", kSystem}};
+    constexpr GpuDistance kNumbers[] = {kSame, kSwitch, kSwitches, kHost, kSystem};
+    const std::string word = lower(*value);
+    const auto* const found = std::ranges::find(kNames, word, [](const auto& name) { return name.first; });
+    if (found != std::end(kNames)) {
+      level = found->second;
+    } else if (const auto number = as_number(word)) {
+      level = kNumbers[std::min<std::size_t>(*number, std::size(kNumbers) - 1)];
+    } else {
+      reject(key, *value,
+             "LOC (no peer access), NVL (over NVLink), PIX (a PCI switch), PXB (several), PHB (a host bridge or NUMA "
+             "node) or SYS (anywhere), or the numbers 0 (LOC), 1 (PIX), 2 (PXB), 3 (PHB) and 4 (SYS)");
+    }
+  }
+
   std::vector<std::string> take_complaints() { return std::move(complaints_); }
 
  private:
@@ -266,6 +297,8 @@ struct Loaded {
     config.wide_wire = wire == "float32";
     config.blocking_set = reader.read("NCCL_COMM_BLOCKING", config.blocking);
     reader.read("NCCL_P2P_DISABLE", config.p2p_disable);
+    reader.read_p2p_level("NCCL_P2P_LEVEL", config.p2p_level);
+    config.p2p_disable |= config.p2p_level == GpuDistance::kSame;
     reader.read("NCCL_SHM_DISABLE", config.shm_disable);
     reader.read("TUTTI_SINGLE_COPY", config.single_copy);
     reader.read("TUTTI_CALIBRATE", config.calibrate);
@@ -310,6 +343,7 @@ RootVariables root_variables() {
   reader.read("NCCL_COMM_ID", found.comm_id);
   reader.read("TUTTI_SECRET", found.secret);
   reader.read("NCCL_SOCKET_IFNAME", found.socket_interfaces);
+  reader.read_seconds("TUTTI_HEARTBEAT_TIMEOUT_S", found.heartbeat_timeout_s);
   return found;
 }
 

@@ -2,6 +2,8 @@
 // that calls getenv. What the environment does not say NCCL's configuration files may (config_files.h).
 #pragma once
 
+#include "base/gpu_distance.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -33,11 +35,12 @@ struct Config {
   bool wide_wire = false;           ///< TUTTI_WIRE: true if "float32"
   bool blocking = true;             ///< NCCL_COMM_BLOCKING (unset: the config struct's)
   bool blocking_set = false;
-  bool p2p_disable = false;               ///< NCCL_P2P_DISABLE: ranks do not touch each other's buffers
-  bool shm_disable = false;               ///< NCCL_SHM_DISABLE: processes do not map each other's buffers
-  bool single_copy = true;                ///< TUTTI_SINGLE_COPY: process_vm_readv/writev between processes
-  Protocols protocols = Protocols::kAny;  ///< NCCL_PROTO
-  std::size_t slot_bytes = 0;             ///< TUTTI_SLOT_BYTES: 0 = by rank count
+  bool p2p_disable = false;  ///< NCCL_P2P_DISABLE, or NCCL_P2P_LEVEL=LOC: ranks do not touch each other's buffers
+  GpuDistance p2p_level = GpuDistance::kSystem;  ///< NCCL_P2P_LEVEL: GPUs that are farther apart do not either
+  bool shm_disable = false;                      ///< NCCL_SHM_DISABLE: processes do not map each other's buffers
+  bool single_copy = true;                       ///< TUTTI_SINGLE_COPY: process_vm_readv/writev between processes
+  Protocols protocols = Protocols::kAny;         ///< NCCL_PROTO
+  std::size_t slot_bytes = 0;                    ///< TUTTI_SLOT_BYTES: 0 = by rank count
   std::size_t single_copy_min_bytes = 0;  ///< TUTTI_SINGLE_COPY_MIN_BYTES: single copies from here on; 0 = by cost
   std::size_t carry_bytes = std::size_t{1} << 20;  ///< TUTTI_CARRY_BYTES: longest input carried beside announce lines
   std::size_t stream_min_bytes =
@@ -65,6 +68,8 @@ struct RootVariables {
   std::string comm_id;            ///< NCCL_COMM_ID: address:port of the bootstrap root; empty = the id's maker
   std::string secret;             ///< TUTTI_SECRET: its key
   std::string socket_interfaces;  ///< NCCL_SOCKET_IFNAME: "eth,ib", "=eth0", "^docker"; empty = not lo, docker, virbr
+  double heartbeat_timeout_s =
+      10;  ///< TUTTI_HEARTBEAT_TIMEOUT_S: of ranks that have come to the bootstrap root; 0 = never
 };
 RootVariables root_variables();
 

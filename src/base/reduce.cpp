@@ -63,11 +63,10 @@ std::string_view name_of(ReduceVariant variant) { return kVariantNames[static_ca
 bool is_usable(ReduceVariant variant) {
 #if defined(__x86_64__)
   // These answers include that the operating system saves the registers.
-  if (variant == ReduceVariant::kAvx2) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-  }
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+  if (variant == ReduceVariant::kAvx2) return has_avx2;
   if (variant == ReduceVariant::kAvx512) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   }
 #endif

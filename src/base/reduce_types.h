@@ -30,10 +30,10 @@ struct IntegerArithmetic {
 
 /// max and min are IEEE 754-2019's maximum and minimum. Equal numbers have equal bits unless they are zeros, so "and"
 /// and "or" of the bits pick the right zero; the sum of unordered numbers is a quiet NaN.
-template <class T, class UnsignedT>
+template <class T, class UnsignedT, int kBytes = kVectorBytes>
 struct FloatArithmetic {
-  using Lanes = Vector<T>;
-  using Bits = Vector<UnsignedT>;
+  using Lanes = typename VectorOf<T, kBytes>::Type;
+  using Bits = typename VectorOf<UnsignedT, kBytes>::Type;
   [[gnu::always_inline]] static Lanes sum(Lanes a, Lanes b) { return a + b; }
   [[gnu::always_inline]] static Lanes product(Lanes a, Lanes b) { return a * b; }
   [[gnu::always_inline]] static Lanes max(Lanes a, Lanes b) {
@@ -117,14 +117,22 @@ struct NarrowFloat {
 
 #if TUTTI_SIMD_HALF
 /// The processor's conversions give the same numbers as Float16's.
-struct FloatOf16 : NarrowFloat<Float16, std::uint16_t> {
-  struct Arithmetic : FloatArithmetic<float, std::uint32_t> {
+struct FloatOf16 {
+  struct Arithmetic : FloatArithmetic<float, std::uint32_t, sizeof(EightFloats)> {
     [[gnu::always_inline]] static Lanes sum(Lanes a, Lanes b) { return sum_of_halves(a, b); }
   };
-  using Packed = Halves;
+  using Element = std::uint16_t;
+  using Lanes = EightFloats;
+  using Packed = EightHalves;
   static constexpr int kLanes = 1;
   [[gnu::always_inline]] static void unpack(Lanes* lanes, Packed packed) { *lanes = decode_half(packed); }
   [[gnu::always_inline]] static Packed pack(const Lanes* lanes) { return encode_half(*lanes); }
+  [[gnu::always_inline]] static Lanes splat(const void* element) {
+    return decode_half(Packed{} + load_unaligned<Element>(element));
+  }
+  [[gnu::always_inline]] static Lanes divide(Lanes v, int divisor) {
+    return v / (Lanes{} + static_cast<float>(divisor));
+  }
 };
 
 struct BfloatOf16 : NarrowFloat<Bfloat16, std::uint16_t> {

@@ -3,10 +3,10 @@
 #include "base/log.h"
 #include "base/mapping.h"
 #include "base/sha256.h"
+#include "comm/carriers.h"
 #include "comm/late_ties.h"
 #include "comm/mesh.h"
 #include "comm/root_client.h"
-#include "comm/table_tree.h"
 
 #include <fmt/format.h>
 
@@ -53,8 +53,8 @@ Result<std::vector<Peer>> read_table(RootClient& root, const BootstrapArgs& args
   return std::move(*peers);
 }
 
-/// The leader's part: makes the segment and sends it to the host's other ranks, by way of the root.
-Result<std::shared_ptr<Descriptor>> make_control(RootClient& root, std::size_t bytes) {
+/// The leader's part: makes the segment, and tells the host's other ranks by way of the root.
+Result<std::shared_ptr<Descriptor>> make_control(RootClient& root, int rank, std::size_t bytes) {
   auto file = std::make_shared<Descriptor>();
   if (bytes > 0) {
     // Mostly slots, of which few are ever touched.
@@ -62,11 +62,13 @@ Result<std::shared_ptr<Descriptor>> make_control(RootClient& root, std::size_t b
     if (!made.ok()) return root.leave(std::move(made).error());
     *file = std::move(made).value();
   }
-  TUTTI_TRY(root.send(FrameType::kControl, encode(ControlSize{bytes, file->get()}), *file ? file : nullptr));
+  const std::vector<ControlFile> control = {{rank, bytes, file->get()}};
+  TUTTI_TRY(root.send(FrameType::kControl, encode(control), *file ? file : nullptr));
+  TUTTI_TRY(root.expect(FrameType::kControl));
   return file;
 }
 
-/// Where the root is on another host, and could not pass the descriptor on.
+/// Where the descriptor itself has not come: on several hosts, or by TCP.
 Result<Descriptor> open_at_leader(const Peer& leader, std::int32_t fd) {
   const std::string path = fmt::format("/proc/{}/fd/{}", leader.pid, fd);
   Descriptor opened(open(path.c_str(), O_RDWR | O_CLOEXEC));
@@ -81,16 +83,20 @@ Result<Descriptor> open_at_leader(const Peer& leader, std::int32_t fd) {
 
 Result<std::shared_ptr<Descriptor>> receive_control(RootClient& root, const Peer& leader, std::size_t bytes) {
   TUTTI_TRY_ASSIGN(const Bytes payload, root.expect(FrameType::kControl));
-  const auto control = decode_control(payload);
-  auto file = std::make_shared<Descriptor>(root.take_descriptor());
-  if (!control || control->bytes != bytes) {
+  const auto controls = decode_controls(payload).value_or(std::vector<ControlFile>());
+  const auto control = std::ranges::find(controls, leader.rank, &ControlFile::leader);
+  std::shared_ptr<Descriptor> file = root.take_file();
+  if (!file) file = std::make_shared<Descriptor>();
+  if (control == controls.end() || control->bytes != bytes) {
     return root.leave(error(Code::kInvalidUsage,
                             fmt::format("the control segment has {} bytes where this rank's library needs {}: use "
                                         "the same library and settings on every rank",
-                                        control ? control->bytes : 0, bytes)));
+                                        control == controls.end() ? 0 : control->bytes, bytes)));
   }
   if (bytes == 0) return file;
-  if (!*file && !root.descriptor_lost() && !root.is_local()) {
+  if (!*file && root.descriptor_lost())
+    return root.leave(error(Code::kSystem, "no file descriptor is left: raise the limit (ulimit -n)"));
+  if (!*file) {
     auto opened = open_at_leader(leader, control->fd);
     if (!opened.ok()) {
       // A leader that has gone has met a failure, which the root tells everybody.
@@ -98,11 +104,6 @@ Result<std::shared_ptr<Descriptor>> receive_control(RootClient& root, const Peer
       return root.leave(std::move(opened).error());
     }
     *file = std::move(opened).value();
-  }
-  if (!*file) {
-    return root.leave(error(Code::kSystem, root.descriptor_lost()
-                                               ? "no file descriptor is left: raise the limit (ulimit -n)"
-                                               : "the control segment came without its descriptor"));
   }
   struct stat facts = {};
   if (fstat(file->get(), &facts) != 0 || static_cast<std::size_t>(facts.st_size) != bytes) {
@@ -135,23 +136,22 @@ Status meet_others(RootClient& root, const BootstrapArgs& args, const Patience& 
   auto listening = open_mesh_listener();
   if (!listening.ok()) return root.leave(std::move(listening).error());
   TUTTI_TRY(root.send(FrameType::kEndpoint, encode(listening.value().endpoint)));
-  TUTTI_TRY_ASSIGN(const Bytes told, root.expect(FrameType::kPlace));
-  const auto place = decode_place(told, args.rank, args.ranks);
-  if (!place) return root.leave(error(Code::kInternal, "this rank's place from the bootstrap root is malformed"));
-  Mesh mesh(args.rank, args.ranks, secret_of(args.ids[0]), listening.value().listener);
-  const auto tables = pass_tables(args.rank, *place, mesh, patience, root);
-  if (!tables.ok()) return root.leave(tables.error());
-  TUTTI_TRY_ASSIGN(result.peers, read_table(root, args, tables.value().peers));
-  auto endpoints = decode_endpoints(tables.value().endpoints, args.ranks);
+  TUTTI_TRY_ASSIGN(const Bytes table, root.expect(FrameType::kTable));
+  TUTTI_TRY_ASSIGN(const Bytes addresses, root.expect(FrameType::kEndpoints));
+  TUTTI_TRY(root.finish_passing_on());
+  TUTTI_TRY_ASSIGN(result.peers, read_table(root, args, table));
+  auto endpoints = decode_endpoints(addresses, args.ranks);
   if (!endpoints) return root.leave(error(Code::kInternal, "the ranks' addresses in the bootstrap are malformed"));
   auto mpi = choose_network(args, *endpoints);
   if (!mpi.ok()) return root.leave(std::move(mpi).error());
   result.mpi = std::move(mpi).value();
+  Mesh mesh(args.rank, args.ranks, secret_of(args.ids[0]), listening.value().listener);
   const std::vector<Ties> ties = ties_of(args.rank, result.peers, !result.mpi.world_ranks.empty());
   auto sockets = connect_ties(mesh, args.rank, *endpoints, ties, patience, root);
   if (!sockets.ok()) return root.leave(std::move(sockets).error());
   result.sockets = std::move(sockets).value();
-  if (result.mpi.world_ranks.empty()) {
+  // Where all watch each other, and MPI carries data, nothing is left to be made.
+  if (result.mpi.world_ranks.empty() || args.ranks > kAllWithAllMax) {
     result.late = std::make_shared<LateMeeting>(
         LateMeeting{std::move(listening.value().listener), mesh.take_meetings(), *std::move(endpoints)});
   }
@@ -164,7 +164,7 @@ Result<ControlSegment> share_control(RootClient& root, const BootstrapArgs& args
   const int local_ranks = static_cast<int>(std::count_if(peers.begin(), peers.end(), is_local));
   const int leader = std::find_if(peers.begin(), peers.end(), is_local)->rank;
   const std::size_t bytes = args.control_bytes ? args.control_bytes(local_ranks) : 0;
-  auto file = args.rank == leader ? make_control(root, bytes) : receive_control(root, peers[leader], bytes);
+  auto file = args.rank == leader ? make_control(root, args.rank, bytes) : receive_control(root, peers[leader], bytes);
   if (!file.ok()) return std::move(file).error();
   TUTTI_TRY(root.send(FrameType::kDone, {}));
   TUTTI_TRY_ASSIGN(const Bytes nothing, root.expect(FrameType::kComplete));
@@ -182,7 +182,7 @@ void release_other_roots(const BootstrapArgs& args) {
 
 void end_bootstrap(const UniqueId& id) {
   const Patience patience(1, nullptr);
-  const auto released = RootClient::join(id, patience, FrameType::kRelease, {});
+  const auto released = RootClient::release(id, patience);
   if (!released.ok()) log_info("bootstrap: an unused root was not released: {}", released.error().message);
 }
 
@@ -199,8 +199,8 @@ Result<BootstrapResult> bootstrap(const BootstrapArgs& args) {
     return error(Code::kInvalidUsage, "the communicator was aborted before it was initialised");
   }
   if (args.ids[0].named && args.rank == 0) TUTTI_TRY(start_named_root(args.ids[0], args.timeout_s));
-  const Hello hello{args.ranks, self_facts(args.rank)};
-  TUTTI_TRY_ASSIGN(RootClient root, RootClient::join(args.ids[0], patience, FrameType::kHello, encode(hello)));
+  TUTTI_TRY_ASSIGN(RootClient root,
+                   RootClient::enter(args.ids[0], patience, args.ranks, self_facts(args.rank), args.heartbeat_s));
   BootstrapResult result;
   TUTTI_TRY_ASSIGN(const Frame first, root.expect_one_of(FrameType::kTable, FrameType::kListen));
   if (first.type == FrameType::kTable) {

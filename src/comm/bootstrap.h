@@ -1,9 +1,10 @@
 // Bootstrap: from a unique id to a table of all ranks and one shared control segment per host.
 //
 //   every rank ---hello---> root (in the process that made the id)
-//   every rank <---table--- root          hellos of all ranks, or the reason why not; on several hosts by way of others (table_tree.h)
+//   every rank <---place--- root          where it is in the tree of ranks by which all else goes (bootstrap_tree.h)
+//   every rank <---table--- root          hellos of all ranks, or the reason why not
 //   on several hosts: ranks connect with each other (mesh.h)
-//   lowest rank of each host: creates the control memfd; the root hands its descriptor to the others of the host
+//   lowest rank of each host: creates the control memfd; the others of the host get its descriptor, or open it
 #pragma once
 
 #include "base/result.h"
@@ -66,6 +67,7 @@ struct BootstrapArgs {
   /// The same, for reasons that the caller finds out by asking (the communicator that is being split has failed).
   std::function<bool()> hopeless;
   double timeout_s = 1800;  ///< 0 = never
+  double heartbeat_s = 10;  ///< of ranks that are there, for a sign of life; 0 = never
 };
 
 /// Every rank's call returns the same peers, or an error that says which rank and why (duplicate rank, different rank

@@ -42,6 +42,9 @@ std::uint32_t number_of(const protocol::AnnounceLine& line) {
   return protocol::sequence_of(executor::load_acquire(&line.word));
 }
 
+/// Of an input that comes with lines, by its record's mark.
+std::uint32_t part_of(std::uint64_t mark) { return static_cast<std::uint32_t>(mark); }
+
 /// nullptr: there is no connection yet.
 std::unique_ptr<transport::ByteStream> stream_of(std::vector<PrivateDescriptor> sockets) {
   if (sockets.empty()) return nullptr;
@@ -54,22 +57,22 @@ std::unique_ptr<transport::ByteStream> stream_of(std::vector<PrivateDescriptor> 
 Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& sockets,
                const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts, LateTies* late)
     : control_(control),
+      copies_(copies),
       host_of_(hosts),
       hosts_(ranks_of_hosts(hosts)),
       here_(hosts_[static_cast<std::size_t>(hosts[rank])]),
       late_(late),
       rank_(rank),
       phase_carried_(here_.size(), RankPhase::kAbsent),
-      carried_early_(here_.size()) {
+      routes_(static_cast<int>(hosts_.size()), LineRoutes::Pattern::kDirect) {
   for (int peer = 0; peer < static_cast<int>(sockets.size()); ++peer) {
     if (peer == rank) continue;
     Remote& remote = remotes_.emplace_back();
     remote.peer = peer;
     PeerSockets& with = sockets[peer];
     std::unique_ptr<transport::ByteStream> stream = std::move(with.stream);
-    if (copies[peer]) {
-      copies_.push_back(*copies[peer]);
-      remote.link = std::make_unique<RecordLink>(copies_.back().memory());
+    if (copies_[peer]) {
+      remote.link = std::make_unique<RecordLink>(copies_[peer]->memory());
     } else {
       if (!stream) stream = stream_of(std::move(with.data));
       remote.link = std::make_unique<RecordLink>(nullptr, control_.memory());
@@ -81,13 +84,20 @@ Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& socke
     remote.signatures_to = control_.pair_signatures(rank, peer);
     remote.signatures_from = control_.pair_signatures(peer, rank);
   }
-  find_carriers(copies);
+  find_carriers();
+  route_lines(LineRoutes::Pattern::kDirect);
 }
 
 void Bridge::connect(Remote& remote, std::unique_ptr<transport::ByteStream> stream) {
   remote.link->connect(std::move(stream));
+  if (!on_this_system_.empty()) remote.link->settle_pacing(on_this_system_[static_cast<std::size_t>(remote.peer)]);
   is_polled_ = is_polled_ && remote.link->descriptor() >= 0;
   ++streams_;
+}
+
+void Bridge::settle_pacing(std::vector<bool> on_this_system) {
+  on_this_system_ = std::move(on_this_system);
+  for (Remote& remote : remotes_) remote.link->settle_pacing(on_this_system_[static_cast<std::size_t>(remote.peer)]);
 }
 
 void Bridge::leave_channels_alone(int peer) {
@@ -102,12 +112,15 @@ void Bridge::open(Membership& members) {
   members_ = &members;
   for (Remote& remote : remotes_) {
     remote.link->set_place([this, &remote](const Record& record) { return place_of(remote, record); });
+    remote.link->set_arrived([this](const Record& record) {
+      far_inputs_.note_arrived(protocol::sequence_of(record.value), part_of(record.value));
+    });
     remote.link->set_stale([this](const Record& record) { return is_stale(record); });
   }
 }
 
 void Bridge::attach(std::uint32_t lane, std::vector<protocol::Channel>& channels) {
-  TUTTI_ASSERT(control_.slot_shape(lane).slots <= protocol::Crossing::kSlotsMax);
+  TUTTI_ASSERT(control_.slot_shape().slots <= protocol::Crossing::kSlotsMax);
   for (Remote& remote : remotes_) {
     if (!remote.has_channels) continue;
     remote.channels.emplace_back();
@@ -137,7 +150,7 @@ void Bridge::queue_line(Remote& remote, const protocol::AnnounceLine& line, std:
 /// Where the lane waits for just this message and knows where it belongs, it goes there.
 std::byte* Bridge::place_of(const Remote& remote, const Record& record) {
   if (record.offset == Record::kReceiversPlace)
-    return far_inputs_.place_for(protocol::sequence_of(record.value), record.bytes);
+    return far_inputs_.place_for(protocol::sequence_of(record.value), part_of(record.value), record.bytes, announced_);
   for (std::uint32_t lane = 0; lane < remote.channels.size(); ++lane) {
     const protocol::Channel& channel = members_->channels[lane][remote.peer];
     protocol::Crossing& crossing = *channel.crossing;
@@ -187,23 +200,16 @@ bool Bridge::send() {
   return moved;
 }
 
-/// Whether what a call waits for can come from there. While lines are gathered, the ranks of this host wait for what any carrier brings.
-bool Bridge::may_bring(const Remote& remote, int awaited, bool lines_only) const {
-  if (lines_only && !remote.carries_lines) return false;
-  if (lines_only && here_.size() > 1) return true;
-  return awaited < 0 || remote.peer == awaited;
-}
-
 bool Bridge::receive(int awaited) {
   bool moved = false;
   if (given_up_) return false;
   take_lines();
   const bool seldom = ++receives_ % kSeldom == 0;
-  const bool lines_only = !seldom && waits_for_carried_lines();
+  if (!seldom && waits_for_carried_lines()) return receive_lines();
   if (seldom) awaited = -1;
-  if (lines_only || awaited >= 0 || streams_ <= kAskedMax || !is_polled_) {
+  if (awaited >= 0 || streams_ <= kAskedMax || !is_polled_) {
     for (Remote& remote : remotes_) {
-      if (may_bring(remote, awaited, lines_only)) moved |= receive_from(remote);
+      if (awaited < 0 || remote.peer == awaited) moved |= receive_from(remote);
     }
     return moved;
   }
@@ -220,6 +226,17 @@ bool Bridge::receive(int awaited) {
     if (has_come || remote.link->has_staged()) moved |= receive_from(remote);
   }
   return moved;
+}
+
+bool Bridge::receive_last() {
+  if (given_up_) return false;
+  bool is_news = !std::exchange(has_received_last_, true);
+  if (late_ != nullptr && late_->has_news()) take_news();
+  take_lines();
+  for (Remote& remote : remotes_) {
+    while (receive_from(remote)) is_news = true;
+  }
+  return is_news;
 }
 
 bool Bridge::receive_from(Remote& remote) {
@@ -243,9 +260,16 @@ void Bridge::wait(int milliseconds) const {
   poll(watched.data(), watched.size(), milliseconds);
 }
 
+void Bridge::rest() const {
+  if (carries_all()) return wait(1);
+  std::this_thread::sleep_for(kUnpolledWait);
+}
+
 void Bridge::collect() {
   collect_announcements();
-  carry_lines();
+  for (Round& round : rounds_) {
+    if (round.to != nullptr) carry_lines(round);
+  }
   for (Remote& remote : remotes_) {
     collect_pair(remote);
     for (std::uint32_t lane = 0; lane < remote.channels.size(); ++lane) collect_channel(remote, lane);
@@ -279,7 +303,7 @@ void Bridge::collect_pair(Remote& remote) {
 void Bridge::collect_channel(Remote& remote, std::uint32_t lane) {
   const protocol::Channel& channel = members_->channels[lane][remote.peer];
   SentChannel& sent = remote.channels[lane];
-  const protocol::SlotShape shape = control_.slot_shape(lane);
+  const protocol::SlotShape shape = control_.slot_shape();
   for (; sent.messages != channel.sent; ++sent.messages) {
     // All messages over the bridge take a slot, so that the slot's number is the message's.
     const std::uint64_t slot = sent.messages % shape.slots;

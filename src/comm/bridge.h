@@ -15,15 +15,16 @@
 //      anything, and its buffers are its own again. Of a call that fails nothing moves afterwards (give_up).
 //  B4. A message comes straight to its place in a buffer only while the lane is at the step that waits for it: what the step may write,
 //      it may write.
-//  B5. The line of a call that all ranks wait for crosses once from host to host: by a rank of its host, which has it in its copy, to a
-//      rank of the other, from whose copy the others of that host take it (bridge_lines.cpp). Those two are in the call until they have
-//      all lines, and so until they have passed on what they are there for. The copy keeps the line for as long as the others may take it:
-//      the line that follows in its place comes after all of them have announced the next call.
+//  B5. The line of a call that all ranks wait for comes once to each host: from a rank of its host, or of one that has it already
+//      (line_routes.h), which has it in its copy, to a rank of the other, from whose copy the others of that host take it
+//      (bridge_lines.cpp). Those two are in the call until they have all lines, and so until they have passed on what they are there for. The
+//      copy keeps the line for as long as the others may take it: the line that follows in its place comes after all of them have
+//      announced the next call.
 //      So does what ranks say of themselves while the communicator is made: each phase of it is such a call.
 //  B6. A line can come by two ways then, or overtake one of an earlier call. A line of a rank on another host is stored in a copy by the
 //      copy's rank only, and never over the same or a later one.
-//  B7. Inputs that come with the lines of two ranks on two hosts (far_inputs.h) are sent from the buffers of their calls, which are over
-//      only when all is sent (B3); a call in place writes over its input only then.
+//  B7. Inputs that come with the lines of hosts of one rank each (far_inputs.h), and sums of them, are sent from memory of their calls,
+//      which are over only when all is sent (B3); a call in place writes over its input only then.
 //  B8. A pair of ranks may have no connection yet: its records wait until late_ties.h has made one, and the call with them (B3). None is
 //      asked for before there is a record, and none is made after a rank has begun to leave. A rank has left when it says so by the
 //      connection; where there is none, or it is at its end, when it has said goodbye.
@@ -33,15 +34,18 @@
 #include "comm/control.h"
 #include "comm/far_inputs.h"
 #include "comm/late_ties.h"
+#include "comm/line_routes.h"
 #include "comm/record_link.h"
 #include "protocol/channel.h"
 #include "schedule/schedule.h"
 
 #include <poll.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -59,12 +63,19 @@ class Bridge {
   Bridge(const Control& control, int rank, std::vector<PeerSockets>& sockets,
          const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts, LateTies* late);
 
+  bool is_here(int rank) const { return host_of_[rank] == host_of_[rank_]; }
   /// The channels with this peer lead through shared memory.
   void leave_channels_alone(int peer);
   /// Once channels can be made.
   void open(Membership& members);
   /// A lane's new channels, by peer: those that lead over the bridge. Lanes come in order.
   void attach(std::uint32_t lane, std::vector<protocol::Channel>& channels);
+
+  /// Which ranks are on this rank's system: theirs is the only network in between (containers). By rank, once.
+  void settle_pacing(std::vector<bool> on_this_system);
+  bool is_all_on_one_system() const { return std::ranges::all_of(on_this_system_, std::identity()); }
+  /// By which ways lines go, kDirect at first. Before the first call, on all ranks alike.
+  void route_lines(LineRoutes::Pattern pattern);
 
   /// While the communicator is made, which all ranks do together: tells this host's ranks that this rank has come to `phase`, and what it
   /// says of itself then.
@@ -75,19 +86,28 @@ class Bridge {
   void share_leaving();
 
   /// Whether calls may be one-way, with lines that go from rank to rank: where ranks are few.
-  bool has_one_way_calls() const { return control_.ranks() <= kFewRanks; }
+  bool has_one_way_calls() const { return control_.ranks() <= kAllWithAllMax; }
 
   /// Who keeps this rank waiting for the line of `rank` in call `number`: the rank itself, or one by whom it would come, if that is not in the call.
   int whom_it_waits_for(int rank, std::uint32_t number) const;
   /// The same of a phase.
   int whom_it_waits_for(int rank, RankPhase phase) const;
 
-  /// The input of this rank's call of that number, which is about to be announced: it goes from where it lies, with the line.
-  void lend_input(std::uint32_t number, const void* input) { lent_ = {number, static_cast<const std::byte*>(input)}; }
+  const LineRoutes& routes() const { return routes_; }
+
+  /// The input of this rank's call of that number, which is about to be announced, or a sum of some: it goes from where it lies, with the lines of
+  /// that round (Carriage::kAddedUp) or of all.
+  void lend_input(std::uint32_t number, const void* input, std::uint32_t round = 0) {
+    rounds_[round].lent = {number, static_cast<const std::byte*>(input)};
+  }
   /// That nobody reads any more.
   bool is_input_sent(std::uint32_t number) const { return announced_ == number && is_sent(); }
-  /// The other rank's, when its line is here; nullptr: none came with it.
-  const std::byte* far_input(std::uint32_t number, std::size_t bytes) const { return far_inputs_.of(number, bytes); }
+  /// What came with others' lines: the input of rank `part`, or the sum of round `part`, the call's to write; nullptr: nothing yet.
+  std::byte* far_input(std::uint32_t number, std::uint32_t part, std::size_t bytes) const {
+    return far_inputs_.of(number, part, bytes);
+  }
+  /// Who sends to this rank in a round, where each host has one rank.
+  int sender_in(std::uint32_t round) const { return rounds_[round].from->peer; }
 
   /// The number of this rank's last line that the others get.
   std::uint32_t announced() const { return announced_; }
@@ -101,14 +121,19 @@ class Bridge {
     return receive() || sent;
   }
   bool send();
-  /// `awaited`: the rank for whose line the call under way waits; -1: any may bring it on.
+  /// `awaited`: the rank that alone can bring the call under way on, of this host or another; -1: any may.
   bool receive(int awaited = -1);
+  /// Of a communicator that has failed: takes in all that has come, from whomever. False: a call that has looked since the last time, and
+  /// still waits, waits in vain.
+  bool receive_last();
   /// All that progress() has found is in the kernel's hands.
   bool is_sent() const;
   /// Waits until something comes, or `milliseconds`; shortly where streams cannot be polled.
   void wait(int milliseconds) const;
   /// Whether all that can come comes by streams, so that wait() misses nothing.
   bool carries_all() const;
+  /// A little, for who is in no hurry: wait(), or a nap where that would miss something.
+  void rest() const;
 
   /// The communicator has failed: nothing moves any more, so that the buffers of the call that ends now are its caller's again.
   void give_up() { given_up_ = true; }
@@ -140,9 +165,9 @@ class Bridge {
     int peer = 0;
     std::unique_ptr<RecordLink> link;
     bool has_channels = true;
-    bool carries_lines = false;  ///< between the hosts of the two, by this rank and that one
-    bool asked = false;          ///< for a connection
-    bool is_leaving = false;     ///< it says so, and has not left yet
+    bool carries = false;     ///< between the hosts of the two, by this rank and that one
+    bool asked = false;       ///< for a connection
+    bool is_leaving = false;  ///< it says so, and has not left yet
     bool has_left = false;
     const std::uint64_t* farewell = nullptr;
     std::optional<std::uint32_t> goodbye;  ///< the last call of a rank that has said so to the watch
@@ -161,16 +186,24 @@ class Bridge {
     const std::byte* bytes = nullptr;
   };
 
+  /// A round of the lines' routes.
+  struct Round {
+    Remote* to = nullptr;  ///< nullptr: another rank of this host carries
+    Remote* from = nullptr;
+    std::vector<int> sent;      ///< whose lines go
+    std::vector<int> brought;   ///< whose lines come
+    std::uint32_t carried = 0;  ///< the lines of calls up to this one have gone
+    std::vector<bool> early;    ///< of `sent`: those whose line of the call after that has gone
+    LentInput lent;
+  };
+
   /// A rank of another host, and the copy of a rank here in which its lines arrive.
   struct Elsewhere {
     int rank = 0;
     Control copy;
   };
 
-  /// Up to so many ranks all may talk with all.
-  static constexpr int kFewRanks = 16;
-
-  void find_carriers(const std::vector<std::optional<Control>>& copies);
+  void find_carriers();
   void connect(Remote& remote, std::unique_ptr<transport::ByteStream> stream);
   void take_news();
   void settle(Remote& remote);
@@ -179,56 +212,59 @@ class Bridge {
   void queue_phase(Remote& remote, int rank, RankPhase phase);
   void take_phase(const Elsewhere& from, RankPhase phase);
   template <class IsThere>
-  int who_keeps_it(int rank, const IsThere& is_there) const;
+  int who_keeps_it(int rank, int by_host, const IsThere& is_there) const;
   void collect();
   void collect_announcements();
-  void carry_lines();
-  void carry_line(int rank, std::uint32_t number);
+  void carry_lines(Round& round);
+  bool receive_lines();
   void take_lines();
   bool take_line(const Elsewhere& from);
   void lose_patience();
   void resend_line();
   bool waits_for_carried_lines() const;
-  bool may_bring(const Remote& remote, int awaited, bool lines_only) const;
   bool crosses_once(int rank, std::uint32_t number) const;
   bool has_line(int rank, std::uint32_t number) const;
+  bool has_lines(const std::vector<int>& ranks, std::uint32_t number) const;
   static bool has_line(const Control& copy, int rank, std::uint32_t number);
   bool is_stale(const Record& record) const;
   void queue_announcement(Remote& remote, int rank, std::uint32_t number);
   void collect_pair(Remote& remote);
   void collect_channel(Remote& remote, std::uint32_t lane);
   void queue_part(Remote& remote, const void* payload, std::size_t bytes, std::uint64_t mark);
-  void queue_lent_input(Remote& remote, std::size_t bytes, std::uint64_t mark);
+  bool carry_input(Round& round, std::uint32_t number);
+  bool knows_that_calls_differ(std::uint32_t number) const;
   void queue(Remote& remote, const void* payload, std::size_t bytes, const std::uint64_t* word = nullptr);
   void queue_line(Remote& remote, const protocol::AnnounceLine& line, std::size_t payload_bytes);
   std::byte* place_of(const Remote& remote, const Record& record);
   std::uint64_t offset_of(const void* address) const;
 
   const Control control_;
-  std::vector<Control> copies_;  ///< kept for the links that write there
+  const std::vector<std::optional<Control>> copies_;  ///< by rank, of this host's others
   const schedule::Groups host_of_;
   const HostRanks hosts_;
   const std::vector<int>& here_;  ///< the ranks of this host
   LateTies* const late_;
-  std::vector<Elsewhere> elsewhere_;  ///< in rank order
+  std::vector<Elsewhere> elsewhere_;     ///< what they say of themselves; in rank order
+  std::vector<Elsewhere> line_sources_;  ///< their lines; in rank order
   const int rank_;
   Membership* members_ = nullptr;
   std::vector<Remote> remotes_;
   std::size_t streams_ = 0;               ///< of them, connected
+  std::vector<bool> on_this_system_;      ///< by rank; empty: not known yet
   std::vector<RankPhase> phase_carried_;  ///< of here_, told to the other hosts
+  LineRoutes routes_;
+  std::vector<Round> rounds_;
   std::uint32_t announced_ = 0;
-  std::uint32_t carried_ = 0;  ///< the host's lines up to this one have been sent to the other hosts
-  std::size_t taken_ = 0;      ///< of elsewhere_: those whose line of the last call is here
-  std::uint32_t looks_ = 0;    ///< since this rank's last line
+  std::size_t taken_ = 0;    ///< of line_sources_: those whose line of the last call is here
+  std::size_t round_ = 0;    ///< the first of rounds_ whose lines of the last call are not all here
+  std::uint32_t looks_ = 0;  ///< since this rank's last line
   std::chrono::steady_clock::time_point announced_at_;
   std::uint32_t receives_ = 0;
-  LentInput lent_;
   FarInputs far_inputs_;
   std::uint32_t impatient_ = 0;  ///< the call in which this rank has waited for long
   std::uint32_t resent_ = 0;     ///< this rank's last line that it has sent to all by itself
-  std::vector<bool>
-      carried_early_;  ///< of here_: those whose line of the call after carried_ has been sent to the other hosts
   bool given_up_ = false;
+  bool has_received_last_ = false;
   std::vector<pollfd> polled_;  ///< kept, as it is needed at each look
   bool is_polled_ = true;       ///< every stream has a descriptor to poll; MPI's have none
 };

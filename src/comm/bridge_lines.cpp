@@ -1,5 +1,6 @@
 // How announce lines cross between hosts. Of two hosts one rank each carries for all: the lines of a call that all ranks wait for go as
-// one message once all of the host's are there, and the ranks of the other host take them from the copy of the one that gets them.
+// one message once all of the host's are there, and the ranks of the other host take them from the copy of the one that gets them. Between
+// which hosts, and with which other hosts' lines, line_routes.h says.
 // Among few ranks, lines of one-way calls, which a rank may be through with before others have come to it, go from rank to rank. So does the
 // line of a rank that has waited for long: whatever keeps the carriers away, others learn that this rank is there. Among many, where that
 // would connect all with all, there are no one-way calls; a carrier that has waited for long sends what it has, so that who waits for a line
@@ -24,20 +25,27 @@ constexpr std::uint32_t kLooksPerClock = 64;
 struct Extent {
   std::size_t in_line = 0;
   std::size_t beside = 0;
-  bool from_buffer = false;  ///< `beside` goes from the caller's buffer, and to the receiver's FarInputs
 };
 
-Extent extent_of(const Membership& members, const Signature& signature, const protocol::AnnounceLine& line, int rank) {
+CallArgs args_of(const Signature& signature) {
   CallArgs args;
   args.collective = signature.collective;
   args.count = signature.count;
   args.type = signature.type;
   args.root = signature.root;
   args.scaled = signature.scaled != 0;
-  const std::size_t input_bytes = shape_of(args, members.control.ranks(), rank).input_bytes;
-  const Carriage carriage = signature.schedule == 0 ? carriage_of(members, args) : Carriage::kNone;
+  return args;
+}
+
+Carriage carriage_of(const Membership& members, const Signature& signature) {
+  return signature.schedule == 0 ? carriage_of(members, args_of(signature)) : Carriage::kNone;
+}
+
+Extent extent_of(const Membership& members, const Signature& signature, const protocol::AnnounceLine& line, int rank) {
+  const std::size_t input_bytes = shape_of(args_of(signature), members.control.ranks(), rank).input_bytes;
+  const Carriage carriage = carriage_of(members, signature);
   if (carriage == Carriage::kInLines) return {input_bytes, 0};
-  if (carriage == Carriage::kFromBuffers) return {0, input_bytes, true};
+  if (goes_from_buffers(carriage)) return {0, 0};
   if (signature.one_way != 0) return {0, input_bytes};
   const bool carried = carriage == Carriage::kBesideLines && (line.buffers.flags & protocol::kCarried) != 0;
   return {sizeof(protocol::BufferReferences), carried ? input_bytes : 0};
@@ -49,20 +57,54 @@ std::uint32_t number_of(const protocol::AnnounceLine& line) {
 
 }  // namespace
 
-void Bridge::find_carriers(const std::vector<std::optional<Control>>& copies) {
+void Bridge::find_carriers() {
   const int host = host_of_[rank_];
   for (Remote& remote : remotes_) {
     const int other = host_of_[remote.peer];
     if (other == host) continue;
     const int mine = carrier(hosts_, host, other);
-    remote.carries_lines = mine == rank_ && carrier(hosts_, other, host) == remote.peer;
-    if (mine != rank_) elsewhere_.push_back({remote.peer, *copies[mine]});
+    remote.carries = mine == rank_ && carrier(hosts_, other, host) == remote.peer;
+    if (mine != rank_) elsewhere_.push_back({remote.peer, *copies_[mine]});
   }
-  taken_ = elsewhere_.size();
+}
+
+void Bridge::route_lines(LineRoutes::Pattern pattern) {
+  TUTTI_ASSERT(announced_ == 0);
+  const int host = host_of_[rank_];
+  const auto carrier_with = [&](int other_host) -> Remote* {
+    for (Remote& remote : remotes_)
+      if (remote.carries && host_of_[remote.peer] == other_host) return &remote;
+    return nullptr;
+  };
+  routes_ = LineRoutes(static_cast<int>(hosts_.size()), pattern);
+  rounds_.assign(static_cast<std::size_t>(routes_.rounds()), {});
+  line_sources_.clear();
+  for (int round = 0; round < routes_.rounds(); ++round) {
+    Round& made = rounds_[static_cast<std::size_t>(round)];
+    const int to = routes_.to(host, round);
+    made.to = carrier_with(to);
+    made.from = carrier_with(routes_.from(host, round));
+    for (int rank = 0; rank < control_.ranks(); ++rank) {
+      const int of = host_of_[rank];
+      if (of != to && routes_.round_of(to, of) == round) made.sent.push_back(rank);
+      if (of != host && routes_.round_of(host, of) == round) made.brought.push_back(rank);
+    }
+    made.early.resize(made.sent.size());
+  }
+  for (int rank = 0; rank < control_.ranks(); ++rank) {
+    if (host_of_[rank] == host) continue;
+    const int takes = carrier(hosts_, host, routes_.from(host, routes_.round_of(host, host_of_[rank])));
+    if (takes != rank_) line_sources_.push_back({rank, *copies_[takes]});
+  }
+  taken_ = line_sources_.size();
 }
 
 bool Bridge::has_line(int rank, std::uint32_t number) const {
   return number_of(members_->announcer.board().line(static_cast<std::uint32_t>(rank), number)) == number;
+}
+
+bool Bridge::has_lines(const std::vector<int>& ranks, std::uint32_t number) const {
+  return std::ranges::all_of(ranks, [&](int rank) { return has_line(rank, number); });
 }
 
 bool Bridge::has_line(const Control& copy, int rank, std::uint32_t number) {
@@ -82,12 +124,37 @@ void Bridge::queue_part(Remote& remote, const void* payload, std::size_t bytes, 
   remote.link->queue(record, static_cast<const std::byte*>(payload));
 }
 
-void Bridge::queue_lent_input(Remote& remote, std::size_t bytes, std::uint64_t mark) {
+/// By the lines that are here.
+bool Bridge::knows_that_calls_differ(std::uint32_t number) const {
+  const protocol::AnnounceBoard& board = members_->announcer.board();
+  const auto word_of = [&](int rank) {
+    return executor::load_acquire(&board.line(static_cast<std::uint32_t>(rank), number).word);
+  };
+  const std::uint64_t own = word_of(rank_);
+  for (int rank = 0; rank < control_.ranks(); ++rank) {
+    const std::uint64_t word = word_of(rank);
+    if (protocol::sequence_of(word) == number && word != own) return true;
+  }
+  return false;
+}
+
+/// What goes before a round's lines: this rank's input, or a sum. False: it is not added up yet. Where calls differ, as all will find by
+/// their lines, nobody needs it.
+bool Bridge::carry_input(Round& round, std::uint32_t number) {
+  const Signature& signature = control_.signatures().of(rank_, number);
+  const Carriage carriage = carriage_of(*members_, signature);
+  if (!goes_from_buffers(carriage)) return true;
+  const bool is_sum = carriage == Carriage::kAddedUp;
+  if (knows_that_calls_differ(number)) return true;
+  const LentInput& lent = is_sum ? round.lent : rounds_.front().lent;
+  if (lent.number != number) return false;
+  const auto part = static_cast<std::uint32_t>(is_sum ? &round - rounds_.data() : rank_);
   Record record;
-  record.bytes = static_cast<std::uint32_t>(bytes);
+  record.bytes = static_cast<std::uint32_t>(shape_of(args_of(signature), control_.ranks(), rank_).input_bytes);
   record.offset = Record::kReceiversPlace;
-  record.value = mark;
-  remote.link->queue(record, lent_.bytes);
+  record.value = protocol::announce_word(number, part);
+  round.to->link->queue(record, lent.bytes);
+  return true;
 }
 
 void Bridge::queue_announcement(Remote& remote, int rank, std::uint32_t number) {
@@ -98,10 +165,7 @@ void Bridge::queue_announcement(Remote& remote, int rank, std::uint32_t number) 
   const Extent extent = extent_of(*members_, signature, line, rank);
   const std::uint64_t mark = protocol::announce_word(number, writer);
   queue_part(remote, &signature, sizeof(signature), mark);
-  if (extent.from_buffer) {
-    TUTTI_ASSERT(rank == rank_ && number == lent_.number);
-    queue_lent_input(remote, extent.beside, mark);
-  } else if (extent.beside != 0) {
+  if (extent.beside != 0) {
     queue_part(remote, board.carried(writer, number), extent.beside, mark);
   }
   queue_line(remote, line, extent.in_line);
@@ -111,8 +175,9 @@ void Bridge::collect_announcements() {
   for (std::uint32_t next = announced_ + 1; has_line(rank_, next); ++next) {
     announced_ = next;
     looks_ = 0;
+    round_ = 0;
     const bool once = crosses_once(rank_, next);
-    taken_ = once ? 0 : elsewhere_.size();
+    taken_ = once ? 0 : line_sources_.size();
     for (Remote& remote : remotes_) {
       if (!once || !remote.link->is_stream()) queue_announcement(remote, rank_, next);
     }
@@ -120,33 +185,49 @@ void Bridge::collect_announcements() {
   if (++looks_ % kLooksPerClock == 0) lose_patience();
 }
 
-/// This host's lines, call by call, as soon as all are there. Those that keep the others waiting for long do not keep these back.
-void Bridge::carry_lines() {
-  for (; carried_ != announced_; ++carried_) {
-    const std::uint32_t next = carried_ + 1;
+/// A round's lines, call by call, as soon as all are there. Those that keep the others waiting for long do not keep these back.
+void Bridge::carry_lines(Round& round) {
+  for (; round.carried != announced_; ++round.carried) {
+    const std::uint32_t next = round.carried + 1;
     if (!crosses_once(rank_, next)) continue;
-    const bool complete = std::ranges::all_of(here_, [&](int rank) { return has_line(rank, next); });
+    const bool complete = has_lines(round.sent, next);
     if (!complete && (has_one_way_calls() || impatient_ != announced_)) return;
-    for (std::size_t place = 0; place < here_.size(); ++place) {
-      if (!has_line(here_[place], next) || carried_early_[place]) continue;
-      carry_line(here_[place], next);
-      carried_early_[place] = true;
+    if (complete && !carry_input(round, next)) return;
+    for (std::size_t place = 0; place < round.sent.size(); ++place) {
+      const int rank = round.sent[place];
+      if (round.early[place] || !has_line(rank, next)) continue;
+      round.early[place] = true;
+      const bool goes_by_itself = (rank == rank_ && resent_ == next) || !crosses_once(rank, next);
+      if (!goes_by_itself) queue_announcement(*round.to, rank, next);
     }
     if (!complete) return;
-    carried_early_.assign(here_.size(), false);
+    round.early.assign(round.sent.size(), false);
   }
 }
 
-void Bridge::carry_line(int rank, std::uint32_t number) {
-  if ((rank == rank_ && resent_ == number) || !crosses_once(rank, number)) return;  // it has gone, or goes, by itself
-  for (Remote& remote : remotes_) {
-    if (remote.carries_lines) queue_announcement(remote, rank, number);
+/// Of the rounds that bring lines of this rank's call: those of one come before those of a later one go on.
+bool Bridge::receive_lines() {
+  bool moved = false;
+  for (std::size_t place = round_; place < rounds_.size(); ++place) {
+    const Round& round = rounds_[place];
+    if (round.from == nullptr || has_lines(round.brought, announced_)) {
+      if (place == round_) ++round_;
+      continue;
+    }
+    moved |= receive_from(*round.from);
+    if (here_.size() == 1) return moved;  // others of this host wait for what any round brings
   }
+  return moved;
 }
 
-/// Others' lines of this rank's last call, from the copies of those who get them.
+/// Others' lines of this rank's last call, from the copies of those who get them. Where lines double this rank passes on any that is there;
+/// else nobody needs one before those that come first.
 void Bridge::take_lines() {
-  while (taken_ != elsewhere_.size() && take_line(elsewhere_[taken_])) ++taken_;
+  for (std::size_t place = taken_; place < line_sources_.size(); ++place) {
+    const bool is_here = take_line(line_sources_[place]);
+    if (is_here && place == taken_) ++taken_;
+    if (!is_here && routes_.pattern() == LineRoutes::Pattern::kDirect) return;
+  }
 }
 
 bool Bridge::take_line(const Elsewhere& from) {
@@ -185,20 +266,22 @@ void Bridge::lose_patience() {
 
 /// Where all have come the carriers are in the call, and nothing is needed.
 void Bridge::resend_line() {
-  if (taken_ == elsewhere_.size()) taken_ = 0;  // of a one-way call, where others' calls may be others
+  if (taken_ == line_sources_.size()) taken_ = 0;  // of a one-way call, where others' calls may be others
   take_lines();
   bool complete = true;
   for (int rank = 0; rank < control_.ranks(); ++rank) complete = complete && has_line(rank, announced_);
   if (complete || !crosses_once(rank_, announced_)) return;
   resent_ = announced_;
   for (Remote& remote : remotes_) {
-    const bool has_it = remote.carries_lines && carried_ == announced_;
+    const bool has_it = std::ranges::any_of(
+        rounds_, [&](const Round& round) { return round.to == &remote && round.carried == announced_; });
     if (remote.link->is_stream() && !has_it) queue_announcement(remote, rank_, announced_);
   }
 }
 
 /// Of a line that has come by another way, or whose place has a later one.
 bool Bridge::is_stale(const Record& record) const {
+  if (record.offset == Record::kReceiversPlace) return false;
   const protocol::AnnounceBoard& board = members_->announcer.board();
   const std::uint64_t lines = offset_of(board.lines);
   std::uint64_t rank = record.value & 0xffffffff;

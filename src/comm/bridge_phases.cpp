@@ -49,7 +49,7 @@ bool Bridge::pass_phase(RankPhase phase) {
     if (phase_carried_[place] >= phase || phase_of(control_, here_[place]) < phase) continue;
     phase_carried_[place] = phase;
     for (Remote& remote : remotes_) {
-      if (remote.carries_lines) queue_phase(remote, here_[place], phase);
+      if (remote.carries) queue_phase(remote, here_[place], phase);
     }
   }
   for (const Elsewhere& from : elsewhere_) take_phase(from, phase);
@@ -98,27 +98,29 @@ void Bridge::settle(Remote& remote) {
 }
 
 template <class IsThere>
-int Bridge::who_keeps_it(int rank, const IsThere& is_there) const {
+int Bridge::who_keeps_it(int rank, int by_host, const IsThere& is_there) const {
   const int host = host_of_[rank_];
-  const int other = host_of_[rank];
-  if (other == host || phase_of(control_, rank) == RankPhase::kLeft) return rank;
-  const int takes = carrier(hosts_, host, other);
+  if (host_of_[rank] == host || phase_of(control_, rank) == RankPhase::kLeft) return rank;
+  const int takes = carrier(hosts_, host, by_host);
   if (takes != rank_ && !is_there(takes)) return takes;
-  const int carries = carrier(hosts_, other, host);
+  const int carries = carrier(hosts_, by_host, host);
   return is_there(carries) ? rank : carries;
 }
 
 int Bridge::whom_it_waits_for(int rank, std::uint32_t number) const {
-  return who_keeps_it(rank, [&](int other) {
+  const int host = host_of_[rank_];
+  const int other_host = host_of_[rank];
+  const int by_host = other_host == host ? host : routes_.from(host, routes_.round_of(host, other_host));
+  return who_keeps_it(rank, by_host, [&](int other) {
     if (has_line(other, number)) return true;
-    // It may be here, behind one that this rank takes first.
-    const auto from = std::ranges::lower_bound(elsewhere_, other, {}, &Elsewhere::rank);
-    return from != elsewhere_.end() && from->rank == other && has_line(from->copy, other, number);
+    // It may be here, to be taken at the next look.
+    const auto from = std::ranges::lower_bound(line_sources_, other, {}, &Elsewhere::rank);
+    return from != line_sources_.end() && from->rank == other && has_line(from->copy, other, number);
   });
 }
 
 int Bridge::whom_it_waits_for(int rank, RankPhase phase) const {
-  return who_keeps_it(rank, [&](int other) { return phase_of(control_, other) >= phase; });
+  return who_keeps_it(rank, host_of_[rank], [&](int other) { return phase_of(control_, other) >= phase; });
 }
 
 }  // namespace tutti::comm

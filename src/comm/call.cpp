@@ -57,10 +57,24 @@ std::size_t announced_bytes(const CallArgs& args, int ranks) {
   return args.count * size_of(args.type) * (block_per_rank ? ranks : 1);
 }
 
-/// Of two ranks on two hosts, whether each needs all of the other's input, as it is: by no way do fewer bytes cross.
-bool needs_all_of_the_other(const Membership& members, const CallArgs& args) {
-  const bool all = args.collective == Collective::kAllReduce || args.collective == Collective::kAllGather;
-  return all && !args.scaled && members.bridge && members.control.ranks() == 2;
+/// The longest input that goes in the lines whatever the buffers are. Of two ranks of a host, which read each other's lines in such a call,
+/// longer ones go faster from buffers that both map, and as fast beside the lines.
+std::size_t in_lines_max(const Membership& members, Collective collective) {
+  constexpr std::size_t kOfTwo = 320;
+  const int ranks = members.control.ranks();
+  const bool of_two = ranks == 2 && !members.bridge && !is_rooted(collective);
+  return of_two ? kOfTwo : protocol::announce_payload_bytes(ranks);
+}
+
+/// Over hosts of one rank each: kNone: not from buffers.
+Carriage far_carriage(const Membership& members, const CallArgs& args, std::size_t bytes) {
+  const bool sums = args.collective == Collective::kAllReduce;
+  const bool gathers = args.collective == Collective::kAllGather;
+  const std::size_t limit = sums ? members.far_limits.sums : gathers ? members.far_limits.gathers : 0;
+  if (args.scaled || bytes > std::min<std::size_t>(limit, members.control.settings().far_carry_bytes))
+    return Carriage::kNone;
+  if (members.bridge->routes().pattern() == LineRoutes::Pattern::kDirect) return Carriage::kFromBuffers;
+  return members.plans.may_announce(args.collective, "halving_doubling") ? Carriage::kAddedUp : Carriage::kNone;
 }
 
 }  // namespace
@@ -69,16 +83,22 @@ Carriage carriage_of(const Membership& members, const CallArgs& args) {
   const int ranks = members.control.ranks();
   if (ranks == 1 || !members.plans.may_announce(args.collective)) return Carriage::kNone;
   const std::size_t bytes = announced_bytes(args, ranks);
-  if (bytes <= protocol::announce_payload_bytes(ranks)) return Carriage::kInLines;
+  if (bytes <= in_lines_max(members, args.collective)) return Carriage::kInLines;
   const Settings& settings = members.control.settings();
-  if (needs_all_of_the_other(members, args) && bytes <= settings.far_carry_bytes) return Carriage::kFromBuffers;
+  // Two ranks have nobody to pass lines on to.
+  if (ranks == 2 && members.bridge) {
+    if (const Carriage far = far_carriage(members, args, bytes); far != Carriage::kNone) return far;
+  }
   const bool one_way = is_rooted(args.collective) && !members.bridge;
-  return bytes <= (one_way ? settings.one_way_carry_bytes : settings.carry_bytes) ? Carriage::kBesideLines
-                                                                                  : Carriage::kNone;
+  if (bytes <= (one_way ? settings.one_way_carry_bytes : settings.carry_bytes)) return Carriage::kBesideLines;
+  return members.bridge ? far_carriage(members, args, bytes) : Carriage::kNone;
 }
 
 LaneRun::LaneRun(Communicator& communicator)
     : comm_(communicator), machine_(communicator.members().control.abort_word(), &communicator.members().reach) {}
+
+/// Shorter messages keep to a part of each slot that stays in the innermost caches, from where it is asked for early.
+constexpr std::size_t kTurnsFromBytes = protocol::Lane<executor::HostMachine>::kPreparedBytes;
 
 void LaneRun::start(const CallArgs& args, std::shared_ptr<const planner::Plan> plan, const protocol::PeerBuffers* peers,
                     Options options) {
@@ -105,7 +125,9 @@ void LaneRun::start(const CallArgs& args, std::shared_ptr<const planner::Plan> p
     call.scratch = scratch_.data() + plan_->scratch_bytes * l;
     const std::uint32_t lane = options.first_lane + static_cast<std::uint32_t>(l);
     call.channels = members.channels[lane].data();
-    call.slot_shape = members.control.slot_shape(lane);
+    call.slot_shape = members.control.slot_shape();
+    call.turns_from_bytes = kTurnsFromBytes;
+    call.slot_room = planner::slots_of_plan(call.slot_shape, plan_->shape.lanes).slot_bytes;
     call.line_shape = members.control.line_shape();
     call.peers = peers;
     call.direct = plan_->direct;
@@ -152,6 +174,17 @@ int LaneRun::waiting_for() {
   return -1;
 }
 
+int LaneRun::waiting_for_one() {
+  int one = -1;
+  for (Running& r : lanes_) {
+    if (r.done) continue;
+    const int peer = r.lane.waiting_for(machine_);
+    if (peer < 0 || (one >= 0 && peer != one)) return -1;
+    one = peer;
+  }
+  return one;
+}
+
 namespace {
 
 /// Calls visit(endpoint) for every message that this rank moves itself: pulls at their source, pushes at their sink.
@@ -190,8 +223,11 @@ Status Call::reach_buffers(const planner::Plan& plan) {
 }
 
 executor::Progress Call::blocked() {
-  if (lanes_.machine().aborted()) return fail(comm_.failure());
-  return Progress::kBlocked;
+  if (!lanes_.machine().aborted()) return Progress::kBlocked;
+  // News of a failure may have overtaken what was sent before it. A call that has all that it needs succeeds, as on one host.
+  Bridge* const bridge = comm_.members().bridge.get();
+  if (bridge != nullptr && bridge->receive_last()) return Progress::kAdvanced;
+  return fail(comm_.failure());
 }
 
 executor::Progress Call::moved(Progress progress) {

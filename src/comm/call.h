@@ -2,6 +2,7 @@
 #pragma once
 
 #include "comm/communicator.h"
+#include "comm/way_choice.h"
 #include "executor/host_machine.h"
 #include "executor/task.h"
 #include "protocol/announce.h"
@@ -11,6 +12,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace tutti::comm {
@@ -35,10 +37,14 @@ bool writes_past_caches(const CallArgs& args, int ranks, bool in_place);
 enum class Carriage : std::uint8_t {
   kNone,
   kBesideLines,  ///< where all buffers are private, or the call is rooted
-  kFromBuffers,  ///< two ranks on two hosts: with the lines too, from the caller's buffer (far_inputs.h)
+  kFromBuffers,  ///< hosts of one rank: with the lines too, from the caller's buffer (far_inputs.h)
+  kAddedUp,      ///< the same of an all-reduce whose lines double: added up on the way
   kInLines,      ///< whatever the buffers are
 };
 Carriage carriage_of(const Membership& members, const CallArgs& args);
+inline bool goes_from_buffers(Carriage carriage) {
+  return carriage == Carriage::kFromBuffers || carriage == Carriage::kAddedUp;
+}
 
 /// How often a wait looks again before it lets others have their turn: the common waits are shorter than a look at everything.
 inline constexpr int kLooks = 16;
@@ -60,6 +66,8 @@ class LaneRun {
   void start_again(const CallArgs& args);
   executor::Progress advance();
   int waiting_for();
+  /// The peer that all lanes wait for; -1: there is none, or several.
+  int waiting_for_one();
   executor::HostMachine& machine() { return machine_; }
 
  private:
@@ -130,8 +138,9 @@ class CollectiveCall final : public Call {
   executor::Progress advance() override;
   /// Both, to the end.
   void run(const CallArgs& args);
-  /// The rank for whose line it waits; -1: none. While lanes run, what comes from others is taken in meanwhile: it is not lines only.
-  int awaited() { return phase_ == Phase::kGather ? waiting_for() : -1; }
+  /// Over hosts: the rank that alone can bring the call on, as it waits for that one's line, or for what a rank of this host does; -1: what comes
+  /// from any may. While lanes wait for another host, what comes from the others is taken in meanwhile.
+  int awaited();
   /// Marks the library's own exchanges, which no user call may meet.
   void set_internal() {
     internal_ = true;
@@ -161,12 +170,22 @@ class CollectiveCall final : public Call {
   Status run_lanes();
   bool lines_finish() const;
   void finish_by_lines();
-  Status finish_from_buffers();
+  void finish_from_buffers();
+  void add_round(std::uint32_t round, void* to, int divisor);
+  void add_up();
+  int missing_input() const;
+  void* far_input(std::uint32_t part) const;
   bool is_input_needed() const;
   std::vector<int> ranks_read() const;
   bool knows_calls(const std::vector<int>& ranks, std::uint32_t last) const;
   Error mismatch(const std::vector<int>& ranks, std::uint32_t last);
   const protocol::BufferReferences& describe_buffers();
+  bool may_choose_way() const;
+  WayChoice* way_of_calls();
+  void announce_way();
+  bool has_two_ways(const planner::Question& question) const;
+  void begin_lanes();
+  void note_time();
   bool read_references();
   planner::Access find_access(bool& in_place);
 
@@ -184,6 +203,7 @@ class CollectiveCall final : public Call {
   protocol::AnnouncedCall announced_call_;
   protocol::LinesRead reads_;
   std::vector<const void*> sources_;
+  std::uint32_t added_ = 0;  ///< of Carriage::kAddedUp, in this call: rounds whose sum goes on in the next one
   /// The call's input, if it is this short. A vector of a line that was just written in smaller pieces cannot be loaded before the stores
   /// have reached the cache, and those of a line wait for the line; these are before them.
   alignas(64) std::byte own_input_[2 * protocol::kAnnounceVectorBytes]{};
@@ -200,6 +220,11 @@ class CollectiveCall final : public Call {
   std::vector<protocol::BufferReferences> references_;  ///< all ranks', of the last call that ran lanes
   bool reached_ = false;                                ///< the lanes and peers_ are those of references_
   std::uint64_t reached_with_ = 0;                      ///< Reach::drops() then
+
+  std::unordered_map<std::uint32_t, WayChoice> ways_;  ///< rank 0's, by fingerprint of the call
+  WayChoice* way_ = nullptr;                           ///< of calls like this one, if all may follow it
+  bool watched_ = false;                               ///< the lanes' plan is one of two
+  std::chrono::steady_clock::time_point began_;        ///< those lanes, in this call
 };
 
 /// A send or a receive: the same with one peer only. One object per peer and direction, used again and again.

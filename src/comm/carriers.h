@@ -9,6 +9,10 @@
 
 namespace tutti::comm {
 
+/// Over hosts up to so many ranks all watch each other, and calls may be one-way, in which each rank speaks with each: both take a connection
+/// for each pair.
+inline constexpr int kAllWithAllMax = 16;
+
 /// By rank: its host, numbered by their lowest ranks.
 schedule::Groups hosts_of(const std::vector<Peer>& peers);
 

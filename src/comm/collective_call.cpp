@@ -78,6 +78,8 @@ void CollectiveCall::prepare(const CallArgs& args) {
   announced_call_.own_input = nullptr;
   own_.version = 1;
   reached_ = false;
+  watched_ = false;
+  way_ = set == nullptr ? way_of_calls() : nullptr;
   prepared_ = true;
   signed_ = sequence_;
   finished_ = kNoIdentity;
@@ -101,6 +103,7 @@ void CollectiveCall::start(const CallArgs& args) {
   }
   if (!status_.ok()) status_ = {};
   waiting_since_ = {};
+  began_ = {};
   sequence_ = comm_.next_sequence();
   phase_ = Phase::kGather;
   if (comm_.ranks() == 1) return;
@@ -168,17 +171,19 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
     copy_input(beside);
     return shape_.input_bytes != 0;
   }
-  if (carriage_ == Carriage::kFromBuffers) {
+  if (goes_from_buffers(carriage_)) {
     comm_.members().bridge->lend_input(sequence_, args_.send);
+    added_ = 0;
     return false;
   }
-  protocol::BufferReferences buffers = describe_buffers();
+  const protocol::BufferReferences& buffers = describe_buffers();
+  if (way_ != nullptr) announce_way();
   const bool carries = carriage_ == Carriage::kBesideLines && !comm_.members().maps(buffers);
+  announce_buffers(lanes_.machine(), line, buffers);
   if (carries) {
-    buffers.flags |= protocol::kCarried;
+    line.buffers.flags |= protocol::kCarried;
     copy_input(beside);
   }
-  announce_buffers(lanes_.machine(), line, buffers);
   return carries;
 }
 
@@ -206,8 +211,10 @@ const protocol::BufferReferences& CollectiveCall::describe_buffers() {
   const bool known = own_.send == args_.send && own_.receive == args_.receive && own_.version == version &&
                      own_.freed == freed && (version & 1) == 0;
   if (known) {
-    if (own_.references.scale != args_.scale) reached_ = false;  // another PreMulSum
-    own_.references.scale = args_.scale;
+    if (own_.references.scale != args_.scale) [[unlikely]] {  // another PreMulSum
+      reached_ = false;
+      own_.references.scale = args_.scale;
+    }
     return own_.references;
   }
   reached_ = false;
@@ -270,9 +277,9 @@ bool CollectiveCall::read_references() {
   bool same = reached_ && reached_with_ == reach.drops();  // a receive may have heard of freed memory meanwhile
   for (int r = 0; r < comm_.ranks(); ++r) {
     if (same && r == comm_.rank()) continue;  // describe_buffers has looked
-    const protocol::BufferReferences announced = announced_buffers(lanes_.machine(), line_of(r));
-    if (same && std::memcmp(&announced, &references_[r], sizeof announced) == 0) continue;
-    references_[r] = announced;
+    const protocol::AnnounceLine& line = line_of(r);
+    if (same && std::memcmp(&line.buffers, &references_[r], sizeof line.buffers) == 0) continue;
+    references_[r] = announced_buffers(lanes_.machine(), line);
     same = false;
   }
   reached_ = false;
@@ -293,39 +300,17 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
   return members.access(mappable, members.reach.one_process());
 }
 
+[[gnu::always_inline]] inline void CollectiveCall::begin_lanes() {
+  reached_ = true;
+  phase_ = Phase::kRun;
+  if (watched_ && way_->wants_time()) began_ = std::chrono::steady_clock::now();
+}
+
 /// For a call whose inputs all lie with the lines.
 [[gnu::always_inline]] inline void CollectiveCall::finish_by_lines() {
   announced_call_.sequence = sequence_;
   announced_call_.output = static_cast<std::byte*>(args_.receive);
   finish_announced(lanes_.machine(), announcer_.board(), announced_call_);
-}
-
-/// For a call of two ranks whose inputs came with the lines: what finish_by_lines() does, from other places.
-Status CollectiveCall::finish_from_buffers() {
-  const void* const far = comm_.members().bridge->far_input(sequence_, shape_.input_bytes);
-  if (far == nullptr) {
-    const int other = 1 - comm_.rank();
-    comm_.fail(Code::kRemote, other,
-               fmt::format("rank {} announced a call without its input of {} bytes", other, shape_.input_bytes));
-    return comm_.failure();
-  }
-  const void* const inputs[] = {comm_.rank() == 0 ? args_.send : far, comm_.rank() == 0 ? far : args_.send};
-  auto* const output = static_cast<std::byte*>(args_.receive);
-  if (args_.collective == Collective::kAllReduce) {
-    lanes_.machine().reduce({inputs, 2, &args_.receive, 1, args_.count, nullptr, announced_call_.divisor});
-    return {};
-  }
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    std::byte* const to = output + rank * shape_.input_bytes;
-    if (inputs[rank] != to) lanes_.machine().load_bytes(to, inputs[rank], shape_.input_bytes);
-  }
-  return {};
-}
-
-/// The result would be written over an input that is still on its way to the other rank.
-bool CollectiveCall::is_input_needed() const {
-  const bool in_place = carriage_ == Carriage::kFromBuffers && args_.send == args_.receive;
-  return in_place && !comm_.members().bridge->is_input_sent(sequence_);
 }
 
 /// This rank and those whose lines it reads.
@@ -349,7 +334,12 @@ std::vector<int> CollectiveCall::ranks_read() const {
   phase_ = Phase::kDone;
   if (shape_.count == 0) return {};
   if (carriage_ == Carriage::kFromBuffers) {
-    return finish_from_buffers();
+    finish_from_buffers();
+    return {};
+  }
+  if (carriage_ == Carriage::kAddedUp) {
+    add_round(added_, args_.receive, announced_call_.divisor);
+    return {};
   }
   if (signature_.one_way != 0 || lines_finish()) {
     finish_by_lines();
@@ -362,8 +352,7 @@ std::vector<int> CollectiveCall::ranks_read() const {
 Status CollectiveCall::run_lanes() {
   if (comm_.ranks() > 1 && read_references()) {
     lanes_.start_again(args_);
-    reached_ = true;
-    phase_ = Phase::kRun;
+    begin_lanes();
     return {};
   }
   planner::Question question;
@@ -375,13 +364,15 @@ Status CollectiveCall::run_lanes() {
   bool in_place = comm_.ranks() > 1 ? shape_.in_place : is_in_place(args_, comm_.rank());
   if (comm_.ranks() > 1) question.access = find_access(in_place);
   question.in_place = in_place;
+  const bool one_of_two = question.access != planner::Access::kMapped;
+  question.moved = one_of_two && (references_[0].flags & protocol::kMoved) != 0;
+  watched_ = one_of_two && way_ != nullptr && has_two_ways(question);
   TUTTI_TRY_ASSIGN(auto plan, comm_.members().plans.find(question, comm_.rank()));
   TUTTI_TRY(reach_buffers(*plan));
   lanes_.start(args_, std::move(plan), peers_.data(),
                {kFirstCollectiveLane, writes_past_caches(args_, comm_.ranks(), in_place)});
-  reached_ = true;
   reached_with_ = comm_.members().reach.drops();
-  phase_ = Phase::kRun;
+  begin_lanes();
   return {};
 }
 
@@ -402,11 +393,13 @@ Status CollectiveCall::run_lanes() {
   constexpr int kFirstLooks = 64;
   set_buffers(args);
   waiting_since_ = {};
+  began_ = {};
   sequence_ = comm_.next_sequence();
   announcer_.begin(sequence_, fingerprint_, reads_);
   phase_ = Phase::kRoom;
   if (announcer_.room(lanes_.machine()) != protocol::Room::kThere) return Progress::kBlocked;
   announce();
+  if (reached_) lanes_.start_again(args_);  // most likely: the others' buffers are the last call's too
   phase_ = Phase::kGather;
   for (int look = 0; !announcer_.advance(lanes_.machine()); ++look) {
     if (look == kFirstLooks) return Progress::kBlocked;
@@ -418,9 +411,7 @@ Status CollectiveCall::run_lanes() {
     return Progress::kDone;
   }
   if (!read_references()) return Progress::kBlocked;
-  lanes_.start_again(args_);
-  reached_ = true;
-  phase_ = Phase::kRun;
+  begin_lanes();
   const Progress progress = lanes_.advance();
   if (progress == Progress::kDone) phase_ = Phase::kDone;
   return progress;
@@ -431,7 +422,7 @@ void CollectiveCall::run(const CallArgs& args) {
   const bool known =
       args.identity == finished_ && status_.ok() && prepared_with_ == comm_.members().plans.schedules_version();
   if (known) [[likely]] {
-    if (repeat(args) == Progress::kDone) return;
+    if (repeat(args) == Progress::kDone) return note_time();
   } else {
     start(args);
   }
@@ -444,9 +435,10 @@ void CollectiveCall::run_on() {
     executor::Task* task = this;
     executor::run_tasks({&task, 1}, comm_.yields());
   }
-  const bool repeats = signature_.one_way == 0 && carriage_ != Carriage::kFromBuffers && shape_.count != 0 &&
+  const bool repeats = signature_.one_way == 0 && !goes_from_buffers(carriage_) && shape_.count != 0 &&
                        comm_.ranks() > 1 && status_.ok();
   finished_ = repeats && args_.identity != 0 ? args_.identity : kNoIdentity;
+  if (status_.ok()) note_time();
 }
 
 executor::Progress CollectiveCall::advance() {
@@ -464,9 +456,10 @@ executor::Progress CollectiveCall::advance() {
     phase_ = Phase::kGather;
   }
   if (phase_ == Phase::kGather) {
+    if (carriage_ == Carriage::kAddedUp) add_up();
     if (comm_.ranks() > 1 && !all_have_announced()) return blocked();
     if (comm_.ranks() > 1 && !announcer_.all_equal() && !knows_calls(ranks_read(), sequence_)) return blocked();
-    if (announcer_.all_equal() && is_input_needed()) return blocked();
+    if (announcer_.all_equal() && (missing_input() >= 0 || is_input_needed())) return blocked();
     if (Status opened = open(); !opened.ok()) return fail(opened.error());
   }
   if (phase_ == Phase::kRun) {
@@ -479,12 +472,18 @@ executor::Progress CollectiveCall::advance() {
   return Progress::kDone;
 }
 
+int CollectiveCall::awaited() {
+  if (phase_ == Phase::kGather) return waiting_for();
+  const int peer = phase_ == Phase::kRun ? lanes_.waiting_for_one() : -1;
+  return peer >= 0 && comm_.members().bridge->is_here(peer) ? peer : -1;
+}
+
 int CollectiveCall::waiting_for() {
   if (phase_ == Phase::kRun) return lanes_.waiting_for();
   const bool waits = phase_ == Phase::kRoom     ? announcer_.room(lanes_.machine()) == protocol::Room::kNotYet
                      : phase_ == Phase::kGather ? !announcer_.advance(lanes_.machine())
                                                 : false;
-  if (!waits) return -1;
+  if (!waits) return phase_ == Phase::kGather && announcer_.all_equal() ? missing_input() : -1;
   const auto unseen = static_cast<int>(announcer_.unseen());
   const Bridge* const bridge = comm_.members().bridge.get();
   const bool carried = bridge != nullptr && phase_ == Phase::kGather && signature_.one_way == 0;

@@ -157,6 +157,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   args.control_bytes = [this](int local_ranks) { return Control::bytes_on_host(ranks_, local_ranks); };
   args.cancelled = &cancelled_;
   args.timeout_s = config().timeout_s;
+  args.heartbeat_s = config().heartbeat_timeout_s;
   if (parent) args.hopeless = [parent] { return parent->failed(); };
   if (outlook_) args.hopeless = [this] { return outlook_().has_value(); };
   const bool alone = args.ids.empty() && ranks_ == 1;
@@ -186,10 +187,10 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   take_seat(port);
   TUTTI_TRY_ASSIGN(device_, DeviceRank::open(*this));
   TUTTI_TRY(meet(RankPhase::kMapped, parent));
-  TUTTI_TRY(DeviceRank::connect(*this, [&] { return meet(RankPhase::kLinked, parent); }));
+  TUTTI_TRY(DeviceRank::connect(*this, [&](RankPhase phase) { return meet(phase, parent); }));
   if (members_->host_segment) find_places_on_host();
   if (spans_hosts) members_->bridge->open(*members_);
-  members_->connect(kFirstCollectiveLane + planner::kWideLanes);
+  members_->connect(kFirstCollectiveLane + planner::kTableLanes);
   const Settings& settings = members_->control.settings();
   members_->single_copy = settings.single_copy != 0;
   bool reproducible = false;
@@ -201,7 +202,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   }
   TUTTI_TRY_ASSIGN(planner::Rules rules, planner::make_rules(settings.algorithm, reproducible));
   rules.wide_wire = wide_wire;
-  rules.slots = members_->control.slot_shape(kFirstCollectiveLane);
+  rules.slots = members_->control.slot_shape();
   rules.single_copy_min_bytes = settings.single_copy_min_bytes;
   rules.line_bytes =
       settings.protocols == Protocols::kLines && !spans_hosts ? members_->control.line_shape().payload_bytes() : 0;
@@ -211,12 +212,15 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   }
   rules.tuning = std::move(tuning);
   measure_costs();  // first: nobody waits long for the other's part
-  if (spans_hosts) measure_network_costs();
+  if (spans_hosts) {
+    settle_pacing();
+    measure_network_costs();
+  }
   TUTTI_TRY(look_at_machine());
   TUTTI_TRY(meet(RankPhase::kReady, parent));
   rules.measured = settings.costs;
   rules.slot_stores = settings.slot_stores;
-  members_->streams_carried = planner::streams_slots(rules, Collective::kBroadcast, 1);
+  members_->streams_carried = planner::streams_slots(rules);
   rules.groups = machine_->groups().of_rank;
   if (const double crowding = machine_->crowding(); crowding > 0) rules.crowding = crowding;
   if (const double crowding = machine_->own_crowding(); crowding > 0) crowded_ = crowding > 1;
@@ -226,13 +230,17 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
     rules.network = network_costs();
     rules.network_measured = planner::over_hosts(rules);
     if (!rules.network_measured) rules.network = planner::kUsualNetwork;
+    rules.one_system = members_->bridge->is_all_on_one_system();
+    plan_lines(rules);
   }
-  if (const std::string trees = machine_->trees(); !trees.empty()) {
+  const std::string trees = machine_->trees();
+  if (!trees.empty() && !device_) {
     TUTTI_TRY_ASSIGN(rules.planned,
                      planner::PlannedSchedules::read(trees, ranks_, static_cast<int>(collective_lanes(ranks_)),
                                                      static_cast<int>(rules.slots.slots)));
   }
   members_->plans.set_rules(rules);
+  TUTTI_TRY(DeviceRank::plan(*this, trees));
   log_info("communicator {} rank {} of {} ready: {}{}", options_.name.empty() ? "(unnamed)" : options_.name, rank_,
            ranks_,
            !device_                        ? ""
@@ -271,7 +279,11 @@ Status Communicator::look_at_machine() {
   TUTTI_TRY(machine_->look());
   if (rank_ != 0) return {};
   members_->control.settings().between_groups_gbps = machine_->between_groups_gbps();
-  machine_->plan_trees(static_cast<int>(collective_lanes(ranks_)));
+  const std::uint32_t lanes = device_ ? device_->lanes_most(*members_) : collective_lanes(ranks_);
+  if (lanes == 0) return {};
+  members_->control.settings().gpus_apart = device_ && machine_->gpus_apart() ? 1 : 0;
+  machine_->plan_trees(static_cast<int>(lanes));
+  if (device_) std::ranges::copy(machine_->gpu_ring(), members_->control.settings().gpu_ring);
   return {};
 }
 
@@ -284,13 +296,12 @@ void Communicator::measure_costs() {
   const auto other =
       std::ranges::find_if(peers, [&](const Peer& peer) { return peer.process_token != peers.front().process_token; });
   if (other == peers.end() || (rank_ != 0 && rank_ != other->rank)) return;
-  const CalibrationArgs args{
-      .board = control.calibration(),
-      .slots = rank_ == 0 ? control.channel(0, other->rank, kFirstCollectiveLane).inbox
-                          : control.channel(rank_, 0, kFirstCollectiveLane).outbox,
-      .bytes = std::min<std::size_t>(kCalibrationBytes, control.slot_shape(kFirstCollectiveLane).slot_bytes),
-      .partner = members_->single_copy ? other->pid : 0,
-      .given_up = [this] { return cancelled_ || failed(); }};
+  const CalibrationArgs args{.board = control.calibration(),
+                             .slots = rank_ == 0 ? control.channel(0, other->rank, kFirstCollectiveLane).inbox
+                                                 : control.channel(rank_, 0, kFirstCollectiveLane).outbox,
+                             .bytes = std::min<std::size_t>(kCalibrationBytes, control.slot_shape().slot_bytes),
+                             .partner = members_->single_copy ? other->pid : 0,
+                             .given_up = [this] { return cancelled_ || failed(); }};
   if (rank_ != 0) {
     help_calibrate(args);
     return;
@@ -323,7 +334,8 @@ Status Communicator::meet(RankPhase phase, const Communicator* parent) {
     if (auto obstacle = outlook_ ? outlook_() : std::nullopt) return *obstacle;
     if (cancelled_) return error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
     if (config().timeout_s > 0 && seconds_since(start) > config().timeout_s) return did_not_finish(r, phase);
-    backoff.wait();
+    // Over hosts others measure the network meanwhile, maybe on the same cores.
+    bridge != nullptr ? bridge->rest() : backoff.wait();
   }
 }
 
@@ -405,7 +417,8 @@ std::string Communicator::async_message() {
   return async_failure_ ? async_failure_->message : std::string();
 }
 
-void Communicator::check_patience(int peer, bool left, const std::string& what, Clock::time_point since) {
+void Communicator::check_patience(int peer, bool left, const std::string& what, Clock::time_point since,
+                                  Lateness& lateness) {
   if (failed()) return;
   if (left) {
     fail(Code::kRemote, peer,
@@ -420,17 +433,14 @@ void Communicator::check_patience(int peer, bool left, const std::string& what, 
                      what, rank_, limit, peer, last_call(members_->control, peer).describe()));
     return;
   }
-  warn_late(peer, what, since);
+  warn_late(peer, what, since, lateness);
 }
 
-void Communicator::warn_late(int peer, const std::string& what, Clock::time_point since) {
-  if (since != late_since_) {
-    late_since_ = since;
-    next_warning_s_ = kFirstWarningS;
-  }
+void Communicator::warn_late(int peer, const std::string& what, Clock::time_point since, Lateness& lateness) {
+  if (since != lateness.since) lateness = {since, kFirstWarningS};
   const double waited = seconds_since(since);
-  if (waited < next_warning_s_) return;
-  while (next_warning_s_ <= waited) next_warning_s_ *= 2;
+  if (waited < lateness.next_warning_s) return;
+  while (lateness.next_warning_s <= waited) lateness.next_warning_s *= 2;
   log_warn("{}: rank {} has waited {:.0f} s for rank {}; where the ranks are:\n{}", what, rank_, waited, peer,
            report(*this));
 }

@@ -33,6 +33,12 @@ class DeviceRank;
 class CollectiveCall;
 class PointToPointCall;
 
+/// Of one wait: what has been said of its taking long.
+struct Lateness {
+  std::chrono::steady_clock::time_point since;
+  double next_warning_s = 0;
+};
+
 /// What initialisation makes: immutable afterwards but for the counts inside.
 struct Membership {
   std::vector<Peer> peers;
@@ -50,6 +56,7 @@ struct Membership {
   std::shared_ptr<transport::MpiNetwork> mpi;  ///< what the bridge's streams go over; nullptr: TCP
   std::unique_ptr<LateTies> late_ties;         ///< the bridge's further connections; nullptr: there are none to be
   std::unique_ptr<Bridge> bridge;              ///< to ranks of other hosts; nullptr: there are none
+  FarLimits far_limits;                        ///< zeros where hosts have several ranks
   bool streams_carried = false;                ///< what is carried beside lines is written past the caches
   bool single_copy = false;                    ///< works between all processes, on every rank
   std::vector<std::unique_ptr<ProcessWatch>> watches;  ///< these last: they go first
@@ -118,6 +125,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool is_turn(std::uint64_t ticket) const { return turns_.is_turn(ticket); }
   /// By whoever has the turn.
   void complete_ticket() { turns_.complete(); }
+  /// In place of complete_ticket(), of a call that goes on without its turn until end_passed(): Turns::pass().
+  void pass_turn() { turns_.pass(); }
+  void end_passed() { turns_.end_passed(); }
   /// Somebody's call ended without being carried through (no memory, for instance): no peer may wait for it.
   void give_up_ticket(std::uint64_t ticket, Code code, const std::string& text);
   bool is_idle() { return turns_.is_idle(); }
@@ -146,8 +156,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool has_left(int peer) const { return phase_of(peer) == RankPhase::kLeft; }
   PeerLife life_of(int peer) const;
   /// Fails the communicator if a call waits for `peer` in vain: it has `left`, as was seen before the call was found still
-  /// waiting for it, or patience is over. `what`: "all_reduce #3".
-  void check_patience(int peer, bool left, const std::string& what, std::chrono::steady_clock::time_point since);
+  /// waiting for it, or patience is over. `what`: "all_reduce #3". By whoever has the turn.
+  void check_patience(int peer, bool left, const std::string& what, std::chrono::steady_clock::time_point since) {
+    check_patience(peer, left, what, since, lateness_);
+  }
+  /// The same by others, who keep what is said of their wait themselves.
+  void check_patience(int peer, bool left, const std::string& what, std::chrono::steady_clock::time_point since,
+                      Lateness& lateness);
 
   /// Over hosts, by whoever has the turn: fails the communicator if a stream to a rank that has not left is at its end.
   void check_streams();
@@ -180,11 +195,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   Status connect(std::vector<UniqueId> ids, const Communicator* parent);
   void make_collective_call();
-  void warn_late(int peer, const std::string& what, std::chrono::steady_clock::time_point since);
+  void warn_late(int peer, const std::string& what, std::chrono::steady_clock::time_point since, Lateness& lateness);
   /// Rank 0 and one of another process find out what bytes cost here, unless that is known or not asked for.
   void measure_costs();
+  void settle_pacing();
   void measure_network_costs();
   planner::NetworkCosts network_costs() const;
+  void plan_lines(const planner::Rules& rules);
   /// `port`: over hosts, the way to the others.
   void take_seat(const Port& port);
   Status look_at_machine();
@@ -194,9 +211,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// between them and their copies.
   Status join_over_hosts(BootstrapResult found, ControlSegment segment);
   /// What was heard of a rank of other hosts. False: that it is gone is known.
-  bool note_life(int peer, PeerLife life, std::uint32_t last_call = 0);
+  void note_life(int peer, PeerLife life, std::uint32_t last_call = 0);
   /// Further connections for data are made when they are needed.
-  void await_late_ties(LateMeeting meeting, const std::vector<PeerSockets>& sockets);
+  void await_late_ties(LateMeeting meeting, const std::vector<PeerSockets>& sockets, bool over_mpi);
   Status watch_hosts(std::vector<PeerSockets>& sockets, bool over_mpi);
   /// Streams over MPI in place of the sockets for data.
   Status open_streams(std::vector<PeerSockets>& sockets, const MpiGroup& mpi);
@@ -231,8 +248,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::unique_ptr<CollectiveCall> collective_call_;
   std::vector<std::unique_ptr<PointToPointCall>> point_to_point_calls_;  ///< by peer and direction
   std::unique_ptr<Batch> batch_;
-  std::chrono::steady_clock::time_point late_since_;  ///< the wait that was last reported, by whoever has the turn
-  double next_warning_s_ = 0;
+  Lateness lateness_;  ///< of the wait that was last reported; belongs to whoever has the turn
   std::mutex state_mutex_;
   std::optional<Error> async_failure_;
   std::optional<std::chrono::steady_clock::time_point> stream_ended_;  ///< when a stream was first found so

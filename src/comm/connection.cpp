@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace tutti::comm {
 namespace {
@@ -73,6 +74,23 @@ bool Connection::flush() {
   return true;
 }
 
+void Connection::show_life() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - shown_ < kLifeTime) return;
+  shown_ = now;
+  // What waits to be sent is a sign as good.
+  if (outbox_.empty()) queue(FrameType::kSignOfLife, {});
+  (void)flush();
+}
+
+bool Connection::is_silent(double seconds) {
+  const auto now = std::chrono::steady_clock::now();
+  // This process itself was stopped, and with it perhaps all others.
+  if (now - std::exchange(looked_, now) > 2 * kLifeTime) heard_ = now;
+  const auto silent = now - heard_;
+  return seconds > 0 && silent > std::chrono::duration<double>(seconds) && silent > 4 * kLifeTime;
+}
+
 ssize_t Connection::receive_some(std::uint8_t* data, std::size_t bytes) {
   iovec part = {data, bytes};
   msghdr message = {};
@@ -106,6 +124,7 @@ Connection::Input Connection::fill(std::size_t inbox_max) {
     if (got < 0 && errno == EAGAIN) return Input::kOpen;
     if (got <= 0) return Input::kClosed;
     inbox_.insert(inbox_.end(), part, part + got);
+    heard_ = std::chrono::steady_clock::now();
   }
   return Input::kOpen;
 }

@@ -9,6 +9,7 @@
 #include "comm/private_descriptor.h"
 #include "comm/wire.h"
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -16,32 +17,40 @@
 
 namespace tutti::comm {
 
-/// In the order in which they cross. The values are the protocol: change kProtocolVersion when they change.
+/// The values are the protocol: change kProtocolVersion when they change. "Up" and "down" are the bootstrap's tree (bootstrap_tree.h).
 enum class FrameType : std::uint32_t {
-  kGreeting = 1,   ///< rank to root: nonce
-  kChallenge = 2,  ///< root to rank: nonce, proof that the root knows the secret
-  kHello = 3,      ///< rank to root: proof that the rank knows the secret, then Hello
-  kTable = 4,      ///< root to rank, or rank to rank on several hosts: every rank's Peer
-  kControl = 5,    ///< leader to root to ranks: size of the control segment, and its descriptor
-  kDone = 6,       ///< rank to root: has everything
-  kComplete = 7,   ///< root to rank: every rank has everything
-  kFailure = 8,    ///< root to rank: code and reason; nothing follows
-  kLeave = 9,      ///< rank to root: why it gives up
-  kRelease = 10,   ///< a rank instead of kHello: this root is not needed
+  kGreeting = 1,     ///< rank to root: nonce
+  kChallenge = 2,    ///< root to rank: nonce, proof that the root knows the secret
+  kHello = 3,        ///< rank to root: proof that the rank knows the secret, then Hello
+  kPlace = 21,       ///< root to rank: below whom it is
+  kHere = 23,        ///< up, in the name of a rank that has come to its place
+  kRegistered = 25,  ///< root to rank, when it has heard that, or why a rank asks: all else goes by the tree
+  kTable = 4,        ///< down: every rank's Peer
+  kControl =
+      5,  ///< up, of a host's leader: the size of its control segment, and its descriptor on one machine; down: of all hosts
+  kDone = 6,       ///< up: has everything
+  kComplete = 7,   ///< down: every rank has everything
+  kFailure = 8,    ///< down: code and reason; nothing follows
+  kLeave = 9,      ///< up: why it gives up
+  kLost = 24,      ///< up: a rank whose connection has ended
+  kRollCall = 26,  ///< down: whoever is there says so
+  kPresent = 27,   ///< up: that
+  kSilent = 28,    ///< up: a rank that gives no sign of life any more, and for how long
+  kFrom =
+      22,  ///< up: any of these of another rank than the one that sends it; instead of kHello: of one that has lost the rank above it
+  kRelease = 10,  ///< a rank instead of kHello: this root is not needed
   // Where ranks are on several hosts:
-  kEndpoint = 11,   ///< rank to root: where it listens for the others
-  kEndpoints = 12,  ///< behind kTable: of all ranks
+  kListen = 20,     ///< down, before kTable: to say where it listens for calls
+  kEndpoint = 11,   ///< up: that
+  kEndpoints = 12,  ///< down, behind kTable: of all ranks
   kAttach = 13,     ///< rank to rank, in place of kHello: which ranks, and what the connection is for
   kAttached = 14,   ///< the answer
   // Afterwards, between ranks that watch each other:
-  kSignOfLife = 15,
-  kTold = 16,     ///< the communicator's failure
-  kGoodbye = 17,  ///< this rank leaves; nothing follows
-  kShrink = 18,   ///< what a rank says in ncclCommShrink
-  kGone = 19,     ///< a rank has died, left or does not answer: for those that do not watch it
-  // Before all these, where ranks are on several hosts:
-  kListen = 20,  ///< root to rank, when all have come: to say where it listens
-  kPlace = 21,   ///< root to rank: from whom it gets the tables, and to whom it passes them on
+  kSignOfLife = 15,  ///< before too, between neighbours in the tree
+  kTold = 16,        ///< the communicator's failure
+  kGoodbye = 17,     ///< this rank leaves; nothing follows
+  kShrink = 18,      ///< what a rank says in ncclCommShrink
+  kGone = 19,        ///< a rank has died, left or does not answer: for those that do not watch it
 };
 
 struct Frame {
@@ -73,10 +82,18 @@ class Connection {
   /// A frame that goes to many: they share its bytes.
   using SharedFrame = std::shared_ptr<const Bytes>;
   static SharedFrame make_frame(FrameType type, const Bytes& payload);
-  void queue(SharedFrame frame) { outbox_.push_back(Outgoing{std::move(frame), 0, nullptr}); }
+  void queue(SharedFrame frame, std::shared_ptr<Descriptor> attached = nullptr) {
+    outbox_.push_back(Outgoing{std::move(frame), 0, std::move(attached)});
+  }
   /// Sends what the socket takes. False: the other side is gone.
   bool flush();
   bool wants_to_write() const { return !outbox_.empty(); }
+  /// Queues and sends a sign of life, if the last one was a while ago.
+  void show_life();
+  /// So often.
+  static constexpr auto kLifeTime = std::chrono::milliseconds(200);
+  /// Whether nothing at all has come for so long, and for the time of a few signs of life. Never: 0.
+  bool is_silent(double seconds);
 
   /// Takes in what is there, without blocking. Frames that came before the end can still be taken after kClosed.
   Input fill() { return fill(kHeaderBytes + payload_max_ + kPartBytes); }
@@ -106,6 +123,9 @@ class Connection {
 
   PrivateDescriptor socket_;
   std::size_t payload_max_;
+  std::chrono::steady_clock::time_point heard_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point shown_ = heard_;
+  std::chrono::steady_clock::time_point looked_ = heard_;
   bool accepts_descriptors_ = false;
   bool descriptor_lost_ = false;
   Bytes inbox_;

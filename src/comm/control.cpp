@@ -26,19 +26,20 @@ constexpr std::size_t kPage = 4096;
 
 std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
-/// Larger slots amortise the hand-over, smaller ones keep a pair's FIFO in cache; many ranks share the memory.
+/// Larger slots amortise the hand-over; many ranks share the memory. A pair's FIFO is to be as large as a second-level cache: a slot is
+/// written faster when its reader's cache has lost it to one that both share.
 protocol::SlotShape default_slots(int ranks) {
-  if (ranks <= 2) return {8, 64 << 10};
-  if (ranks <= 8) return {8, 32 << 10};
-  if (ranks <= 16) return {4, 32 << 10};
-  return {4, 8 << 10};
+  if (ranks <= 2) return {8, 128 << 10};
+  if (ranks <= 8) return {8, 64 << 10};
+  if (ranks <= 16) return {4, 64 << 10};
+  return {4, 12 << 10};
 }
 
 /// Between hosts a message costs more than its bytes do. With its record's head it is to fit packets as long as the kernel hands them on
-/// (64 KiB with their heads), without a short one at the end: two of them, or one where more ranks share the memory.
+/// (64 KiB with their heads), without a short one at the end: two of them, or one from a plan of two lanes.
 protocol::SlotShape slots_between_hosts(int ranks) {
   if (ranks <= 2) return {8, 124 << 10};
-  if (ranks <= 8) return {8, 60 << 10};
+  if (ranks <= 8) return {8, 120 << 10};
   return default_slots(ranks);
 }
 
@@ -129,17 +130,8 @@ protocol::LineShape line_shape_for(protocol::SlotShape slots) {
 
 std::uint32_t lanes_of(int ranks) { return kFirstCollectiveLane + collective_lanes(ranks); }
 
-/// Of the lane that carries send and receive, too.
-protocol::SlotShape slots_of(protocol::SlotShape wide, std::uint32_t lane) {
-  return planner::slots_of_lane(wide, lane < kFirstCollectiveLane ? 0 : lane - kFirstCollectiveLane);
-}
-
-/// Of one pair of ranks in all lanes before this one.
-std::size_t slot_bytes_before(protocol::SlotShape wide, std::uint32_t lane) {
-  constexpr std::uint32_t kWide = kFirstCollectiveLane + planner::kWideLanes;
-  const std::size_t short_ones = lane > kWide ? lane - kWide : 0;
-  return (lane - short_ones) * wide.bytes() + short_ones * slots_of(wide, kWide).bytes();
-}
+/// Of send and receive, and of all lanes of collectives.
+constexpr std::size_t kSetsOfSlots = 2;
 
 planner::SlotStores slot_stores_of(std::string_view name) {
   if (name.empty()) return planner::SlotStores::kAsMeasured;
@@ -176,7 +168,7 @@ struct Control::Layout {
     counts = pair_inputs + pair_count * protocol::kSendDepth * carried_bytes;
     lines = round_up(counts + lanes * pair_count * sizeof(protocol::PairLine), kPage);
     slots = round_up(lines + lanes * channels * line_shape_for(shape).bytes(), kPage);
-    end = slots + channels * slot_bytes_before(shape, lanes);
+    end = slots + channels * kSetsOfSlots * shape.bytes();
   }
 };
 
@@ -267,6 +259,7 @@ void Control::set_up(protocol::SlotShape slots) const {
                              {},
                              0,
                              {}};
+  header.settings.p2p_level = c.p2p_level;
   const std::size_t length = std::min(c.algorithm.size(), sizeof(header.settings.algorithm) - 1);
   std::memcpy(header.settings.algorithm, c.algorithm.data(), length);
 }
@@ -274,11 +267,10 @@ void Control::set_up(protocol::SlotShape slots) const {
 Settings& Control::settings() const { return at<Header>(0)->settings; }
 FailureRecord& Control::failure() const { return at<Header>(0)->failure; }
 CalibrationBoard& Control::calibration() const { return at<Header>(0)->calibration; }
-protocol::SlotShape Control::wide_slots() const { return at<Header>(0)->slots; }
-protocol::SlotShape Control::slot_shape(std::uint32_t lane) const { return slots_of(wide_slots(), lane); }
-Control::Layout Control::layout() const { return Layout(static_cast<std::size_t>(ranks_), wide_slots()); }
+protocol::SlotShape Control::slot_shape() const { return at<Header>(0)->slots; }
+Control::Layout Control::layout() const { return Layout(static_cast<std::size_t>(ranks_), slot_shape()); }
 
-protocol::LineShape Control::line_shape() const { return line_shape_for(wide_slots()); }
+protocol::LineShape Control::line_shape() const { return line_shape_for(slot_shape()); }
 
 // Everything before the lines lies where it lies whatever the slots' size.
 namespace {
@@ -361,9 +353,10 @@ protocol::Channel Control::channel(int me, int peer, std::uint32_t lane) const {
   const auto lines = [&](int from, int to) {
     return at<std::uint64_t>(l.lines + (lane * n * (n - 1) + pair(from, to)) * line_shape().bytes());
   };
+  const bool collective = lane >= kFirstCollectiveLane;
+  const std::size_t part = collective ? planner::slot_part(slot_shape(), lane - kFirstCollectiveLane) : 0;
   const auto slots = [&](int from, int to) {
-    return at<std::byte>(l.slots + n * (n - 1) * slot_bytes_before(wide_slots(), lane) +
-                         pair(from, to) * slot_shape(lane).bytes());
+    return at<std::byte>(l.slots + ((collective ? n * (n - 1) : 0) + pair(from, to)) * slot_shape().bytes() + part);
   };
   protocol::Channel c;
   c.mine = at<protocol::PairLine>(l.counts) + counts(me, peer);

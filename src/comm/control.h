@@ -30,10 +30,17 @@ inline constexpr std::uint32_t kPointToPointLane = 0;
 inline constexpr std::uint32_t kFirstCollectiveLane = 1;
 /// For as many as a machine's trees may have, where ranks are so few that they are planned.
 constexpr std::uint32_t collective_lanes(int ranks) {
-  return ranks <= algorithm::kTreeRanksMax ? algorithm::kTreeLanesMax : planner::kWideLanes;
+  return ranks <= algorithm::kTreeRanksMax ? algorithm::kTreeLanesMax : planner::kTableLanes;
 }
 
-enum class RankPhase : std::uint64_t { kAbsent, kMapped, kLinked, kReady, kLeft };
+enum class RankPhase : std::uint64_t {
+  kAbsent,
+  kMapped,
+  kPlaced,  ///< on GPUs of which NCCL_P2P_LEVEL keeps some apart
+  kLinked,  ///< on GPUs that ranks in several processes map memory of, or whose kernels wait for each other
+  kReady,
+  kLeft
+};
 
 /// Which way a point-to-point announcement goes.
 enum class Direction : std::uint8_t { kSend, kReceive };
@@ -88,6 +95,9 @@ struct PairSignatures {
   }
 };
 
+/// As many ranks have kernels that pass data on (cuda::kRanksMax).
+inline constexpr std::size_t kGpusInRing = 16;
+
 /// What all ranks must agree on; rank 0's configuration, read by the others once all are there.
 struct Settings {
   std::uint64_t single_copy = 0;
@@ -97,7 +107,7 @@ struct Settings {
   Protocols protocols = Protocols::kAny;  ///< kLines: small messages may go as lines
   std::uint64_t carry_bytes = 0;          ///< longest input that travels beside an announce line ...
   std::uint64_t one_way_carry_bytes = 0;  ///< ... and of a rooted call of one host
-  std::uint64_t far_carry_bytes = 0;      ///< ... and of two ranks on two hosts (far_inputs.h)
+  std::uint64_t far_carry_bytes = 0;      ///< ... and of hosts of one rank each, where far_limits() allows as much
   double timeout_s = 0;
   double crowding = 1;          ///< ranks per core, as rank 0 may use them, where seats do not tell
   std::uint64_t calibrate = 0;  ///< rank 0 wants costs measured
@@ -108,6 +118,9 @@ struct Settings {
   char algorithm[1024] = {};
   double between_groups_gbps =
       0;  ///< what the machine has between groups of ranks; 0: not known. There once all are ready
+  GpuDistance p2p_level = GpuDistance::kSystem;  ///< NCCL_P2P_LEVEL
+  std::int8_t gpu_ring[kGpusInRing] = {};        ///< rank 0's suggestion of an order; there once all are ready
+  std::uint64_t gpus_apart = 0;  ///< 1: some of the ranks' GPUs have no link of their own. There once all are ready
 };
 
 /// The first failure, kept once per communicator: it wins over what follows from it.
@@ -125,7 +138,7 @@ struct ShrinkPlace {
   std::uint64_t objected = 0;          ///< and of the last in which others left out other ranks
   std::uint64_t objected_to = 0;  ///< whose shrink that was about, written before it: rank << 32 | its number there
   UniqueId id;                    ///< of the new communicator, where the rank will be its first
-  /// Whom gave_up is due to, written before it: that number << 32 | 4 * rank | PeerLife. Of an older number: nobody.
+  /// Whom gave_up is due to, written before it: that number << 32 | (kPeerLives * rank + PeerLife). Of an older number: nobody.
   std::uint64_t gone = 0;
 };
 
@@ -159,8 +172,8 @@ class Control {
   FailureRecord& failure() const;
   CalibrationBoard& calibration() const;
   const std::uint64_t* abort_word() const { return &failure().word; }
-  /// Of a lane. The last ones' are short (planner::slots_of_lane).
-  protocol::SlotShape slot_shape(std::uint32_t lane) const;
+  /// Of a plan with one lane, and of send and receive. Lanes of collectives have parts of the same slots (planner::slot_part).
+  protocol::SlotShape slot_shape() const;
   protocol::LineShape line_shape() const;
 
   /// Measured crossovers, for which rank 0 has a text: room for planner::kTuningBytesMax, with more than one rank.
@@ -214,7 +227,6 @@ class Control {
   Control(std::shared_ptr<std::byte> base, std::size_t bytes, int ranks)
       : base_(std::move(base)), bytes_(bytes), ranks_(ranks) {}
   Layout layout() const;
-  protocol::SlotShape wide_slots() const;
   void set_up(protocol::SlotShape slots) const;
   /// Of a host's segment with so many copies of the whole behind it.
   static std::size_t bytes_of_copies(int ranks, int local_ranks, int copies);

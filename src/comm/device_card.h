@@ -9,7 +9,7 @@ namespace tutti::comm {
 /// What a rank has called, for messages of ranks that find that theirs differ. Written word by word, while others may read.
 struct DeviceCallNote {
   std::uint64_t what =
-      0;  ///< fingerprint << 32 | in windows << 25 | scaled << 24 | operation << 16 | data type << 8 | collective
+      0;  ///< fingerprint << 32 | through the host << 26 | in windows << 25 | scaled << 24 | operation << 16 | data type << 8 | collective
   std::uint64_t root = 0;
   std::uint64_t count = 0;
 };
@@ -22,7 +22,7 @@ struct DeviceWindow {
   std::uint64_t number = 0;    ///< of the rank's windows, from 1; written last
 };
 
-/// Whether the rank has mapped all the others' segments.
+/// Whether the rank has mapped the others' segments, or those of DeviceCard::mapped.
 enum class DeviceLink : std::uint32_t { kUnknown, kMapped, kFailed };
 
 struct DeviceCard {
@@ -36,12 +36,14 @@ struct DeviceCard {
   std::uint32_t exported = 0;    ///< 1: these count
   std::uint32_t resident_blocks = 0;
   DeviceLink link = DeviceLink::kUnknown;
-  std::uint32_t reserved = 0;
+  std::uint32_t mapped = 0;  ///< a bit for each rank whose segment it has mapped
+  std::uint32_t far =
+      0;  ///< a bit for each rank whose GPU NCCL_P2P_LEVEL keeps apart from this one's; rank 0 writes all of them
   char why[232] = {};      ///< what a link or an export has failed of
   std::uint64_t maps = 0;  ///< 1: the rank has others' segments mapped, or is about to
-  // While the communicator works, of ranks in several processes:
+  // While the communicator works, of ranks in several processes, and of those whose GPUs do not all reach each other's memory:
   static constexpr std::size_t kNotes = 8;
-  std::uint64_t calls = 0;  ///< eager ones so far; written last
+  std::uint64_t calls = 0;  ///< eager collectives so far; written last
   DeviceCallNote notes[kNotes];
   static constexpr std::size_t kWindows = 8;
   DeviceWindow windows[kWindows];

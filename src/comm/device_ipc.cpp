@@ -37,7 +37,7 @@ Result<std::unique_ptr<DeviceIpc>> DeviceIpc::open(std::shared_ptr<cuda::Device>
 }
 
 Status DeviceIpc::link(const Membership& members, int rank) {
-  TUTTI_TRY(segment_->link(members.reach));
+  segment_->map_others(members.reach);
   // No kernel waits for another one with the bells, so that they need not be resident together.
   blocks_max_ = resident_share(members.control);
   if (!processes_share(members)) return {};
@@ -46,10 +46,29 @@ Status DeviceIpc::link(const Membership& members, int rank) {
   return {};
 }
 
-Status DeviceIpc::start(Communicator& communicator) {
+Status DeviceIpc::start(Communicator& communicator, const DeviceLinks& links) {
   comm_ = &communicator;
+  TUTTI_TRY(segment_->link(links));
   windows_ = std::make_unique<DeviceWindows>(communicator, *segment_, *device_);
   TUTTI_TRY_ASSIGN(watch_, DeviceWatch::start(communicator, *segment_, bells_.get()));
+  return {};
+}
+
+std::uint32_t DeviceIpc::mapped() const {
+  std::uint32_t bits = 0;
+  for (std::size_t r = 0; r < segment_->mapped().size(); ++r) bits |= (segment_->mapped()[r] != nullptr ? 1u : 0u) << r;
+  return bits;
+}
+
+Status DeviceIpc::give_lanes(std::shared_ptr<DeviceLanes> lanes) {
+  const std::size_t at = segment_->end_of_staging() - DeviceFifos::kBytes;
+  std::vector<std::byte*> memory;
+  for (std::byte* const base : segment_->mapped()) memory.push_back(base == nullptr ? nullptr : base + at);
+  const auto write = [this, at](std::size_t offset, const void* from, std::size_t bytes) {
+    return segment_->write(at + offset, from, bytes);
+  };
+  TUTTI_TRY(lanes->connect(std::move(memory), write));
+  lanes_ = std::move(lanes);
   return {};
 }
 
@@ -77,8 +96,11 @@ Status DeviceIpc::put(const CallArgs& args) {
   if (path == DevicePath::kDirect) {
     TUTTI_TRY_ASSIGN(places, find_windows(args));
   }
-  watch_->note(signature, places.has_value(), capture.id == 0);
-  if (path != DevicePath::kDirect) {
+  using Way = DeviceWatch::Way;
+  TUTTI_TRY(watch_->note(signature, places ? Way::kWindows : Way::kKernels, capture.id == 0));
+  if (path == DevicePath::kLanes) {
+    TUTTI_TRY(put_lanes(args));
+  } else if (path != DevicePath::kDirect) {
     TUTTI_TRY(put_lines(args, path));
   } else if (places) {
     const std::uint64_t bytes = args.count * size_of(args.type);
@@ -95,7 +117,14 @@ Status DeviceIpc::put_lines(const CallArgs& args, DevicePath path) {
   return call.launch(*device_, blocks_max_, args.stream);
 }
 
-DeviceIpc::Staging DeviceIpc::staging_of(Collective collective, std::uint64_t ranks) {
+Status DeviceIpc::put_lanes(const CallArgs& args) {
+  TUTTI_TRY_ASSIGN(const DeviceLanes::Part part, lanes_->prepare(args));
+  LanesCall call(args, comm_->ranks(), *lanes_, *part.plan, DeviceWatch::fingerprint_of(signature_of(args), false));
+  call.add(comm_->rank(), segment_->home(), part, args);
+  return call.launch(*device_, args.stream);
+}
+
+DeviceIpc::Staging DeviceIpc::staging_of(Collective collective, std::uint64_t ranks) const {
   std::uint64_t inputs = 1;
   std::uint64_t outputs = 1;
   switch (collective) {
@@ -110,7 +139,8 @@ DeviceIpc::Staging DeviceIpc::staging_of(Collective collective, std::uint64_t ra
   }
   Staging staging;
   // Whole cache lines, so that all blocks of full pieces begin aligned.
-  staging.block_bytes = DeviceSegment::kStagingBytes / (inputs + outputs) / 128 * 128;
+  const std::size_t whole = DeviceSegment::kStagingBytes - (lanes_ ? DeviceFifos::kBytes : 0);
+  staging.block_bytes = whole / (inputs + outputs) / 128 * 128;
   staging.output_at = outputs == 0 ? 0 : inputs * staging.block_bytes;
   staging.blocks = std::max(inputs, outputs);
   return staging;

@@ -23,6 +23,7 @@
 
 #include "comm/communicator.h"
 #include "comm/device_bells.h"
+#include "comm/device_lanes.h"
 #include "comm/device_order.h"
 #include "comm/device_path.h"
 #include "comm/device_segment.h"
@@ -48,10 +49,16 @@ class DeviceIpc {
 
   /// When all cards are there: maps the others' memory.
   Status link(const Membership& members, int rank);
-  /// When all ranks have linked.
-  Status start(Communicator& communicator);
+  /// A bit for each rank whose memory it has mapped, and why the first that is missing is not.
+  std::uint32_t mapped() const;
+  const std::string& why_not() const { return segment_->why_not(); }
+  /// When all ranks have linked. `links`: who has mapped whom, both ways.
+  Status start(Communicator& communicator, const DeviceLinks& links);
+  /// Before the first call, by all ranks or by none: lanes have a part of the staging for their FIFOs.
+  Status give_lanes(std::shared_ptr<DeviceLanes> lanes);
 
   DeviceWindows& windows() { return *windows_; }
+  DeviceWatch& watch() { return *watch_; }
   /// Whether kernels of this communicator wait for each other by themselves.
   DeviceCrew crew() const { return bells_ ? DeviceCrew::kByTurns : DeviceCrew::kTogether; }
 
@@ -78,12 +85,13 @@ class DeviceIpc {
     void* output = nullptr;
     protocol::BufferReferences announced{};
   };
-  static Staging staging_of(Collective collective, std::uint64_t ranks);
+  Staging staging_of(Collective collective, std::uint64_t ranks) const;
 
   DeviceIpc(std::shared_ptr<cuda::Device> device, std::unique_ptr<DeviceSegment> segment)
       : device_(std::move(device)), segment_(std::move(segment)) {}
   Status put(const CallArgs& args);
   Status put_lines(const CallArgs& args, DevicePath path);
+  Status put_lanes(const CallArgs& args);
   Status put_pieces(const CallArgs& args);
   /// Nothing if the call's buffers are not in windows.
   Result<std::optional<Places>> find_windows(const CallArgs& args);
@@ -100,6 +108,7 @@ class DeviceIpc {
   std::unique_ptr<DeviceBells> bells_;  ///< where processes share a GPU
   std::unique_ptr<DeviceWindows> windows_;
   std::unique_ptr<DeviceWatch> watch_;
+  std::shared_ptr<DeviceLanes> lanes_;
   std::uint32_t blocks_max_ = 1;  ///< of a launch
   DeviceOrder order_;
 };

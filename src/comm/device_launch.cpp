@@ -58,7 +58,7 @@ void count_off(PostedCall& call, const Error* failure, bool broken) {
 }
 
 /// A graph may be launched while calls of the communicator run that nothing orders with it: what it replays keeps nothing between calls.
-Result<bool> DeviceLauncher::goes_as_lines(const MatchedCall& call) const {
+Result<bool> DeviceLauncher::goes_by_crews(const MatchedCall& call) const {
   const PostedCall& part = call.parts[0];
   if (part.path == DevicePath::kDirect) return false;
   TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*place_of(part).device, part.args.stream));
@@ -68,14 +68,14 @@ Result<bool> DeviceLauncher::goes_as_lines(const MatchedCall& call) const {
 void DeviceLauncher::launch(std::span<MatchedCall> calls) {
   Pending pending;
   for (MatchedCall& call : calls) {
-    const Result<bool> as_lines = goes_as_lines(call);
-    if (!as_lines.ok()) {
-      for (PostedCall& part : call.parts) count_off(part, &as_lines.error(), false);
+    const Result<bool> by_crews = goes_by_crews(call);
+    if (!by_crews.ok()) {
+      for (PostedCall& part : call.parts) count_off(part, &by_crews.error(), false);
       continue;
     }
-    if (as_lines.value()) {
+    if (by_crews.value()) {
       finish(pending);
-      finish_lines(call);
+      finish_crews(call);
       continue;
     }
     if (is_spread(call)) {
@@ -163,7 +163,7 @@ Error captures_differ() {
 Status DeviceLauncher::put(Pending& pending, bool& begun) {
   const std::vector<cuda::StreamHandle> streams = streams_of(pending.calls);
   const cuda::StreamHandle main = streams[0];
-  const auto& [device, event, lines] = place_of(pending.calls[0]->parts[0]);
+  const auto& [device, event, lines, lanes] = place_of(pending.calls[0]->parts[0]);
   if (streams.size() > 1) TUTTI_TRY(check_captures(*device, streams));
   for (std::size_t i = 1; i < streams.size(); ++i) {
     TUTTI_TRY(event.record(streams[i]));

@@ -34,13 +34,15 @@ struct MatchedCall {
 
 void count_off(PostedCall& call, const Error* failure, bool broken = false);
 
+class DeviceLanes;
 class DeviceLines;
 
-/// A rank's device, an event there, and its line memory; nullptr: it has none.
+/// A rank's device, an event there, its line memory and its lanes; nullptr: it has none.
 struct LaunchPlace {
   std::shared_ptr<cuda::Device> device;
   cuda::Event event;
   std::shared_ptr<DeviceLines> lines;
+  std::shared_ptr<DeviceLanes> lanes = nullptr;
 };
 
 /// The kernel's data type for such a call: data that is only moved goes by bytes.
@@ -61,6 +63,8 @@ class DeviceLauncher {
  public:
   explicit DeviceLauncher(int ranks) : places_(static_cast<std::size_t>(ranks)) {}
   void place(int rank, LaunchPlace where) { places_[static_cast<std::size_t>(rank)] = std::move(where); }
+  /// The last one of all ranks' connects them.
+  Status give_lanes(int rank, std::shared_ptr<DeviceLanes> lanes);
 
   /// Launches all calls and counts them off; in order where one uses memory that another writes.
   void launch(std::span<MatchedCall> calls);
@@ -77,15 +81,18 @@ class DeviceLauncher {
   /// One of several devices: a launch on each, which events order with all the ranks' streams.
   bool is_spread(const MatchedCall& call) const;
   void finish_spread(MatchedCall& call);
+  /// Every device's kernels use every rank's memory.
+  Status allow_access(const MatchedCall& call) const;
   Status put_spread(const MatchedCall& call, bool& begun);
   Status put_parts(const MatchedCall& call, const cuda::FoldCall& whole, bool& begun);
   Status join_streams(const MatchedCall& call);
 
-  /// Calls that go as lines (device_lines.cpp): a launch on each device, which wait for each other.
-  Result<bool> goes_as_lines(const MatchedCall& call) const;
-  void finish_lines(MatchedCall& call);
-  Status put_lines(const MatchedCall& call, bool& begun);
-  Status put_crew(const MatchedCall& call, std::span<const PostedCall* const> crew, std::uint64_t capture, bool& begun);
+  /// Calls that go as lines or lanes (device_crews.cpp): a launch on each device, which wait for each other.
+  Result<bool> goes_by_crews(const MatchedCall& call) const;
+  void finish_crews(MatchedCall& call);
+  Status put_crews(const MatchedCall& call, bool& begun);
+  Status put_crew(const MatchedCall& call, std::span<const PostedCall* const> crew, bool& begun);
+  Status launch_crew(const MatchedCall& call, std::span<const PostedCall* const> crew, cuda::StreamHandle stream);
   const LaunchPlace& place_of(const PostedCall& part) const { return places_[static_cast<std::size_t>(part.rank)]; }
 
   std::vector<LaunchPlace> places_;  ///< by rank

@@ -7,6 +7,7 @@
 
 #include "comm/comm.h"
 #include "comm/communicator.h"
+#include "comm/device_fifos.h"
 #include "comm/device_order.h"
 #include "comm/device_path.h"
 #include "comm/device_segment.h"
@@ -40,7 +41,7 @@ class DeviceLines {
   static Result<std::shared_ptr<DeviceLines>> open(std::shared_ptr<cuda::Device> device, const Control& control,
                                                    int rank);
   /// When all ranks have opened theirs.
-  Status link(const Membership& members);
+  Status link(const Membership& members, const DeviceLinks& links);
   /// When all ranks have linked: looks after the kernels from now on.
   Status start(Communicator& communicator);
   /// Waits until what is on the streams is done, soon if the communicator fails, and looks after the kernels no more. The memory stays as
@@ -49,6 +50,8 @@ class DeviceLines {
   /// The same without an end.
   void finish() const;
 
+  /// As DeviceWatch::note(), of a call that is not captured; after close() nothing is left to do. By any thread.
+  Status note(const Signature& signature, DeviceWatch::Way way);
   const cuda::RankHome* home() const { return segment_->home(); }
   std::uint32_t blocks_max() const { return blocks_max_; }
   DeviceOrder& order() { return order_; }
@@ -59,6 +62,7 @@ class DeviceLines {
   DeviceOrder order_;
   std::uint32_t blocks_max_ = 1;
   Communicator* comm_ = nullptr;
+  std::mutex watching_;  ///< of the pointer
   std::unique_ptr<DeviceWatch> watch_;
 };
 

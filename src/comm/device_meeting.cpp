@@ -49,6 +49,11 @@ void DeviceMeeting::join(int rank, LaunchPlace where) {
   launcher_.place(rank, std::move(where));
 }
 
+Status DeviceMeeting::give_lanes(int rank, std::shared_ptr<DeviceLanes> lanes) {
+  const std::lock_guard lock(mutex_);
+  return launcher_.give_lanes(rank, std::move(lanes));
+}
+
 DeviceMeeting::Queue& DeviceMeeting::queue_of(int rank, const CallArgs& call) {
   if (!is_point_to_point(call)) return collectives_[static_cast<std::size_t>(rank)];
   const bool sends = call.collective == Collective::kSend;

@@ -35,6 +35,8 @@ class DeviceMeeting {
   explicit DeviceMeeting(int ranks);
   /// Before the rank's first call.
   void join(int rank, LaunchPlace where);
+  /// By all ranks or by none; they have their memory. The last one connects them.
+  Status give_lanes(int rank, std::shared_ptr<DeviceLanes> lanes);
 
   /// Adds the calls to those that wait for others; what is complete then is put aside for launch(). `path_of`: how kernels do a call.
   using PathOf = std::function<DevicePath(const CallArgs&)>;

@@ -93,6 +93,20 @@ std::optional<DevicePath> tuned_path(const planner::Question& q, const planner::
   return std::nullopt;
 }
 
+/// Between buffers, or as lines.
+DeviceChoice choose_buffers(const planner::Question& q, const DeviceWays& ways, const planner::Rules& rules) {
+  const Ways possible = possible_ways(q, ways);
+  if (!possible.has_lines()) return {DevicePath::kDirect, why_no_lines(ways)};
+  const Ways named = possible.and_if_any(named_ways(rules, q.request.collective));
+  const Ways left = ways.protocols == Protocols::kLines ? named.and_if_any({false, true, true}) : named;
+  if (const auto tuned = tuned_path(q, rules); tuned && left.has(*tuned)) return {*tuned, DeviceReason::kTuning};
+  const DevicePath path = preferred(left, q, ways);
+  if (path != preferred(named, q, ways)) return {path, DeviceReason::kProtocol};
+  if (path != preferred(possible, q, ways)) return {path, DeviceReason::kAlgorithm};
+  if (path != DevicePath::kDirect) return {path, DeviceReason::kTable};
+  return {path, ways.crew == DeviceCrew::kOneLaunch ? DeviceReason::kNoWaiting : DeviceReason::kTooLong};
+}
+
 }  // namespace
 
 std::string_view name_of(DevicePath path) {
@@ -100,6 +114,7 @@ std::string_view name_of(DevicePath path) {
     case DevicePath::kDirect: return "direct";
     case DevicePath::kOneShotLines: return "one-shot lines";
     case DevicePath::kTwoShotLines: return "two-shot lines";
+    case DevicePath::kLanes: return "lanes";
   }
   return "";
 }
@@ -116,17 +131,21 @@ std::uint64_t message_bytes(DevicePath path, std::uint64_t bytes, int ranks) {
   return path == DevicePath::kTwoShotLines ? cuda::lines_share_bytes(bytes, static_cast<std::uint32_t>(ranks)) : bytes;
 }
 
-DeviceChoice choose_path(const planner::Question& q, const DeviceWays& ways, const planner::Rules& rules) {
-  const Ways possible = possible_ways(q, ways);
-  if (!possible.has_lines()) return {DevicePath::kDirect, why_no_lines(ways)};
-  const Ways named = possible.and_if_any(named_ways(rules, q.request.collective));
-  const Ways left = ways.protocols == Protocols::kLines ? named.and_if_any({false, true, true}) : named;
-  if (const auto tuned = tuned_path(q, rules); tuned && left.has(*tuned)) return {*tuned, DeviceReason::kTuning};
-  const DevicePath path = preferred(left, q, ways);
-  if (path != preferred(named, q, ways)) return {path, DeviceReason::kProtocol};
-  if (path != preferred(possible, q, ways)) return {path, DeviceReason::kAlgorithm};
-  if (path != DevicePath::kDirect) return {path, DeviceReason::kTable};
-  return {path, ways.crew == DeviceCrew::kOneLaunch ? DeviceReason::kNoWaiting : DeviceReason::kTooLong};
+DeviceChoice choose_path(const planner::Question& q, const DeviceWays& ways, const planner::Rules& rules,
+                         LaneOffer lanes) {
+  if (lanes != LaneOffer::kNone && ways.crew != DeviceCrew::kByTurns) {
+    if (ways.pairs == DevicePairs::kSomeBlind) return {DevicePath::kLanes, DeviceReason::kBlind};
+    if (lanes == LaneOffer::kNamed) return {DevicePath::kLanes, DeviceReason::kAlgorithm};
+  }
+  const DeviceChoice choice = choose_buffers(q, ways, rules);
+  // Few bytes go any way as quickly.
+  const bool is_asked = choice.reason == DeviceReason::kTuning || choice.reason == DeviceReason::kAlgorithm ||
+                        (ways.protocols == Protocols::kLines && choice.path != DevicePath::kDirect);
+  const bool may_go_along = !is_asked && choice.path != DevicePath::kOneShotLines && ways.crew == DeviceCrew::kTogether;
+  if (lanes == LaneOffer::kThere && ways.pairs == DevicePairs::kSomeApart && may_go_along) {
+    return {DevicePath::kLanes, DeviceReason::kLinks};
+  }
+  return choice;
 }
 
 std::string_view describe(DeviceReason reason) {
@@ -139,6 +158,8 @@ std::string_view describe(DeviceReason reason) {
     case DeviceReason::kProtocol: return "by NCCL_PROTO";
     case DeviceReason::kAlgorithm: return "by NCCL_ALGO";
     case DeviceReason::kTuning: return "by a rule of the tuning";
+    case DeviceReason::kLinks: return "some pairs of GPUs have no link of their own";
+    case DeviceReason::kBlind: return "some GPUs do not reach others' memory";
   }
   return "";
 }

@@ -4,11 +4,13 @@
 #include "base/log.h"
 #include "comm/call.h"
 #include "comm/device_staged.h"
+#include "planner/planned_schedules.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 namespace tutti::comm {
 namespace {
@@ -17,27 +19,82 @@ bool same_device(const DeviceCard& a, const DeviceCard& b) { return std::memcmp(
 
 /// How the ranks' data gets from one to another.
 enum class Route : std::uint8_t {
-  kMeeting,  ///< kernels load from and store to all ranks' memory; one process
+  kMeeting,  ///< kernels load from and store to others' memory; one process
   kIpc,      ///< the same in several processes, if they can map each other's
   kStaged,   ///< through host memory
 };
 
-/// From what all ranks know alike.
-Result<Route> choose_route(const Membership& members) {
-  const Control& control = members.control;
-  if (members.bridge || control.ranks() > static_cast<int>(cuda::kRanksMax)) return Route::kStaged;
-  if (!members.reach.one_process()) return control.settings().p2p_disable != 0 ? Route::kStaged : Route::kIpc;
+/// Of ranks that share a process.
+Result<DeviceLinks> links_here(const Control& control) {
+  DeviceLinks links(control.ranks());
   for (int r = 0; r < control.ranks(); ++r) {
     TUTTI_TRY_ASSIGN(const auto from, cuda::Device::open(control.device_card(r).device));
-    for (int other = 0; other < control.ranks(); ++other) {
-      if (same_device(control.device_card(r), control.device_card(other))) continue;
-      if (control.settings().p2p_disable != 0) return Route::kStaged;
+    for (int other = 0; other < r; ++other) {
+      const bool same = same_device(control.device_card(r), control.device_card(other));
+      const bool far = (control.device_card(r).far >> other & 1) != 0;
+      if (!same && (far || control.settings().p2p_disable != 0)) continue;
       TUTTI_TRY_ASSIGN(const auto to, cuda::Device::open(control.device_card(other).device));
-      TUTTI_TRY_ASSIGN(const bool reached, from->can_reach(*to));
-      if (!reached) return Route::kStaged;
+      TUTTI_TRY_ASSIGN(const bool there, same ? Result<bool>(true) : from->can_reach(*to));
+      TUTTI_TRY_ASSIGN(const bool back, same ? Result<bool>(true) : to->can_reach(*from));
+      if (there && back) links.join(r, other);
     }
   }
-  return Route::kMeeting;
+  return links;
+}
+/// Of ranks in several processes, when all have tried.
+DeviceLinks links_of(const Control& control) {
+  DeviceLinks links(control.ranks());
+  const auto maps = [&](int a, int b) { return (control.device_card(a).mapped >> b & 1) != 0; };
+  for (int r = 0; r < control.ranks(); ++r) {
+    for (int other = 0; other < r; ++other) {
+      if (maps(r, other) && maps(other, r)) links.join(r, other);
+    }
+  }
+  return links;
+}
+
+/// Whether NCCL_P2P_LEVEL may keep some GPUs apart: that of rank 0.
+bool limits_distance(const Membership& members) {
+  const GpuDistance level = members.control.settings().p2p_level;
+  return level != GpuDistance::kSystem && members.control.settings().p2p_disable == 0 && !members.bridge &&
+         members.control.ranks() > 1 && members.control.ranks() <= static_cast<int>(cuda::kRanksMax);
+}
+
+/// Rank 0, for all. GPUs of which it is not known how far they are from each other are kept apart, as whoever sets the variable may
+/// have a reason that no error tells of.
+Status keep_apart(Communicator& communicator) {
+  const Control& control = communicator.members().control;
+  const GpuDistance level = control.settings().p2p_level;
+  TUTTI_TRY(communicator.machine().look());
+  const auto distances = communicator.machine().gpu_distances();
+  int far = 0;
+  const int ranks = control.ranks();
+  for (int a = 0; a < ranks; ++a) {
+    DeviceCard& card = control.device_card(a);
+    for (int b = 0; b < ranks; ++b) {
+      const bool near = distances.ok() ? distances.value()[static_cast<std::size_t>(a) * ranks + b] <= level
+                                       : same_device(card, control.device_card(b));
+      card.far |= (near ? 0u : 1u) << b;
+      far += !near && b < a;
+    }
+  }
+  if (!distances.ok() && far > 0) {
+    log_warn("NCCL_P2P_LEVEL={}: no GPU reaches another one's memory, as it is not known how far they are apart: {}",
+             name_of(level), distances.error().message);
+  }
+  log_info(
+      "NCCL_P2P_LEVEL={}: {} of {} pairs of ranks are on GPUs that are farther apart, and do not reach each other's "
+      "memory",
+      name_of(level), far, ranks * (ranks - 1) / 2);
+  return {};
+}
+
+/// From what all ranks know alike.
+Route choose_route(const Membership& members) {
+  const Control& control = members.control;
+  if (members.bridge || control.ranks() > static_cast<int>(cuda::kRanksMax)) return Route::kStaged;
+  if (members.reach.one_process()) return Route::kMeeting;
+  return control.settings().p2p_disable != 0 ? Route::kStaged : Route::kIpc;
 }
 
 /// What every rank finds alike.
@@ -100,6 +157,11 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator)
   return made;
 }
 
+std::shared_ptr<DeviceLanes> DeviceRank::lanes() const {
+  const std::lock_guard lock(mutex_);
+  return lanes_;
+}
+
 DeviceRank::~DeviceRank() {
   if (lines_) lines_->close();
 }
@@ -108,13 +170,15 @@ void DeviceRank::close() {
   std::shared_ptr<DeviceMeeting> meeting;
   std::shared_ptr<DeviceIpc> ipc;
   std::shared_ptr<cuda::Device> device;
-  std::unique_ptr<Detour> detour;
+  std::vector<std::unique_ptr<Detour>> detours;
   std::shared_ptr<StagedRank> staged;
   std::shared_ptr<DeviceLines> lines;
+  std::shared_ptr<DeviceLanes> lanes;
   {
     const std::lock_guard lock(mutex_);
+    lanes.swap(lanes_);
     ipc.swap(ipc_);
-    detour.swap(detour_);
+    detours.swap(idle_detours_);
     meeting.swap(meeting_);
     staged.swap(staged_);
     lines.swap(lines_);
@@ -148,78 +212,115 @@ void DeviceRank::finish() {
   if (const auto lines = this->lines()) lines->finish();
 }
 
-Result<cuda::StreamHandle> DeviceRank::enter_detour(cuda::StreamHandle stream) {
+Result<std::unique_ptr<Detour>> DeviceRank::enter_detour(cuda::StreamHandle stream) {
   const std::lock_guard lock(mutex_);
   if (!device_) return error(Code::kInvalidArgument, "the communicator was aborted");
-  if (!detour_) {
-    auto made = std::make_unique<Detour>();
-    TUTTI_TRY_ASSIGN(made->stream, cuda::OwnStream::create(device_));
-    TUTTI_TRY_ASSIGN(made->event, cuda::Event::create(device_));
-    detour_ = std::move(made);
+  std::unique_ptr<Detour> detour;
+  if (!idle_detours_.empty()) {
+    detour = std::move(idle_detours_.back());
+    idle_detours_.pop_back();
+  } else {
+    detour = std::make_unique<Detour>();
+    TUTTI_TRY_ASSIGN(detour->stream, cuda::OwnStream::create(device_));
+    TUTTI_TRY_ASSIGN(detour->event, cuda::Event::create(device_));
   }
-  TUTTI_TRY(detour_->event.record(stream));
-  TUTTI_TRY(detour_->event.hold(*device_, detour_->stream.handle()));
-  return detour_->stream.handle();
+  TUTTI_TRY(detour->event.record(stream));
+  TUTTI_TRY(detour->event.hold(*device_, detour->stream.handle()));
+  return detour;
 }
 
-Status DeviceRank::leave_detour(cuda::StreamHandle stream) {
+Status DeviceRank::leave_detour(const Detour& detour, cuda::StreamHandle stream) {
   const std::lock_guard lock(mutex_);
-  if (!detour_) return {};
-  TUTTI_TRY(detour_->event.record(detour_->stream.handle()));
-  return detour_->event.hold(*device_, stream);
+  if (!device_) return {};
+  TUTTI_TRY(detour.event.record(detour.stream.handle()));
+  return detour.event.hold(*device_, stream);
 }
 
-Status DeviceRank::connect(Communicator& communicator, const std::function<Status()>& meet) {
+void DeviceRank::give_back(std::unique_ptr<Detour> detour) {
+  const std::lock_guard lock(mutex_);
+  if (device_) idle_detours_.push_back(std::move(detour));
+}
+
+Status DeviceRank::connect(Communicator& communicator, const Meet& meet) {
   const Membership& members = communicator.members();
   TUTTI_TRY(check_cards(members.control));
   if (!communicator.device()) return {};
   TUTTI_TRY(check_sharing(members.control));
-  TUTTI_TRY_ASSIGN(Route route, choose_route(members));
+  DeviceRank* const self = communicator.device();
+  if (limits_distance(members)) {
+    if (communicator.rank() == 0) TUTTI_TRY(keep_apart(communicator));
+    TUTTI_TRY(meet(RankPhase::kPlaced));
+  }
+  Route route = choose_route(members);
+  if (route == Route::kMeeting) {
+    TUTTI_TRY_ASSIGN(self->links_, links_here(members.control));
+    if (!self->links_.connects_all()) route = Route::kStaged;
+  }
   if (route == Route::kIpc) {
     TUTTI_TRY_ASSIGN(const bool mapped, connect_processes(communicator, meet));
     if (!mapped) route = Route::kStaged;
   }
-  DeviceRank* const self = communicator.device();
-  if (route != Route::kIpc) self->drop_ipc();
-  if (route == Route::kMeeting) return connect_here(communicator, meet);
+  if (route == Route::kMeeting) TUTTI_TRY(self->connect_here(communicator, meet));
+  if (route == Route::kStaged) self->drop_kernels();
+  if (route == Route::kMeeting && self->links_.joins_all()) return {};
   // Also where memory is mapped: sends and receives go that way.
   TUTTI_TRY_ASSIGN(self->staged_, StagedRank::create(communicator, self->device_));
   return {};
 }
 
-void DeviceRank::drop_ipc() {
+/// What is left goes through host memory.
+void DeviceRank::drop_kernels() {
+  std::shared_ptr<DeviceMeeting> meeting;
   std::shared_ptr<DeviceIpc> ipc;
-  const std::lock_guard lock(mutex_);
-  ipc.swap(ipc_);
+  std::shared_ptr<DeviceLines> lines;
+  {
+    const std::lock_guard lock(mutex_);
+    meeting.swap(meeting_);
+    ipc.swap(ipc_);
+    lines.swap(lines_);
+  }
+  if (lines) lines->close();
 }
 
 /// Every rank maps all that it needs, or says on its card why it cannot; all read all cards, and come to the same end.
-Result<bool> DeviceRank::connect_processes(Communicator& communicator, const std::function<Status()>& meet) {
+Result<bool> DeviceRank::connect_processes(Communicator& communicator, const Meet& meet) {
   Membership& members = communicator.members();
   const std::shared_ptr<DeviceIpc> ipc = communicator.device()->ipc();
   DeviceCard& card = members.control.device_card(communicator.rank());
   const Status linked = ipc ? ipc->link(members, communicator.rank()) : error(Code::kUnhandledCuda, card.why);
   card.link = linked.ok() ? DeviceLink::kMapped : DeviceLink::kFailed;
   if (!linked.ok()) put_why(card, linked.error().message);
-  TUTTI_TRY(meet());
+  if (linked.ok()) card.mapped = ipc->mapped();
+  if (linked.ok() && !ipc->why_not().empty()) put_why(card, ipc->why_not());
+  TUTTI_TRY(meet(RankPhase::kLinked));
+  DeviceRank& self = *communicator.device();
+  self.links_ = links_of(members.control);
+  const bool all = self.links_.joins_all();
+  bool fails = !all && !self.links_.connects_all();
+  for (int r = 0; r < communicator.ranks(); ++r) fails |= members.control.device_card(r).link != DeviceLink::kMapped;
+  fails = fails || (!all && ipc->crew() == DeviceCrew::kByTurns);
   for (int r = 0; r < communicator.ranks(); ++r) {
     const DeviceCard& other = members.control.device_card(r);
-    if (other.link == DeviceLink::kMapped) continue;
-    log_info("GPU data goes through host memory: rank {} on GPU {} cannot share memory with all others by CUDA IPC: {}",
-             r, other.bus_id, other.why[0] != 0 ? other.why : "NCCL_P2P_DISABLE is set there");
-    return false;
+    if (other.link == DeviceLink::kMapped && other.why[0] == 0) continue;
+    log_info("{}rank {} on GPU {} cannot share memory with all others by CUDA IPC: {}",
+             fails ? "GPU data goes through host memory: " : "", r, other.bus_id,
+             other.why[0] != 0 ? other.why : "NCCL_P2P_DISABLE is set there");
+    if (fails) return false;
   }
-  TUTTI_TRY(ipc->start(communicator));
-  communicator.device()->ways_ = {ipc->crew(), members.control.settings().protocols, true};
+  if (fails) return false;
+  TUTTI_TRY(ipc->start(communicator, self.links_));
+  self.ways_ = {ipc->crew(), members.control.settings().protocols, all,
+                all ? DevicePairs::kAllLinked : DevicePairs::kSomeBlind};
   return true;
 }
 
 namespace {
 
-/// Line memory is 1 MiB: only where kernels wait for each other anyhow, or somebody may want it. The same on all ranks.
+/// What kernels need that wait for each other, 1 MiB with line memory: only where there are several GPUs, or somebody may want it. The same
+/// on all ranks.
 bool wants_lines(const Control& control, DeviceCrew crew) {
   const Settings& settings = control.settings();
-  if (control.ranks() == 1 || settings.protocols == Protocols::kNoLines) return false;
+  if (control.ranks() == 1) return false;
   return crew == DeviceCrew::kTogether || settings.protocols == Protocols::kLines || settings.algorithm[0] != 0 ||
          settings.tuning_bytes != 0;
 }
@@ -233,7 +334,7 @@ DeviceCrew crew_here(const Control& control) {
 
 }  // namespace
 
-DeviceChoice path_for(Communicator& communicator, const CallArgs& args) {
+DeviceChoice path_for(Communicator& communicator, const CallArgs& args, LaneUse use) {
   if (is_point_to_point(args) || communicator.ranks() == 1) return {};
   planner::Question question;
   question.request = shape_of(args, communicator.ranks(), communicator.rank()).request;
@@ -241,35 +342,118 @@ DeviceChoice path_for(Communicator& communicator, const CallArgs& args) {
   question.element_bytes = static_cast<std::uint32_t>(size_of(args.type));
   // Kernels reach all memory that they need; whether the others are in place a rank does not know.
   question.access = planner::Access::kMapped;
-  return choose_path(question, communicator.device()->ways(), communicator.members().plans.rules());
+  const DeviceRank& device = *communicator.device();
+  const auto lanes = device.lanes();
+  const LaneOffer offer = lanes ? lanes->offer(args, use) : LaneOffer::kNone;
+  return choose_path(question, device.ways(), communicator.members().plans.rules(), offer);
+}
+
+std::uint32_t DeviceRank::lanes_most(const Membership& members) const {
+  if (stages_collectives() || ways_.crew != DeviceCrew::kTogether) return 0;
+  return DeviceFifos(links_, resident_share(members.control)).lanes();
+}
+
+Result<bool> DeviceRank::takes(Communicator& communicator, const CallArgs& args, LaneUse use) const {
+  if (!staged()) return true;
+  if (is_point_to_point(args)) return false;
+  if (ways_.pairs != DevicePairs::kSomeBlind) return ipc() != nullptr;
+  if (path_for(communicator, args, use).path != DevicePath::kLanes) return false;
+  if (ipc()) return true;
+  // As in the launcher: in one process what is captured keeps nothing between calls.
+  std::shared_ptr<cuda::Device> device;
+  {
+    const std::lock_guard lock(mutex_);
+    device = device_;
+  }
+  if (!device) return false;
+  TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*device, args.stream));
+  return capture.id == 0;
+}
+
+/// Sends and receives go one way on all ranks. Calls by kernels in several processes note themselves.
+Status DeviceRank::note(const CallArgs& args, DeviceWatch::Way way) const {
+  if (ways_.pairs != DevicePairs::kSomeBlind || is_point_to_point(args)) return {};
+  if (const auto ipc = this->ipc()) return ipc->watch().note(signature_of(args), way, true);
+  if (const auto lines = this->lines()) return lines->note(signature_of(args), way);
+  return {};
 }
 
 /// A failure is the communicator's.
-Status DeviceRank::open_lines(Communicator& communicator, const std::function<Status()>& meet) {
+Status DeviceRank::open_lines(Communicator& communicator, const Meet& meet) {
   const Control& control = communicator.members().control;
   TUTTI_TRY_ASSIGN(lines_, DeviceLines::open(device_, control, communicator.rank()));
-  TUTTI_TRY(meet());
-  TUTTI_TRY(lines_->link(communicator.members()));
+  TUTTI_TRY(meet(RankPhase::kLinked));
+  TUTTI_TRY(lines_->link(communicator.members(), links_));
   return lines_->start(communicator);
 }
 
-Status DeviceRank::connect_here(Communicator& communicator, const std::function<Status()>& meet) {
+Status DeviceRank::connect_here(Communicator& communicator, const Meet& meet) {
   const Membership& members = communicator.members();
-  DeviceRank* const self = communicator.device();
   for (int r = 0; r < communicator.ranks(); ++r) {
+    if (!links_.joins(communicator.rank(), r)) continue;
     TUTTI_TRY_ASSIGN(const auto other, cuda::Device::open(members.control.device_card(r).device));
-    TUTTI_TRY(self->device_->reach(*other));
+    TUTTI_TRY(device_->reach(*other));
   }
-  LaunchPlace where{self->device_, {}, {}};
-  TUTTI_TRY_ASSIGN(where.event, cuda::Event::create(self->device_));
-  self->ways_ = {crew_here(members.control), members.control.settings().protocols, false};
-  if (wants_lines(members.control, self->ways_.crew)) {
-    TUTTI_TRY(self->open_lines(communicator, meet));
-    where.lines = self->lines_;
-    self->ways_.has_lines = true;
+  LaunchPlace where{device_, {}, {}};
+  TUTTI_TRY_ASSIGN(where.event, cuda::Event::create(device_));
+  ways_ = {crew_here(members.control), members.control.settings().protocols, false};
+  if (!links_.joins_all()) ways_.pairs = DevicePairs::kSomeBlind;
+  if (wants_lines(members.control, ways_.crew)) {
+    TUTTI_TRY(open_lines(communicator, meet));
+    where.lines = lines_;
+    ways_.has_lines = links_.joins_all();
   }
-  self->meeting_ = DeviceMeeting::of(members.control);
-  self->meeting_->join(communicator.rank(), std::move(where));
+  meeting_ = DeviceMeeting::of(members.control);
+  meeting_->join(communicator.rank(), std::move(where));
+  return {};
+}
+
+namespace {
+
+/// Of rank 0's machine; all zeros, which no ring is, if it has none to suggest.
+std::vector<int> suggested_ring(const Control& control) {
+  static_assert(kGpusInRing == cuda::kRanksMax);
+  const auto& ring = control.settings().gpu_ring;
+  return {ring, ring + control.ranks()};
+}
+
+}  // namespace
+
+Status DeviceRank::plan(Communicator& communicator, const std::string& trees) {
+  DeviceRank* const self = communicator.device();
+  if (!self || self->stages_collectives() || communicator.ranks() == 1) return {};
+  const Membership& members = communicator.members();
+  DeviceWays& ways = self->ways_;
+  if (ways.crew == DeviceCrew::kByTurns || !(self->lines_ || self->ipc_)) return {};
+  const bool blind = ways.pairs == DevicePairs::kSomeBlind;
+  const bool apart = members.control.settings().gpus_apart != 0;
+  planner::Rules rules = members.plans.rules();
+  if (!blind && !apart && rules.text.empty()) return {};
+  const std::uint32_t blocks = resident_share(members.control);
+  if (!trees.empty()) {
+    TUTTI_TRY_ASSIGN(rules.planned, planner::PlannedSchedules::read(
+                                        trees, communicator.ranks(), DeviceFifos::kLanesMost,
+                                        static_cast<int>(DeviceFifos(self->links_, blocks).slots().slots)));
+  }
+  LaneRules lanes = lane_rules(rules, self->links_, suggested_ring(members.control));
+  // Trees alone gain something by following links where all GPUs reach each other.
+  if (!blind && apart && rules.planned) ways.pairs = DevicePairs::kSomeApart;
+  if (blind && lanes.serves_nothing()) {
+    log_info("GPU data goes through host memory: no schedule keeps to the GPUs that reach each other's memory");
+    self->drop_kernels();
+    return {};
+  }
+  const bool used =
+      lanes.has(LaneOffer::kNamed) || (ways.pairs == DevicePairs::kSomeApart && lanes.has(LaneOffer::kThere));
+  if (!blind && !used) return {};
+  auto made = std::make_shared<DeviceLanes>(std::move(lanes), self->links_, communicator.rank(), blocks);
+  if (self->ipc_) TUTTI_TRY(self->ipc_->give_lanes(made));
+  if (self->meeting_) {
+    TUTTI_TRY(made->allocate(self->device_));
+    TUTTI_TRY(self->meeting_->give_lanes(communicator.rank(), made));
+  }
+  const std::lock_guard lock(self->mutex_);
+  self->lanes_ = std::move(made);
   return {};
 }
 

@@ -3,24 +3,38 @@
 
 #include "comm/communicator.h"
 #include "comm/device_ipc.h"
+#include "comm/device_lanes.h"
 #include "comm/device_lines.h"
 #include "comm/device_meeting.h"
 #include "cuda/device.h"
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace tutti::comm {
 
 class StagedRank;
+
+/// A stream that any thread may use in place of a thread's own default stream. One submission's at a time: on a stream that submissions
+/// share, one that waits for others' calls would wait for what another thread's stream waits for.
+struct Detour {
+  cuda::OwnStream stream;
+  cuda::Event event;
+};
 
 class DeviceRank {
  public:
   /// Before the ranks meet: opens the device that the options name and writes this rank's card. nullptr for host memory.
   static Result<std::unique_ptr<DeviceRank>> open(Communicator& communicator);
   /// When all cards are there. kInvalidUsage, on every rank: some ranks are on host memory and some are not, a device has several
-  /// ranks and NCCL_MULTI_RANK_GPU_ENABLE is not 1. `meet`: waits until all ranks have come to it; called by all or by none.
-  static Status connect(Communicator& communicator, const std::function<Status()>& meet);
+  /// ranks and NCCL_MULTI_RANK_GPU_ENABLE is not 1. `meet`: waits until all ranks have come to the phase; called by all or by none.
+  using Meet = std::function<Status(RankPhase)>;
+  static Status connect(Communicator& communicator, const Meet& meet);
+
+  /// When all ranks are ready: what its kernels do as lanes, by the communicator's rules. `trees`: of the machine
+  /// (MachineView::trees), empty: none. Fails only with what lanes need.
+  static Status plan(Communicator& communicator, const std::string& trees);
 
   ~DeviceRank();
   DeviceRank(const DeviceRank&) = delete;
@@ -38,42 +52,48 @@ class DeviceRank {
   std::shared_ptr<StagedRank> staged() const;
   /// What the choice among kernels depends on, where they do the collectives.
   const DeviceWays& ways() const { return ways_; }
-  /// Whether collectives go through host memory.
-  bool stages_collectives() const { return staged() && !ipc(); }
+  /// Lanes that trees are planned for; 0: none.
+  std::uint32_t lanes_most(const Membership& members) const;
+  /// Whether all collectives go through host memory.
+  bool stages_collectives() const { return staged() && !ipc() && !meeting(); }
+  /// Whether kernels do the call. False: it goes through host memory.
+  Result<bool> takes(Communicator& communicator, const CallArgs& args, LaneUse use = LaneUse::kCall) const;
+  /// Before an eager call that may go by kernels or through the host: DeviceWatch::note(), which compares the ranks' ways.
+  Status note(const CallArgs& args, DeviceWatch::Way way) const;
+  /// What it does as lanes; nullptr: nothing.
+  std::shared_ptr<DeviceLanes> lanes() const;
 
-  /// A stream that any thread may use in place of this thread's own default stream. By whoever has the communicator's turn: what
-  /// follows on it waits for what `stream` was given.
-  Result<cuda::StreamHandle> enter_detour(cuda::StreamHandle stream);
+  /// The caller's until it gives it back: what follows on it waits for what `stream`, this thread's own, was given.
+  Result<std::unique_ptr<Detour>> enter_detour(cuda::StreamHandle stream);
   /// What follows on `stream` waits for what the detour was given.
-  Status leave_detour(cuda::StreamHandle stream);
+  Status leave_detour(const Detour& detour, cuda::StreamHandle stream);
+  /// When nobody launches on it any more.
+  void give_back(std::unique_ptr<Detour> detour);
 
  private:
   explicit DeviceRank(std::shared_ptr<cuda::Device> device) : device_(std::move(device)) {}
 
   std::shared_ptr<DeviceLines> lines() const;
-  static Status connect_here(Communicator& communicator, const std::function<Status()>& meet);
-  Status open_lines(Communicator& communicator, const std::function<Status()>& meet);
+  Status connect_here(Communicator& communicator, const Meet& meet);
+  Status open_lines(Communicator& communicator, const Meet& meet);
   /// False: some rank cannot share its memory, or map another's.
-  static Result<bool> connect_processes(Communicator& communicator, const std::function<Status()>& meet);
-  void drop_ipc();
-
-  struct Detour {
-    cuda::OwnStream stream;
-    cuda::Event event;
-  };
+  static Result<bool> connect_processes(Communicator& communicator, const Meet& meet);
+  void drop_kernels();
 
   mutable std::mutex mutex_;  ///< of what close() drops
-  std::unique_ptr<Detour> detour_;
+  std::vector<std::unique_ptr<Detour>> idle_detours_;
   std::shared_ptr<cuda::Device> device_;
   std::shared_ptr<DeviceMeeting> meeting_;
   std::shared_ptr<DeviceIpc> ipc_;
   std::shared_ptr<StagedRank> staged_;
-  std::shared_ptr<DeviceLines> lines_;  ///< beside the meeting, where there is line memory
+  std::shared_ptr<DeviceLines> lines_;  ///< beside the meeting, where kernels may wait for each other
+  std::shared_ptr<DeviceLanes> lanes_;
   DeviceWays ways_;
+  DeviceLinks links_;
 };
 
 /// How kernels do the call; of a communicator on a device whose collectives do not go through host memory.
-DeviceChoice path_for(Communicator& communicator, const CallArgs& args);
+DeviceChoice path_for(Communicator& communicator, const CallArgs& args, LaneUse use = LaneUse::kCall);
 
 /// The calls of one communicator in a group, or a lone one.
 struct DeviceCalls {

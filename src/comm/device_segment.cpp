@@ -1,5 +1,6 @@
 #include "comm/device_segment.h"
 
+#include "comm/device_fifos.h"
 #include "comm/device_path.h"
 #include "comm/reach.h"
 #include "executor/host_machine.h"
@@ -117,6 +118,10 @@ void DeviceSegment::sweep() {
 Result<std::byte*> DeviceSegment::map(int peer, const Reach& reach) {
   const DeviceCard& card = control_.device_card(peer);
   if (peer == rank_) return memory_.data();
+  if ((control_.device_card(rank_).far >> peer & 1) != 0) {
+    return error(Code::kUnhandledCuda, fmt::format("NCCL_P2P_LEVEL={} keeps it apart from rank {}'s GPU",
+                                                   name_of(control_.settings().p2p_level), peer));
+  }
   if (card.exported == 0) {
     return error(Code::kUnhandledCuda, fmt::format("rank {} could not share its memory: {}", peer, card.why));
   }
@@ -137,10 +142,18 @@ Result<std::byte*> DeviceSegment::map(int peer, const Reach& reach) {
   return reinterpret_cast<std::byte*>(card.segment);
 }
 
-Status DeviceSegment::link(const Reach& reach) {
+void DeviceSegment::map_others(const Reach& reach) {
   executor::store_release(&control_.device_card(rank_).maps, 1);
+  for (int r = 0; r < control_.ranks(); ++r) {
+    pids_[static_cast<std::size_t>(r)] = reach.pid(r);
+    const Result<std::byte*> found = map(r, reach);
+    mapped_.push_back(found.ok() ? found.value() : nullptr);
+    if (why_not_.empty() && !found.ok()) why_not_ = found.error().message;
+  }
+}
+
+Status DeviceSegment::link(const DeviceLinks& links) {
   const auto ranks = static_cast<std::uint32_t>(control_.ranks());
-  for (int r = 0; r < control_.ranks(); ++r) pids_[static_cast<std::size_t>(r)] = reach.pid(r);
   cuda::RankHome home;
   home.rank = static_cast<std::uint32_t>(rank_);
   home.ranks = ranks;
@@ -150,10 +163,15 @@ Status DeviceSegment::link(const Reach& reach) {
   home.line_memory = line_memory_for(control_.ranks());
   std::vector<std::uint64_t> bases;
   for (std::uint32_t r = 0; r < ranks; ++r) {
-    TUTTI_TRY_ASSIGN(std::byte* const base, map(static_cast<int>(r), reach));
-    home.boards[r] = reinterpret_cast<protocol::AnnounceLine*>(base + layout_.board);
-    home.closings[r] = reinterpret_cast<std::uint64_t*>(base + layout_.closings);
-    home.lines[r] = reinterpret_cast<std::uint64_t*>(base + layout_.lines);
+    std::byte*& base = mapped_[r];
+    const bool joined = links.joins(rank_, static_cast<int>(r));
+    if (joined && base == nullptr) return error(Code::kUnhandledCuda, why_not_);
+    if (!joined) base = nullptr;
+    if (joined) {
+      home.boards[r] = reinterpret_cast<protocol::AnnounceLine*>(base + layout_.board);
+      home.closings[r] = reinterpret_cast<std::uint64_t*>(base + layout_.closings);
+      home.lines[r] = reinterpret_cast<std::uint64_t*>(base + layout_.lines);
+    }
     home.mappings[r].bases = reinterpret_cast<const std::uint64_t*>(memory_.data() + layout_.bases) + bases.size();
     home.mappings[r].count = kMappings;
     bases.insert(bases.end(), {0, reinterpret_cast<std::uint64_t>(base)});

@@ -10,10 +10,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace tutti::comm {
 
+class DeviceLinks;
 class Reach;
 
 enum class SegmentUse : std::uint8_t { kProcesses, kOneProcess };
@@ -39,11 +41,23 @@ class DeviceSegment {
   DeviceSegment(const DeviceSegment&) = delete;
   DeviceSegment& operator=(const DeviceSegment&) = delete;
 
-  /// When all cards are there: maps the others' segments and writes this rank's home.
-  Status link(const Reach& reach);
+  /// When all cards are there: maps what can be mapped of the others' segments.
+  void map_others(const Reach& reach);
+  /// When it is known who reaches whom: writes this rank's home. Ranks that are not joined are no peers of its kernels, though one of
+  /// the two may have mapped the other's segment: nobody waits for what the other cannot write.
+  Status link(const DeviceLinks& links);
+  /// By rank, where its segment is mapped here; nullptr: nowhere, or they are not joined.
+  const std::vector<std::byte*>& mapped() const { return mapped_; }
+  /// Why the first that is mapped nowhere is not.
+  const std::string& why_not() const { return why_not_; }
 
   const cuda::RankHome* home() const { return reinterpret_cast<const cuda::RankHome*>(memory_.data() + layout_.home); }
   std::byte* staging() const { return memory_.data() + layout_.staging; }
+  /// An offset, the same for all ranks.
+  std::size_t end_of_staging() const { return layout_.staging + kStagingBytes; }
+  Status write(std::size_t offset, const void* from, std::size_t bytes) const {
+    return memory_.write(offset, from, bytes);
+  }
   /// What is announced for an address in here.
   protocol::BufferReference reference_to(const std::byte* address) const {
     return {kMapping, static_cast<std::uint64_t>(address - memory_.data())};
@@ -82,6 +96,8 @@ class DeviceSegment {
   cuda::DeviceMemory memory_;
   cuda::PinnedMemory pinned_;
   std::vector<cuda::ImportedMemory> imports_;
+  std::vector<std::byte*> mapped_;
+  std::string why_not_;
   std::vector<std::int32_t> pids_;  ///< by rank, once linked
 };
 

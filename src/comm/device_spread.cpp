@@ -3,9 +3,13 @@
 // waits for another here either.
 #include "comm/call.h"
 #include "comm/device_launch.h"
+#include "cuda/access.h"
 #include "schedule/tiling.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 
 namespace tutti::comm {
 namespace {
@@ -91,7 +95,40 @@ Status DeviceLauncher::join_streams(const MatchedCall& call) {
   return {};
 }
 
+Status DeviceLauncher::allow_access(const MatchedCall& call) const {
+  for (const PostedCall& part : call.parts) {
+    const cuda::Device& owner = *place_of(part).device;
+    std::vector<int> others;
+    for (const PostedCall& other : call.parts) {
+      const int ordinal = place_of(other).device->facts().ordinal;
+      if (ordinal != owner.facts().ordinal && std::ranges::find(others, ordinal) == others.end())
+        others.push_back(ordinal);
+    }
+    const CallShape shape = shape_of(part.args, static_cast<int>(call.parts.size()), part.rank);
+    struct Buffer {
+      const char* name;
+      const void* address;
+      std::size_t bytes;
+    };
+    const bool has_factor = part.args.scaled && part.args.scale_is_address;
+    const std::array buffers = {
+        Buffer{"sendbuff", part.args.send, shape.input_bytes},
+        Buffer{"recvbuff", part.args.receive, shape.output_bytes},
+        Buffer{"scalar", reinterpret_cast<const void*>(has_factor ? part.args.scale : 0), has_factor ? 1U : 0U}};
+    for (const Buffer& buffer : buffers) {
+      if (buffer.bytes == 0) continue;
+      const Status status = cuda::allow_access(owner, buffer.address, buffer.bytes, others);
+      if (status.ok()) continue;
+      return error(status.error().code, fmt::format("{} {} of rank {}: {}", buffer.name, fmt::ptr(buffer.address),
+                                                    part.rank, status.error().message));
+    }
+    if (part.args.collective == Collective::kAllToAll) TUTTI_TRY(cuda::allow_asides(owner, others));
+  }
+  return {};
+}
+
 Status DeviceLauncher::put_spread(const MatchedCall& call, bool& begun) {
+  TUTTI_TRY(allow_access(call));
   cuda::FoldCall whole;
   fill(whole, call);
   // In place an all-to-all's inputs are aside before anybody writes there.

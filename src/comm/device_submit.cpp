@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -15,7 +16,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// One communicator's calls, from its turn to its end.
+/// One communicator's calls, from its turn to its end. The turn is for giving them, in an order that the meeting keeps then: who waits for the
+/// others' calls has none. What the others wait for before they make theirs may be this rank's part of a replay through host memory
+/// (device_staged.h), which has a turn of its own.
 class Enqueuing {
  public:
   Enqueuing(Communicator& communicator, std::vector<CallArgs> calls)
@@ -30,19 +33,19 @@ class Enqueuing {
   /// The calls that nobody has joined go with it, whatever ends the wait.
   ~Enqueuing() {
     if (submission_.open.load(std::memory_order_acquire) != 0) meeting_->withdraw(submission_);
-    comm_.complete_ticket();
+    if (detour_) comm_.device()->give_back(std::move(detour_));
+    if (has_turn_) comm_.pass_turn();
+    comm_.end_passed();
   }
   Enqueuing(const Enqueuing&) = delete;
   Enqueuing& operator=(const Enqueuing&) = delete;
 
+  /// Once.
   Status post() {
-    if (comm_.failed()) return comm_.failure();
-    if (ipc_) return ipc_->enqueue(calls_);
-    if (!meeting_) return error(Code::kInvalidArgument, "the communicator was aborted");
-    TUTTI_TRY(enter_detour());
-    const auto path_of = [this](const CallArgs& call) { return path_for(comm_, call).path; };
-    meeting_->post(comm_.rank(), calls_, path_of, submission_);
-    return {};
+    Status status = give();
+    comm_.pass_turn();
+    has_turn_ = false;
+    return status;
   }
   void launch() {
     if (meeting_) meeting_->launch();
@@ -56,7 +59,7 @@ class Enqueuing {
       if (backoff.is_slow()) check_patience(since);
       backoff.wait();
     }
-    Status left = per_thread_ ? comm_.device()->leave_detour(per_thread_) : Status();
+    Status left = detour_ ? comm_.device()->leave_detour(*detour_, per_thread_) : Status();
     if (!submission_.failure && !left.ok()) comm_.fail(left.error().code, comm_.rank(), left.error().message);
     if (!submission_.failure) return left;
     if (submission_.broken) comm_.fail(submission_.failure->code, comm_.rank(), submission_.failure->message);
@@ -64,15 +67,25 @@ class Enqueuing {
   }
 
  private:
+  Status give() {
+    if (comm_.failed()) return comm_.failure();
+    if (ipc_) return ipc_->enqueue(calls_);
+    if (!meeting_) return error(Code::kInvalidArgument, "the communicator was aborted");
+    for (const CallArgs& call : calls_) TUTTI_TRY(comm_.device()->note(call, DeviceWatch::Way::kKernels));
+    TUTTI_TRY(enter_detour());
+    const auto path_of = [this](const CallArgs& call) { return path_for(comm_, call).path; };
+    meeting_->post(comm_.rank(), calls_, path_of, submission_);
+    return {};
+  }
   /// The thread that launches everybody's part may be another one, to which the number of this thread's default stream means its own.
   Status enter_detour() {
     for (const CallArgs& call : calls_) {
       if (cuda::is_per_thread_stream(call.stream)) per_thread_ = call.stream;
     }
     if (!per_thread_) return {};
-    TUTTI_TRY_ASSIGN(const cuda::StreamHandle detour, comm_.device()->enter_detour(per_thread_));
+    TUTTI_TRY_ASSIGN(detour_, comm_.device()->enter_detour(per_thread_));
     for (CallArgs& call : calls_) {
-      if (call.stream == per_thread_) call.stream = detour;
+      if (call.stream == per_thread_) call.stream = detour_->stream.handle();
     }
     return {};
   }
@@ -83,15 +96,18 @@ class Enqueuing {
     // It makes its call first and leaves then: what was missing before it was seen to have left never came.
     const bool left = comm_.has_left(peer);
     if (left && meeting_->waiting_for(comm_.rank(), submission_, what) != peer) return;
-    comm_.check_patience(peer, left, what, since);
+    comm_.check_patience(peer, left, what, since, lateness_);
   }
 
   Communicator& comm_;
   const std::shared_ptr<DeviceMeeting> meeting_;
   const std::shared_ptr<DeviceIpc> ipc_;  ///< in place of the meeting: nobody waits for others' threads
   const std::uint64_t ticket_;
+  bool has_turn_ = true;
+  Lateness lateness_{};
   std::vector<CallArgs> calls_;
   cuda::StreamHandle per_thread_ = nullptr;
+  std::unique_ptr<Detour> detour_;  ///< in place of it
   DeviceSubmission submission_;
 };
 
@@ -116,26 +132,49 @@ Status enqueue_staged(std::deque<StagedCalls> works) {
 
 }  // namespace
 
-Status enqueue_on_devices(std::span<const DeviceCalls> works) {
-  std::deque<Enqueuing> open;
-  std::deque<StagedCalls> staged;
-  std::deque<std::vector<CallArgs>> kept;  ///< what these point into
-  for (const DeviceCalls& work : works) {
-    Communicator& communicator = *work.communicator;
-    auto rank = communicator.device()->staged();
-    if (!rank) {
-      open.emplace_back(communicator, work.calls);
+namespace {
+
+/// One communicator's calls that wait for the same: taken by kernels, or going through host memory.
+struct Leg {
+  Communicator* communicator = nullptr;
+  std::vector<CallArgs> calls;
+  bool by_kernels = false;
+};
+
+/// In order, sends and receives behind all others: the same on all ranks.
+Result<std::deque<Leg>> legs_of(const DeviceCalls& work) {
+  Communicator& communicator = *work.communicator;
+  std::deque<Leg> legs;
+  const auto add = [&](const CallArgs& call, bool by_kernels) {
+    if (legs.empty() || legs.back().by_kernels != by_kernels) legs.push_back({&communicator, {}, by_kernels});
+    legs.back().calls.push_back(call);
+  };
+  const bool staged = communicator.device()->staged() != nullptr;
+  const bool all = staged && communicator.device()->stages_collectives();
+  std::vector<CallArgs> left;
+  for (const CallArgs& call : work.calls) {
+    if (staged && !all && is_point_to_point(call)) {
+      left.push_back(call);
       continue;
     }
-    // Collectives go by mapped memory, where there is such, before sends and receives: on all ranks alike.
-    std::vector<CallArgs>& left = kept.emplace_back(work.calls);
-    if (communicator.device()->ipc()) {
-      std::vector<CallArgs> collectives;
-      std::ranges::remove_copy_if(left, std::back_inserter(collectives), is_point_to_point);
-      std::erase_if(left, std::not_fn(is_point_to_point));
-      if (!collectives.empty()) open.emplace_back(communicator, std::move(collectives));
+    TUTTI_TRY_ASSIGN(const bool takes, all ? Result<bool>(false) : communicator.device()->takes(communicator, call));
+    add(call, takes);
+  }
+  for (const CallArgs& call : left) add(call, false);
+  return legs;
+}
+
+/// One leg of each communicator. Nobody waits for others before everything is posted.
+Status enqueue_legs(std::span<const Leg> legs) {
+  std::deque<Enqueuing> open;
+  std::deque<StagedCalls> staged;
+  for (const Leg& leg : legs) {
+    auto rank = leg.by_kernels ? nullptr : leg.communicator->device()->staged();
+    if (rank) {
+      staged.emplace_back(*leg.communicator, std::move(rank), leg.calls);
+    } else {
+      open.emplace_back(*leg.communicator, leg.calls);  // also of one that was aborted meanwhile: it says so
     }
-    if (!left.empty()) staged.emplace_back(communicator, std::move(rank), left);
   }
   Status first;
   const auto keep = [&](const Status& status) {
@@ -145,6 +184,28 @@ Status enqueue_on_devices(std::span<const DeviceCalls> works) {
   for (Enqueuing& one : open) one.launch();
   keep(enqueue_staged(std::move(staged)));
   for (Enqueuing& one : open) keep(one.wait());
+  return first;
+}
+
+}  // namespace
+
+Status enqueue_on_devices(std::span<const DeviceCalls> works) {
+  std::vector<std::deque<Leg>> left;
+  for (const DeviceCalls& work : works) {
+    TUTTI_TRY_ASSIGN(auto legs, legs_of(work));
+    if (!legs.empty()) left.push_back(std::move(legs));
+  }
+  Status first;
+  while (!left.empty()) {
+    std::vector<Leg> now;
+    for (auto& legs : left) {
+      now.push_back(std::move(legs.front()));
+      legs.pop_front();
+    }
+    std::erase_if(left, [](const auto& legs) { return legs.empty(); });
+    Status status = enqueue_legs(now);
+    if (first.ok() && !status.ok()) first = std::move(status);
+  }
   return first;
 }
 

@@ -1,17 +1,24 @@
 #include "comm/device_watch.h"
 
+#include "comm/device_rank.h"
 #include "comm/quiet_thread.h"
 
 #include <fmt/format.h>
+
+#include <atomic>
 
 namespace tutti::comm {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(2);
 
-DeviceCallNote note_of(const Signature& s, bool in_windows) {
+constexpr std::uint64_t kThroughHost = std::uint64_t{1} << 26;
+
+DeviceCallNote note_of(const Signature& s, DeviceWatch::Way way) {
+  const bool in_windows = way == DeviceWatch::Way::kWindows;
   DeviceCallNote note;
-  note.what = std::uint64_t{DeviceWatch::fingerprint_of(s, in_windows)} << 32 | std::uint64_t{in_windows} << 25 |
+  note.what = std::uint64_t{DeviceWatch::fingerprint_of(s, in_windows)} << 32 |
+              (way == DeviceWatch::Way::kHost ? kThroughHost : 0) | std::uint64_t{in_windows} << 25 |
               std::uint64_t{s.scaled} << 24 | static_cast<std::uint64_t>(s.op) << 16 |
               static_cast<std::uint64_t>(s.type) << 8 | static_cast<std::uint64_t>(s.collective);
   note.root = static_cast<std::uint64_t>(s.root);
@@ -19,23 +26,43 @@ DeviceCallNote note_of(const Signature& s, bool in_windows) {
   return note;
 }
 
+/// nullopt: it is being overwritten.
+std::optional<std::string> describe(const DeviceCallNote& note) {
+  const std::uint64_t what = executor::load_acquire(&note.what);
+  Signature s;
+  s.collective = static_cast<Collective>(what & 0xff);
+  s.type = static_cast<DataType>(what >> 8 & 0xff);
+  s.op = static_cast<ReduceOp>(what >> 16 & 0xff);
+  s.scaled = static_cast<std::uint8_t>(what >> 24 & 1);
+  const bool in_windows = (what >> 25 & 1) != 0;
+  s.root = static_cast<std::int32_t>(executor::load_acquire(&note.root));
+  s.count = executor::load_acquire(&note.count);
+  if (DeviceWatch::fingerprint_of(s, in_windows) != what >> 32) return std::nullopt;
+  return s.describe() + (in_windows ? " in windows" : "");
+}
+
+constexpr const char* kAnotherCall = "another call";
+
 /// The call with this fingerprint (but for its lowest bit, which announcements do not have), if it is one of the rank's last.
 std::string find_call(const DeviceCard& card, std::uint64_t fingerprint) {
   for (const DeviceCallNote& note : card.notes) {
-    const std::uint64_t what = executor::load_acquire(&note.what);
-    if ((what >> 32 | 1) != fingerprint) continue;
-    Signature s;
-    s.collective = static_cast<Collective>(what & 0xff);
-    s.type = static_cast<DataType>(what >> 8 & 0xff);
-    s.op = static_cast<ReduceOp>(what >> 16 & 0xff);
-    s.scaled = static_cast<std::uint8_t>(what >> 24 & 1);
-    const bool in_windows = (what >> 25 & 1) != 0;
-    s.root = static_cast<std::int32_t>(executor::load_acquire(&note.root));
-    s.count = executor::load_acquire(&note.count);
-    if ((DeviceWatch::fingerprint_of(s, in_windows) | 1) != fingerprint) continue;  // it is being overwritten
-    return s.describe() + (in_windows ? " in windows" : "");
+    if ((executor::load_acquire(&note.what) >> 32 | 1) != fingerprint) continue;
+    if (auto text = describe(note)) return *text;
   }
-  return "another call";
+  return kAnotherCall;
+}
+
+/// Where the ways are what differs: the calls themselves may be the same.
+std::string describe_with_way(const DeviceCallNote& note) {
+  const bool through_host = (executor::load_acquire(&note.what) & kThroughHost) != 0;
+  return describe(note).value_or(kAnotherCall) + (through_host ? " through host memory" : " by kernels");
+}
+
+std::string calls_differ(const std::string& own, int rank, const std::string& theirs, int peer) {
+  return fmt::format(
+      "the ranks' calls differ: {} on rank {}; {} on rank {}. Every rank must make the same calls in the "
+      "same order with the same arguments; what these calls were to write is undefined now",
+      own, rank, theirs, peer);
 }
 
 }  // namespace
@@ -58,13 +85,40 @@ DeviceWatch::~DeviceWatch() {
   thread_.join();
 }
 
-void DeviceWatch::note(const Signature& signature, bool in_windows, bool eager) {
-  const DeviceCallNote note = note_of(signature, in_windows);
-  DeviceCallNote& place = card_.notes[card_.calls % DeviceCard::kNotes];
-  executor::store_release(&place.what, note.what);
-  executor::store_release(&place.root, note.root);
-  executor::store_release(&place.count, note.count);
-  if (eager) executor::store_release(&card_.calls, card_.calls + 1);
+Status DeviceWatch::note(const Signature& signature, Way way, bool eager) {
+  const DeviceCallNote note = note_of(signature, way);
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard lock(noting_);
+    number = card_.calls;
+    DeviceCallNote& place = card_.notes[number % DeviceCard::kNotes];
+    executor::store_release(&place.what, note.what);
+    executor::store_release(&place.root, note.root);
+    executor::store_release(&place.count, note.count);
+    if (!eager) return {};
+    // In one order with what peers write and read here: one of two sees the other's.
+    std::atomic_ref(card_.calls).store(number + 1, std::memory_order_seq_cst);
+  }
+  // Elsewhere kernels take all collectives.
+  if (comm_.device()->ways().pairs != DevicePairs::kSomeBlind) return {};
+  return compare_ways(number, note);
+}
+
+Status DeviceWatch::compare_ways(std::uint64_t number, const DeviceCallNote& own) const {
+  for (int peer = 0; peer < comm_.ranks(); ++peer) {
+    DeviceCard& card = comm_.members().control.device_card(peer);
+    const std::atomic_ref calls(card.calls);
+    if (peer == comm_.rank() || calls.load(std::memory_order_seq_cst) <= number) continue;
+    const DeviceCallNote& theirs = card.notes[number % DeviceCard::kNotes];
+    const std::uint64_t what = executor::load_acquire(&theirs.what);
+    if (((what ^ own.what) & kThroughHost) == 0) continue;
+    const std::string text = describe_with_way(theirs);
+    // What comes so many calls later is about to take its place, or has.
+    if (calls.load(std::memory_order_seq_cst) - number >= DeviceCard::kNotes) continue;
+    comm_.fail(Code::kInvalidUsage, comm_.rank(), calls_differ(describe_with_way(own), comm_.rank(), text, peer));
+    return comm_.failure();
+  }
+  return {};
 }
 
 void DeviceWatch::run() {
@@ -94,11 +148,8 @@ std::string DeviceWatch::why(const cuda::FailureRecord& record) const {
     return fmt::format("a kernel of rank {} has no mapping {} of rank {}'s memory", comm_.rank(), record.theirs,
                        record.peer);
   }
-  return fmt::format(
-      "the ranks' calls differ: {} on rank {}; {} on rank {}. Every rank must make the same calls in the "
-      "same order with the same arguments; what these calls were to write is undefined now",
-      find_call(card_, record.ours), comm_.rank(),
-      find_call(comm_.members().control.device_card(record.peer), record.theirs), record.peer);
+  return calls_differ(find_call(card_, record.ours), comm_.rank(),
+                      find_call(comm_.members().control.device_card(record.peer), record.theirs), record.peer);
 }
 
 void DeviceWatch::look_at_peers() {

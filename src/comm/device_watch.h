@@ -4,6 +4,9 @@
 //   a kernel gave up (its failure record)              -> the communicator's failure, which all ranks see
 //   the communicator has failed (a peer died, abort)   -> the abort word and the bells, so that kernels and streams go on
 //   a peer does not make a call, or left without it    -> the communicator's failure
+//
+// It also keeps what the rank has called, for the others. Where a call may go by kernels or through host memory, and ranks' calls differ so much
+// that they go both ways, nobody would find the others where they look: then it is the notes that differ.
 #pragma once
 
 #include "comm/communicator.h"
@@ -26,9 +29,12 @@ class DeviceWatch {
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
 
-  /// Before this rank's next call goes to its stream: the others' messages can name it then, and wait for it no more. `eager`: not
-  /// captured into a graph, whose replays nobody counts.
-  void note(const Signature& signature, bool in_windows, bool eager);
+  enum class Way : std::uint8_t { kKernels, kWindows, kHost };  ///< kWindows: kernels, in place
+  /// Before this rank's next collective goes to its stream: the others' messages can name it then, and wait for it no more. `eager`: not
+  /// captured into a graph, whose replays nobody counts. By any thread.
+  /// kInvalidUsage: a peer's call of the same number, if that is not long ago, goes another way, by kernels or through the host. The
+  /// communicator has failed then. Of two ranks of which this is so at least one notices.
+  Status note(const Signature& signature, Way way, bool eager);
   /// What a call is announced by.
   static std::uint32_t fingerprint_of(const Signature& signature, bool in_windows) {
     return signature.fingerprint() ^ (in_windows ? 0x9e3779b8u : 0u);
@@ -44,12 +50,14 @@ class DeviceWatch {
   void run();
   void look();
   void look_at_peers();
+  Status compare_ways(std::uint64_t number, const DeviceCallNote& own) const;
   std::string why(const cuda::FailureRecord& record) const;
 
   Communicator& comm_;
   const DeviceSegment& segment_;
   const DeviceBells* const bells_;
   DeviceCard& card_;
+  std::mutex noting_;                                           ///< of card_.calls and card_.notes
   std::vector<std::optional<Clock::time_point>> behind_since_;  ///< by rank; by the thread
   std::mutex mutex_;
   std::condition_variable wake_;

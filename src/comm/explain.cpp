@@ -83,16 +83,18 @@ constexpr double kAnnounceUs = 0.15;
 
 /// Of a call that its lines finish.
 double announced_us(Communicator& communicator, const CallArgs& args, Carriage carriage) {
-  if (carriage != Carriage::kFromBuffers) return kAnnounceUs * (communicator.ranks() - 1);
+  if (!goes_from_buffers(carriage)) return kAnnounceUs * (communicator.ranks() - 1);
   const planner::NetworkCosts& network = communicator.members().plans.rules().network;
   const auto bytes = static_cast<double>(args.count * size_of(args.type));
-  return network.message_us + 2 * network.work_us + bytes / (network.gbps * 1e3);
+  const int messages = communicator.members().bridge->routes().rounds();
+  const int ways = carriage == Carriage::kAddedUp ? messages : 1;
+  return ways * network.message_us + messages * (2 * network.work_us + bytes / (network.gbps * 1e3));
 }
 
 /// How the inputs of such calls travel, with the lines.
 std::string_view meaning_of(Carriage carriage) {
   if (carriage == Carriage::kInLines) return "in";
-  return carriage == Carriage::kFromBuffers ? "from its buffer with" : "beside";
+  return goes_from_buffers(carriage) ? "from its buffer with" : "beside";
 }
 
 }  // namespace
@@ -147,7 +149,8 @@ Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& 
            fmt::format(
                "access: announce line: every rank's input travels {} the line that opens its call, and {}\n",
                meaning_of(carriage),
-               is_rooted(args.collective)
+               carriage == Carriage::kAddedUp ? "pairs of hosts add\nup what they have so far"
+               : is_rooted(args.collective)
                    ? "whoever has a result takes it\nfrom there, sums in rank order; nobody waits for other lines"
                    : "each rank takes its\nresult from the lines of all, sums in rank order");
   }
@@ -202,10 +205,25 @@ Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
       fmt::format("{} of {} {} ({} bytes{}) on {} ranks\n", name_of(args.collective), args.count, name_of(args.type),
                   bytes, reduces(args.collective) ? fmt::format(", {}", name_of(args.op)) : "", communicator.ranks());
   const DeviceRank* const device = communicator.device();
-  const bool staged = device && (is_point_to_point(args) ? device->staged() != nullptr : device->stages_collectives());
+  bool staged = false;
+  if (device) {
+    TUTTI_TRY_ASSIGN(const bool takes, device->takes(communicator, args, LaneUse::kExplanation));
+    staged = !takes;
+  }
   if (device && !staged) {
-    const DeviceChoice choice = path_for(communicator, args);
+    const DeviceChoice choice = path_for(communicator, args, LaneUse::kExplanation);
     text += fmt::format("path: {}: {}\n", name_of(choice.path), describe(choice.reason));
+    if (choice.path == DevicePath::kLanes) {
+      const auto lanes = device->lanes();
+      const auto plan = lanes ? lanes->find(args, LaneUse::kExplanation) : nullptr;
+      if (!plan) return error(Code::kInvalidArgument, "the communicator was aborted");
+      return text + fmt::format(
+                        "access: GPU memory: kernels pass data on through FIFOs of the GPUs that they are linked to, "
+                        "{} slots of "
+                        "{} bytes each\n{}: {}\n",
+                        lanes->fifos().slots().slots, lanes->fifos().slots().slot_bytes, plan->algorithm->name,
+                        plan->algorithm->summary);
+    }
     if (choice.path != DevicePath::kDirect) {
       return text +
              "access: GPU memory: each rank's kernel pushes into line memory of the others what they need, sums in "

@@ -1,20 +1,50 @@
 #include "comm/far_inputs.h"
 
+#include <algorithm>
+#include <bit>
+
 namespace tutti::comm {
 
-std::byte* FarInputs::place_for(std::uint32_t number, std::size_t bytes) {
-  if (bytes > kBytesMax) return nullptr;
-  Input& input = inputs_[came_++ % 2];
+std::byte* FarInputs::place_for(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::uint32_t current) {
+  if (bytes > kBytesMax || part >= kPartsMax) return nullptr;
+  const auto is_read = [&](const Input& one) {
+    return !one.block || static_cast<std::int32_t>(one.number - current) < 0;
+  };
+  auto& inputs = parts_[part].inputs;
+  Input& input = is_read(inputs[0]) ? inputs[0] : inputs[1];
+  if (!is_read(input)) return nullptr;
   if (!input.block) input.block = std::make_unique_for_overwrite<Block>();
   input.number = number;
   input.bytes = bytes;
+  input.arrived = false;
   return input.block->bytes;
 }
 
-const std::byte* FarInputs::of(std::uint32_t number, std::size_t bytes) const {
-  for (const Input& input : inputs_)
-    if (input.block && input.number == number && input.bytes == bytes) return input.block->bytes;
+void FarInputs::note_arrived(std::uint32_t number, std::uint32_t part) {
+  for (Input& input : parts_[part].inputs) input.arrived = input.arrived || input.number == number;
+}
+
+std::byte* FarInputs::of(std::uint32_t number, std::uint32_t part, std::size_t bytes) const {
+  for (const Input& input : parts_[part].inputs)
+    if (input.arrived && input.number == number && input.bytes == bytes) return input.block->bytes;
   return nullptr;
+}
+
+FarLimits far_limits(int hosts, LineRoutes::Pattern pattern, const planner::NetworkCosts& network, bool regroups) {
+  const bool direct = pattern == LineRoutes::Pattern::kDirect;
+  if (hosts == 2) return {FarInputs::kBytesMax, FarInputs::kBytesMax};
+  const bool pairs = std::has_single_bit(static_cast<unsigned>(hosts));
+  if (hosts > static_cast<int>(FarInputs::kPartsMax) || (!direct && !(pairs && regroups))) return {};
+  // Beside the lines a schedule takes two messages with each other host, and two ways.
+  const double saved_us = 4 * (hosts - 1) * network.work_us + 2 * network.message_us;
+  const double least = 2.0 * (hosts - 1) / hosts;
+  const auto limit = [&](double sent) {
+    const double more = std::max(sent - least, 1e-9);
+    return std::min(FarInputs::kBytesMax, static_cast<std::size_t>(saved_us * network.gbps * 1e3 / more));
+  };
+  // By any schedule an all-gather sends as much.
+  if (direct) return {limit(hosts - 1), FarInputs::kBytesMax / static_cast<std::size_t>(hosts - 1)};
+  return {limit(LineRoutes(hosts, pattern).rounds()), 0};
 }
 
 }  // namespace tutti::comm

@@ -1,10 +1,15 @@
-// FarInputs: the other rank's inputs, where there are two ranks on two hosts. Up to kBytesMax they come with the line that opens the call
-// (Carriage::kFromBuffers), straight from the other's buffer into memory of this rank's own: nobody waits to hear that the other has
-// come to the call, which would take as long as a short message does.
+// FarInputs: what comes with the lines that open a call, where each host has one rank (Carriage::kFromBuffers, Carriage::kAddedUp): the others'
+// inputs, or sums of some, straight from their buffers into memory of this rank's own. Nobody waits to hear that the others have come to the
+// call, which would take as long as a short message does.
 //
-// Two blocks, by turns, are enough. The third input is sent in a call that follows the one of the second, which the sender left with
-// this rank's line of it: this rank wrote that line after its calls before were over, and the first input was read.
+// What comes from one rank in a call is a part. Two blocks for each are enough: its third part is sent in a call that follows the one
+// of the second, which the sender left with this rank's part of it, or its line: this rank sent that after its calls before were over, and
+// the first part was read. The first block is taken whenever its part was read: where nobody is ahead the other is never touched, and leaves
+// its room in the caches to what is.
 #pragma once
+
+#include "comm/line_routes.h"
+#include "planner/rules.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -16,11 +21,15 @@ class FarInputs {
  public:
   /// Longer ones go through slots in pieces: while some are on their way others are added up, which is worth more there.
   static constexpr std::size_t kBytesMax = std::size_t{256} << 10;
+  static constexpr std::uint32_t kPartsMax = 16;
 
-  /// Where the input of the call of that number goes; nullptr: none is so long.
-  std::byte* place_for(std::uint32_t number, std::size_t bytes);
-  /// When the line of that call is there; nullptr: no input of so many bytes came with it.
-  const std::byte* of(std::uint32_t number, std::size_t bytes) const;
+  /// Where a part of the call of that number goes. `current`: the number of this rank's last call that has begun; parts of those before it are
+  /// read. nullptr: none is so long, or there is no such part, or none is due.
+  std::byte* place_for(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::uint32_t current);
+  /// All of it is there.
+  void note_arrived(std::uint32_t number, std::uint32_t part);
+  /// nullptr: no such part of so many bytes has arrived. It is its call's to write.
+  std::byte* of(std::uint32_t number, std::uint32_t part, std::size_t bytes) const;
 
  private:
   struct alignas(64) Block {
@@ -29,10 +38,21 @@ class FarInputs {
   struct Input {
     std::uint32_t number = 0;
     std::size_t bytes = 0;
+    bool arrived = false;
     std::unique_ptr<Block> block;  ///< from the first input on
   };
-  Input inputs_[2];
-  std::uint32_t came_ = 0;
+  struct Part {
+    Input inputs[2];
+  };
+  Part parts_[kPartsMax];
 };
+
+/// The longest inputs that go so, of hosts of one rank each.
+struct FarLimits {
+  std::size_t sums = 0;     ///< of an all-reduce
+  std::size_t gathers = 0;  ///< of an all-gather
+};
+/// By the prices, at which more bytes are cheaper than further messages. `regroups`: sums need not be in rank order.
+FarLimits far_limits(int hosts, LineRoutes::Pattern pattern, const planner::NetworkCosts& network, bool regroups);
 
 }  // namespace tutti::comm

@@ -12,6 +12,12 @@ LateTies::LateTies(Args args) : args_(std::move(args)) {
        .on_made = [this](const Meetings::Key& key, Connection made) { keep(key, std::move(made)); }});
 }
 
+std::chrono::duration<double> LateTies::reach_time(double heartbeat_timeout_s, double timeout_s) {
+  constexpr std::chrono::duration<double> kForever = std::chrono::hours(24 * 365);
+  const std::chrono::duration<double> longest = heartbeat_timeout_s == 0 ? kForever : Meetings::kReachTime;
+  return timeout_s > 0 ? std::min(longest, std::chrono::duration<double>(timeout_s)) : longest;
+}
+
 void LateTies::want(int peer) {
   {
     const std::lock_guard lock(mutex_);
@@ -46,8 +52,10 @@ std::size_t LateTies::sockets_with(int peer) const {
 
 bool LateTies::may_get(const Meetings::Key& key) const {
   const auto [peer, purpose] = key;
+  if (purpose == Purpose::kWatch) return keeper_ != nullptr && keeper_->expects(peer);
   const auto number = number_of(purpose);
-  if (!number || !args_.missing[static_cast<std::size_t>(peer)] || *number >= sockets_with(peer)) return false;
+  if (!number || args_.given_up() || !args_.missing[static_cast<std::size_t>(peer)] || *number >= sockets_with(peer))
+    return false;
   const auto pair = pairs_.find(peer);
   return pair == pairs_.end() || !pair->second.made[*number];
 }
@@ -69,6 +77,7 @@ void LateTies::note_left(int peer, std::uint32_t last_call) {
 
 void LateTies::keep(const Meetings::Key& key, Connection connection) {
   const auto [peer, purpose] = key;
+  if (purpose == Purpose::kWatch) return keeper_->keep(peer, std::move(connection));
   Pair& pair = pairs_[peer];
   pair.made.resize(sockets_with(peer));
   pair.made[*number_of(purpose)] = std::move(connection);
@@ -105,24 +114,50 @@ void LateTies::give_up_late() {
   if (why) args_.on_failure(peer, *why);
 }
 
+/// Of a communicator that has failed.
+void LateTies::end_data() {
+  wanted_.clear();
+  for (const auto& [peer, pair] : std::exchange(pairs_, {})) {
+    for (std::size_t number = 0; number < pair.made.size(); ++number)
+      args_.meeting.meetings->forget({peer, data_socket(number)});
+  }
+}
+
+void LateTies::seek(int peer) {
+  const std::lock_guard lock(mutex_);
+  if (!closed_)
+    args_.meeting.meetings->seek({peer, Purpose::kWatch}, args_.meeting.endpoints[static_cast<std::size_t>(peer)]);
+}
+
+void LateTies::forget(int peer) {
+  const std::lock_guard lock(mutex_);
+  if (!closed_) args_.meeting.meetings->forget({peer, Purpose::kWatch});
+}
+
+Meetings::Attempts LateTies::attempts(int peer) const {
+  const std::lock_guard lock(mutex_);
+  return closed_ ? Meetings::Attempts{} : args_.meeting.meetings->attempts({peer, Purpose::kWatch});
+}
+
 void LateTies::add_to(std::vector<pollfd>& watched) {
   const std::lock_guard lock(mutex_);
-  polled_ = !is_over();
+  polled_ = !closed_;
   if (!polled_) return;
+  if (args_.given_up()) end_data();
   begin_wanted();
   args_.meeting.meetings->add_to(watched);
 }
 
 void LateTies::serve(std::span<const pollfd> polled) {
   const std::lock_guard lock(mutex_);
-  if (!polled_ || is_over()) return;
+  if (!polled_ || closed_) return;
   args_.meeting.meetings->serve(polled);
-  give_up_late();
+  if (!args_.given_up()) give_up_late();
 }
 
 LateTies::Clock::time_point LateTies::due() const {
   const std::lock_guard lock(mutex_);
-  if (is_over() || args_.meeting.meetings->is_idle()) return Clock::time_point::max();
+  if (closed_ || args_.meeting.meetings->is_idle()) return Clock::time_point::max();
   return Clock::now() + Meetings::kLookTime;
 }
 

@@ -1,10 +1,12 @@
-// LateTies: connections for data that are made when the first byte is to go by them. Whoever has the communicator's turn asks for one, and
-// takes it when it is there; the watch's thread makes it meanwhile, and takes in those that other ranks make: no rank waits for another's
-// call.
+// LateTies: connections that are made while the communicator lives. Those for data when the first byte is to go by them: whoever has the
+// communicator's turn asks for one, and takes it when it is there; the watch's thread makes it meanwhile, and takes in those that other ranks
+// make: no rank waits for another's call. Those on which ranks watch each other when the ones between have gone: the watch asks for them
+// itself, also when the communicator has failed, and no data moves any more.
 #pragma once
 
 #include "comm/meetings.h"
 #include "comm/peer_watch.h"
+#include "comm/rank_endpoint.h"
 
 #include <atomic>
 #include <functional>
@@ -34,10 +36,14 @@ class LateTies final : public WatchedBeside {
     std::chrono::duration<double> reach_time = Meetings::kReachTime;
     /// A rank could not be reached for so long. By the watch's thread.
     std::function<void(int peer, const Error& why)> on_failure;
-    /// Nothing more is to be made: asked by the watch's thread.
+    /// No data moves any more: asked by the watch's thread.
     std::function<bool()> given_up;
   };
   explicit LateTies(Args args);
+
+  /// For how long a rank is tried to be reached, of TUTTI_HEARTBEAT_TIMEOUT_S and TUTTI_TIMEOUT_S: as long as in the mesh, or the latter if it is
+  /// less. Where nobody minds a rank that is silent, one that does not answer may be one that a debugger has stopped: then the latter alone.
+  static std::chrono::duration<double> reach_time(double heartbeat_timeout_s, double timeout_s);
 
   /// `wake`: the watch's thread looks for what is new.
   void set_wake(std::function<void()> wake) { wake_ = std::move(wake); }
@@ -53,7 +59,7 @@ class LateTies final : public WatchedBeside {
   bool has_news() const { return has_news_.load(std::memory_order_acquire); }
   /// In the order in which they came.
   std::vector<News> take_news();
-  /// This rank leaves: no connection comes from here on that take_news() does not have.
+  /// This rank leaves: no connection comes from here on, none that take_news() does not have.
   void close_doors();
   /// When the watch's thread is no more: gives the listener back, and what was under way.
   void end();
@@ -65,6 +71,10 @@ class LateTies final : public WatchedBeside {
   void add_to(std::vector<pollfd>& watched) override;
   void serve(std::span<const pollfd> polled) override;
   Clock::time_point due() const override;
+  void set_keeper(Keeper* keeper) override { keeper_ = keeper; }
+  void seek(int peer) override;
+  void forget(int peer) override;
+  Meetings::Attempts attempts(int peer) const override;
 
  private:
   /// A pair's sockets as far as they are there.
@@ -78,11 +88,12 @@ class LateTies final : public WatchedBeside {
   void keep(const Meetings::Key& key, Connection connection);
   void begin_wanted();
   void give_up_late();
-  bool is_over() const { return closed_ || args_.given_up(); }
+  void end_data();
   void tell(News news);
 
   Args args_;
   std::function<void()> wake_;
+  Keeper* keeper_ = nullptr;
   std::map<int, Pair> pairs_;  ///< the watch's thread's: under way
 
   mutable std::mutex mutex_;

@@ -31,6 +31,7 @@ struct MachineBoard::Record {
   std::uint8_t outcome;  ///< LookOutcome
   std::uint8_t loopback;
   std::int32_t megabits;
+  std::uint64_t kernel;
   char interface[16];
   char processors[kListBytes];
 };
@@ -84,6 +85,7 @@ void MachineBoard::sit(int rank, const planner::Seat& seat, const Manners& manne
   mine.has_file = manners.has_file;
   mine.loopback = manners.port.loopback;
   mine.megabits = manners.port.megabits;
+  mine.kernel = manners.kernel;
   put_text(mine.interface, manners.port.interface);
   const std::string list = planner::to_list(seat.processors);
   if (list.size() < kListBytes) put_text(mine.processors, list);
@@ -105,7 +107,8 @@ Manners MachineBoard::manners(int rank) const {
   return {its.outlook,
           its.wants_machine != 0,
           its.has_file != 0,
-          {text_in(its.interface), std::max(0, its.megabits), its.loopback != 0}};
+          {text_in(its.interface), std::max(0, its.megabits), its.loopback != 0},
+          its.kernel};
 }
 
 std::size_t MachineBoard::take_room(std::size_t bytes) const {

@@ -32,6 +32,8 @@ struct Manners {
   bool wants_machine = false;  ///< somebody wants the graph while communicators are made
   bool has_file = false;       ///< NCCL_TOPO_FILE is set
   Port port;                   ///< over hosts
+  std::uint64_t kernel =
+      0;  ///< which one it runs on, by boot: hosts of one kernel share processors (containers); 0: not known
 };
 
 /// What came of a rank's look at its machine.

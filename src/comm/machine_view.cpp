@@ -81,7 +81,8 @@ bool names_trees() {
 }
 
 bool wants_machine() {
-  return log_enabled(LogSubject::kGraph) || names_trees() || !config().topology_file.empty() ||
+  const bool limits = config().p2p_level != GpuDistance::kSystem && config().p2p_level != GpuDistance::kSame;
+  return log_enabled(LogSubject::kGraph) || names_trees() || limits || !config().topology_file.empty() ||
          !config().topology_dump_file.empty();
 }
 
@@ -107,11 +108,25 @@ std::string describe(const planner::Seat& seat) {
   return text;
 }
 
+std::vector<std::vector<int>> ranks_by_kernel(const std::vector<std::string>& hosts,
+                                              const std::vector<std::uint64_t>& kernels) {
+  std::vector<std::vector<int>> found;
+  std::map<std::pair<std::uint64_t, std::string>, std::size_t> places;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    const std::uint64_t kernel = kernels[rank];
+    const auto [place, added] = places.try_emplace({kernel, kernel == 0 ? hosts[rank] : std::string()}, found.size());
+    if (added) found.emplace_back();
+    found[place->second].push_back(static_cast<int>(rank));
+  }
+  return found;
+}
+
 MachineView::MachineView(Args args) : args_(std::move(args)) {}
 
 void MachineView::sit() {
   args_.board.sit(args_.rank, own_seat(config().hwloc_root),
-                  {outlook(config().hwloc_root), wants_machine(), !config().topology_file.empty(), args_.port});
+                  {outlook(config().hwloc_root), wants_machine(), !config().topology_file.empty(), args_.port,
+                   kernel_id(config().hwloc_root)});
 }
 
 int MachineView::leader_of(int rank) const {
@@ -145,6 +160,7 @@ Status MachineView::keep(const std::string& seen) {
 }
 
 Status MachineView::look() {
+  if (!seats_.empty()) return {};
   const int ranks = static_cast<int>(args_.hosts.size());
   bool alike = true;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -288,14 +304,7 @@ Result<planner::BetweenHosts> MachineView::between_hosts(Collective collective) 
 }
 
 std::vector<std::vector<int>> MachineView::ranks_by_host() const {
-  std::vector<std::vector<int>> by_host;
-  std::map<std::string, std::size_t> places;
-  for (std::size_t rank = 0; rank < args_.hosts.size(); ++rank) {
-    const auto [place, added] = places.try_emplace(args_.hosts[rank], by_host.size());
-    if (added) by_host.emplace_back();
-    by_host[place->second].push_back(static_cast<int>(rank));
-  }
-  return by_host;
+  return ranks_by_kernel(args_.hosts, std::vector<std::uint64_t>(args_.hosts.size(), 0));
 }
 
 std::vector<planner::Seat> MachineView::seats_of(const std::vector<int>& ranks) const {
@@ -306,7 +315,10 @@ std::vector<planner::Seat> MachineView::seats_of(const std::vector<int>& ranks) 
 
 double MachineView::crowding() const {
   double most = 0;
-  for (const std::vector<int>& ranks : ranks_by_host()) {
+  std::vector<std::uint64_t> kernels;
+  for (int rank = 0; rank < static_cast<int>(args_.hosts.size()); ++rank)
+    kernels.push_back(args_.board.manners(rank).kernel);
+  for (const std::vector<int>& ranks : ranks_by_kernel(args_.hosts, kernels)) {
     const double crowding = planner::crowding_of(seats_of(ranks));
     if (crowding == 0) return 0;
     most = std::max(most, crowding);
@@ -349,23 +361,80 @@ double MachineView::between_groups_gbps() const {
   return links.ok() ? links.value().link_gbps : 0;
 }
 
+/// Where the ranks are: GPUs, if each has one of its own.
+planner::RankPlaces MachineView::places() const {
+  planner::RankPlaces places;
+  for (const planner::Seat& seat : seats_) places.numas.push_back(seat.numa);
+  std::set<std::string> apart;
+  for (std::size_t rank = 0; rank < seats_.size() && args_.gpu; ++rank) {
+    places.gpus.push_back(args_.gpu(static_cast<int>(rank)));
+    if (!places.gpus.back().empty()) apart.insert(places.gpus.back());
+  }
+  if (apart.size() != seats_.size()) places.gpus.clear();
+  return places;
+}
+
 bool MachineView::wants_trees() const {
   if (!args_.one_host || seats_.size() < 2) return false;
+  const bool with_gpus = args_.gpu && !args_.gpu(args_.rank).empty();
+  if (with_gpus) return seats_.size() > 2 && !places().gpus.empty();
   std::set<int> nodes;
   for (const planner::Seat& seat : seats_) nodes.insert(seat.numa);
   const bool apart = nodes.size() == seats_.size() && !nodes.contains(planner::kUnknownSeat);
   return apart || args_.board.manners(0).has_file || (leads() && names_trees());
 }
 
+bool MachineView::gpus_apart() const {
+  if (!wants_trees() || places().gpus.empty()) return false;
+  const auto service = machine_service();
+  const auto own = args_.board.look(args_.rank);
+  if (!service.ok() || !own.ok() || own.value().empty()) return false;
+  const auto apart = service.value()->gpus_apart(own.value(), places());
+  if (!apart.ok())
+    log_info(LogSubject::kGraph, "the links of the ranks' GPUs are not known: {}", apart.error().message);
+  return apart.ok() && apart.value();
+}
+
+std::vector<int> MachineView::gpu_ring() const {
+  if (!wants_trees() || places().gpus.empty()) return {};
+  if (!gpus_apart() && config().algorithm.find("ring") == std::string::npos) return {};
+  const auto service = machine_service();
+  const auto own = args_.board.look(args_.rank);
+  if (!service.ok() || !own.ok() || own.value().empty()) return {};
+  const auto ring = service.value()->gpu_ring(own.value(), places());
+  return ring.ok() ? ring.value() : std::vector<int>();
+}
+
+Result<std::vector<GpuDistance>> MachineView::gpu_distances() const {
+  planner::RankPlaces apart;
+  std::vector<std::size_t> gpu_of;  // by rank
+  for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+    const std::string bus = args_.gpu(static_cast<int>(rank));
+    const auto found = std::ranges::find(apart.gpus, bus);
+    gpu_of.push_back(static_cast<std::size_t>(found - apart.gpus.begin()));
+    if (found == apart.gpus.end()) apart.gpus.push_back(bus);
+  }
+  apart.numas.resize(apart.gpus.size(), planner::kUnknownSeat);
+  TUTTI_TRY_ASSIGN(const planner::MachineService* const service, machine_service());
+  TUTTI_TRY_ASSIGN(const std::string own, args_.board.look(args_.rank));
+  if (own.empty()) {
+    return error(Code::kSystem, std::string(problem_of(args_.board.outcome(args_.rank))));
+  }
+  TUTTI_TRY_ASSIGN(const std::vector<GpuDistance> between, service->gpu_distances(own, apart));
+  std::vector<GpuDistance> all;
+  for (const std::size_t a : gpu_of) {
+    for (const std::size_t b : gpu_of) all.push_back(between[a * apart.gpus.size() + b]);
+  }
+  return all;
+}
+
 void MachineView::plan_trees(int lanes_most) {
-  const bool with_gpus = args_.gpu && !args_.gpu(args_.rank).empty();  // their calls are kernels'
-  if (!wants_trees() || with_gpus) return;
+  const bool all_alike = !places().gpus.empty() && !gpus_apart();
+  if (!wants_trees() || (all_alike && !names_trees())) return;
   const auto service = machine_service();
   const auto own = args_.board.look(args_.rank);
   if (!service.ok() || !own.ok() || own.value().empty()) return;
-  std::vector<int> numas;
-  for (const planner::Seat& seat : seats_) numas.push_back(seat.numa);
-  const auto planned = service.value()->trees(own.value(), numas, lanes_most);
+  const auto planned = service.value()->trees(own.value(), places(), lanes_most);
   const Status kept = planned.ok() ? args_.board.put_trees(planned.value()) : Status(planned.error());
   if (!kept.ok()) log_info(LogSubject::kGraph, "no trees are planned for the machine: {}", kept.error().message);
 }

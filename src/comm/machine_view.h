@@ -43,13 +43,20 @@ class MachineView {
 
   /// Before all ranks meet.
   void sit();
-  /// Between the meetings; also the only time at which others may wait for what this rank measures. kInvalidUsage:
+  /// Once, between the meetings; also the only time at which others may wait for what this rank measures. kInvalidUsage:
   /// NCCL_TOPO_FILE is read, and is no machine.
   Status look();
   /// Before the second meeting, at rank 0: what its own look says of the links between the groups; 0: nothing.
   double between_groups_gbps() const;
   /// At rank 0 as well: plans trees for its own look, where somebody wants them (wants_trees), for all ranks.
   void plan_trees(int lanes_most);
+  /// The same: whether the look has GPUs of two ranks that no link or switch joins. Without such ranks, or such a look: no.
+  bool gpus_apart() const;
+  /// The same, once it has looked: how far the ranks' GPUs are from each other, by rank and rank, row by row. Failure: that is not known.
+  Result<std::vector<GpuDistance>> gpu_distances() const;
+  /// The same: in which order a ring visits the ranks' GPUs that are not all alike, or that NCCL_ALGO wants a ring of. Empty: not known, or
+  /// there is none.
+  std::vector<int> gpu_ring() const;
   /// After the second meeting: their text (algorithm/planned_trees.h), the same on every rank; empty: there are none.
   std::string trees() const;
   /// After the second meeting: what NCCL_DEBUG=INFO prints of seats and machine, and the file of NCCL_TOPO_DUMP_FILE.
@@ -58,7 +65,7 @@ class MachineView {
   const std::vector<planner::Seat>& seats() const { return seats_; }
   /// Of one host's ranks; over hosts there are none.
   const planner::SeatGroups& groups() const { return groups_; }
-  /// Ranks per processor where they are the most, of all hosts; 0: some rank's processors are not known.
+  /// Ranks per processor where they are the most, of all kernels, each of which may run several hosts; 0: some rank's processors are not known.
   double crowding() const;
   /// The same of this rank's host.
   double own_crowding() const;
@@ -86,8 +93,9 @@ class MachineView {
   /// The lowest rank of its host.
   int leader_of(int rank) const;
   bool looks(int rank) const;
-  /// Ranks sit on a NUMA node each, or rank 0 has a machine's file, or its NCCL_ALGO asks for trees.
+  /// Ranks sit on a NUMA node each, or are on GPUs, three at least; or rank 0 has a machine's file, or its NCCL_ALGO asks for trees.
   bool wants_trees() const;
+  planner::RankPlaces places() const;
   Status keep(const std::string& seen);
   std::vector<planner::RankLook> told_looks() const;
   std::vector<planner::Seat> seats_of(const std::vector<int>& ranks) const;
@@ -104,6 +112,11 @@ class MachineView {
   std::string graph_;  ///< once known; guarded by mutex_ once the communicator is ready
   std::map<Collective, planner::BetweenHosts> between_hosts_;  ///< guarded by mutex_
 };
+
+/// Ranks that may share processors, hosts in order of their lowest ranks: those of one kernel, though they are on several hosts (containers). By
+/// rank: its host; its kernel (Manners::kernel), 0: that of its host alone.
+std::vector<std::vector<int>> ranks_by_kernel(const std::vector<std::string>& hosts,
+                                              const std::vector<std::uint64_t>& kernels);
 
 /// "NUMA node 0, processors 0-3"
 std::string describe(const planner::Seat& seat);

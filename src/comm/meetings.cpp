@@ -2,6 +2,8 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "comm/rank_endpoint.h"
+#include "comm/tcp_socket.h"
 
 #include <fmt/format.h>
 
@@ -42,8 +44,8 @@ std::optional<Attach> decode_attach(std::span<const std::uint8_t> bytes) {
 
 }  // namespace
 
-Meetings::Meetings(int rank, int ranks, const Secret& secret, const TcpListener& listener)
-    : rank_(rank), ranks_(ranks), secret_(secret), listener_(listener.socket.get()) {}
+Meetings::Meetings(int rank, int ranks, const Secret& secret, const PrivateDescriptor& listener)
+    : rank_(rank), ranks_(ranks), secret_(secret), listener_(listener.get()) {}
 
 void Meetings::begin(Callbacks callbacks) {
   callbacks_ = std::move(callbacks);
@@ -59,11 +61,19 @@ void Meetings::begin(Callbacks callbacks) {
   }
 }
 
-void Meetings::seek(const Key& key, const RankEndpoint& there) {
+void Meetings::seek(const Key& key, const ListenPlace& there) {
   Outgoing& way = *outgoing_.emplace_back(std::make_unique<Outgoing>());
   way.key = key;
   way.there = &there;
-  way.why.resize(there.addresses.size());
+  way.why.resize(there.ways());
+  way.refused.resize(there.ways());
+  const auto is_good = [&](const IpAddress& address) { return std::ranges::find(good_, address) != good_.end(); };
+  const auto good = std::ranges::find_if(there.addresses, is_good);
+  if (good != there.addresses.end()) way.candidate = static_cast<std::size_t>(good - there.addresses.begin());
+}
+
+void Meetings::note_good(const IpAddress& address) {
+  if (std::ranges::find(good_, address) == good_.end()) good_.push_back(address);
 }
 
 void Meetings::settle(int peer) {
@@ -75,6 +85,20 @@ void Meetings::settle(int peer) {
 void Meetings::forget(int peer) {
   std::erase_if(outgoing_, [&](const auto& way) { return way->key.first == peer; });
   std::erase_if(incoming_, [&](const auto& guest) { return guest->key.first == peer; });
+}
+
+void Meetings::forget(const Key& key) {
+  std::erase_if(outgoing_, [&](const auto& way) { return way->key == key; });
+  std::erase_if(incoming_, [&](const auto& guest) { return guest->key == key; });
+}
+
+Meetings::Attempts Meetings::attempts(const Key& key) const {
+  for (const auto& way : outgoing_) {
+    if (way->key != key) continue;
+    const bool refused = !way->refused.empty() && std::ranges::all_of(way->refused, [](bool one) { return one; });
+    return {way->rounds, refused, way->silent};
+  }
+  return {};
 }
 
 void Meetings::add_to(std::vector<pollfd>& watched) {
@@ -120,22 +144,39 @@ Meetings::Incoming* Meetings::attached(const Key& key) {
 // Who connects.
 
 void Meetings::start(Outgoing& way) {
-  if (way.there->addresses.empty()) return fail(way, "it has told no address");
-  PrivateDescriptor socket = connect_tcp(way.there->addresses[way.candidate], way.there->port);
-  if (!socket) return fail(way, strerror(errno));
+  if (way.there->ways() == 0) return fail(way, "it has told no address");
+  PrivateDescriptor socket = way.there->connect(way.candidate);
+  const int failure = errno;
+  if (!socket) return fail(way, strerror(failure), failure_of(failure));
   way.connection.emplace(std::move(socket), Connection::kStrangerPayloadMax);
   way.state = Outgoing::State::kConnecting;
   way.due = Clock::now() + kAttemptTime;
 }
 
+Meetings::Failure Meetings::failure_of(int connect_errno) {
+  switch (connect_errno) {
+    case ECONNREFUSED: return Failure::kRefused;
+    case EHOSTDOWN:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ETIMEDOUT: return Failure::kSilence;
+    default: return Failure::kOther;
+  }
+}
+
 /// The next address, after a pause when all had their turn.
-void Meetings::fail(Outgoing& way, const std::string& why) {
-  if (way.candidate < way.why.size()) way.why[way.candidate] = why;
+void Meetings::fail(Outgoing& way, const std::string& why, Failure failure) {
+  if (way.candidate < way.why.size()) {
+    way.why[way.candidate] = why;
+    way.refused[way.candidate] = failure == Failure::kRefused;
+  }
+  way.silent = way.silent && failure == Failure::kSilence;
   way.connection.reset();
   way.state = Outgoing::State::kIdle;
   way.due = Clock::now();
   if (++way.candidate >= way.why.size()) {
     way.candidate = 0;
+    ++way.rounds;
     way.due += kRetryTime;
   }
 }
@@ -147,6 +188,7 @@ void Meetings::advance(Outgoing& way) {
     auto frame = way.connection->next();
     if (!frame.ok()) return fail(way, "it sent " + frame.error().message);
     if (!frame.value()) break;
+    way.silent = false;
     if (way.state == Outgoing::State::kGreeted && frame.value()->type == FrameType::kChallenge) {
       if (!prove(way, frame.value()->payload)) return fail(way, "somebody else answers there");
     } else if (way.state == Outgoing::State::kProved && frame.value()->type == FrameType::kAttached) {
@@ -160,7 +202,8 @@ void Meetings::advance(Outgoing& way) {
 }
 
 void Meetings::greet(Outgoing& way) {
-  if (const int failure = connect_result(way.connection->fd()); failure != 0) return fail(way, strerror(failure));
+  if (const int failure = connect_result(way.connection->fd()); failure != 0)
+    return fail(way, strerror(failure), failure_of(failure));
   send_at_once(way.connection->fd());
   way.greeting.version = kProtocolVersion;
   if (!fill_random(way.greeting.nonce.data(), way.greeting.nonce.size()).ok()) return fail(way, "no random bytes");
@@ -188,9 +231,10 @@ bool Meetings::finish(Outgoing& way) {
   if (!way.connection->flush() || way.connection->wants_to_write()) return false;
   Connection made = std::move(*way.connection);
   way.connection.reset();
+  if (way.there->unix_name.empty()) note_good(way.there->addresses[way.candidate]);
   way.due = Clock::time_point::max();  // drop_late() takes it away
   const Key key = way.key;
-  callbacks_.on_made(key, std::move(made));
+  hand_over(key, std::move(made));
   return true;
 }
 
@@ -198,7 +242,7 @@ bool Meetings::finish(Outgoing& way) {
 
 void Meetings::accept_all() {
   while (incoming_.size() < kStrangersMax) {
-    PrivateDescriptor socket = accept_tcp(listener_);
+    PrivateDescriptor socket = accept_connection(listener_);
     if (!socket) return pause_accepting(errno);
     send_at_once(socket.get());
     std::string from = peer_address(socket.get());
@@ -299,7 +343,8 @@ void Meetings::confirm(Incoming& guest) {
     own->connection.reset();
     own->due = Clock::time_point::max();
   }
-  if (callbacks_.expects && callbacks_.expects(guest.key)) callbacks_.on_made(guest.key, std::move(guest.connection));
+  if (const auto address = peer_ip(guest.connection.fd())) note_good(*address);
+  if (callbacks_.expects && callbacks_.expects(guest.key)) hand_over(guest.key, std::move(guest.connection));
 }
 
 void Meetings::refuse(Incoming& guest, const std::string& why) {
@@ -310,6 +355,12 @@ void Meetings::refuse(Incoming& guest, const std::string& why) {
 
 // Both.
 
+/// How data is paced is settled by who carries it (bridge.h).
+void Meetings::hand_over(const Key& key, Connection made) {
+  if (!number_of(key.second)) pace_by_system(made.fd());
+  callbacks_.on_made(key, std::move(made));
+}
+
 void Meetings::drop_late() {
   const auto now = Clock::now();
   std::erase_if(incoming_, [&](const auto& guest) {
@@ -318,7 +369,7 @@ void Meetings::drop_late() {
   });
   std::erase_if(outgoing_, [](const auto& way) { return way->due == Clock::time_point::max(); });
   for (const auto& way : outgoing_) {
-    if (way->state != Outgoing::State::kIdle && now >= way->due) fail(*way, "no answer");
+    if (way->state != Outgoing::State::kIdle && now >= way->due) fail(*way, "no answer", Failure::kSilence);
   }
 }
 
@@ -327,7 +378,7 @@ std::optional<Error> Meetings::not_reached(std::optional<int> peer) const {
     if (way->due == Clock::time_point::max() || (peer && way->key.first != *peer)) continue;
     std::string tried;
     for (std::size_t i = 0; i < way->why.size(); ++i) {
-      tried += fmt::format("{}{} ({})", tried.empty() ? "" : ", ", way->there->addresses[i].text(way->there->port),
+      tried += fmt::format("{}{} ({})", tried.empty() ? "" : ", ", way->there->text(i),
                            way->why[i].empty() ? "no answer" : way->why[i]);
     }
     return error(Code::kRemote, fmt::format("rank {} cannot reach rank {}; tried {}. NCCL_SOCKET_IFNAME chooses the "

@@ -14,8 +14,8 @@
 // has sent its attach, to which the lower one answers.
 #pragma once
 
+#include "comm/listen_place.h"
 #include "comm/messages.h"
-#include "comm/rank_endpoint.h"
 
 #include <poll.h>
 
@@ -32,7 +32,7 @@
 namespace tutti::comm {
 
 /// Values above are for data too: the second socket of a pair, the third, and so on.
-enum class Purpose : std::uint8_t { kTables, kData, kWatch };
+enum class Purpose : std::uint8_t { kTree, kData, kWatch };
 constexpr Purpose data_socket(std::size_t number) {
   return number == 0 ? Purpose::kData : static_cast<Purpose>(static_cast<std::size_t>(Purpose::kWatch) + number);
 }
@@ -57,19 +57,21 @@ class Meetings {
   };
 
   /// Of rank `rank` of `ranks`, which listens at `listener` for as long as this lives.
-  Meetings(int rank, int ranks, const Secret& secret, const TcpListener& listener);
+  Meetings(int rank, int ranks, const Secret& secret, const PrivateDescriptor& listener);
 
   /// From here on. Those that came for what was not wanted are looked at again.
   void begin(Callbacks callbacks);
   /// Whoever comes for what is not wanted need not wait: it never will be.
   void turn_away_others() { keeps_early_ = false; }
-  /// This rank connects with the other one, which is at `there` until this is over: again and again.
-  void seek(const Key& key, const RankEndpoint& there);
+  /// This rank connects with the other one, which is at `there` until this is over: again and again, at first by an address that has
+  /// answered before, if there is one.
+  void seek(const Key& key, const ListenPlace& there);
   /// Takes what the other side has kept by now: on_made() is called before this returns. For a rank of which something has come by
   /// another way.
   void settle(int peer);
-  /// Nothing more is to be made with that rank.
+  /// Nothing more is to be made with that rank; or no more of that kind.
   void forget(int peer);
+  void forget(const Key& key);
   /// Nothing is under way.
   bool is_idle() const { return outgoing_.empty() && incoming_.empty(); }
 
@@ -81,6 +83,15 @@ class Meetings {
   /// For a network that is down to come back.
   static constexpr std::chrono::seconds kReachTime{30};
 
+  /// How attempts to connect have gone.
+  struct Attempts {
+    int rounds = 0;        ///< in which each of the other's addresses had its turn
+    bool refused = false;  ///< nobody listens any more, at none of them, as of the last round
+    bool silent = false;   ///< it is sought, and nothing has ever come back, not even a refusal
+  };
+  /// All zeros for what is not sought.
+  Attempts attempts(const Key& key) const;
+
   /// What went wrong at each address of that rank, or of the first one that is sought; kRemote. Nothing: none is.
   std::optional<Error> not_reached(std::optional<int> peer = std::nullopt) const;
 
@@ -89,13 +100,16 @@ class Meetings {
   struct Outgoing {
     enum class State { kIdle, kConnecting, kGreeted, kProved };
     Key key;
-    const RankEndpoint* there = nullptr;
+    const ListenPlace* there = nullptr;
     State state = State::kIdle;
-    std::size_t candidate = 0;
+    std::size_t candidate = 0;   ///< of the ways there
     Clock::time_point due = {};  ///< idle: not before; else: to be given up
     std::optional<Connection> connection;
     Greeting greeting = {};
     std::vector<std::string> why;  ///< by candidate: what went wrong last
+    std::vector<bool> refused;     ///< the same: whether it was that nobody listens
+    int rounds = 0;                ///< all had their turn so often
+    bool silent = true;            ///< whatever was tried, nothing has come back
   };
 
   /// Somebody who has connected.
@@ -107,7 +121,7 @@ class Meetings {
     State state = State::kNew;
     Greeting greeting = {};
     Challenge challenge = {};
-    Key key = {-1, Purpose::kTables};  ///< once it is attached
+    Key key = {-1, Purpose::kTree};  ///< once it is attached
   };
 
   /// Somebody who is proved to be a rank, and came early.
@@ -116,8 +130,10 @@ class Meetings {
     Connection connection;
   };
 
+  enum class Failure : std::uint8_t { kRefused, kSilence, kOther };
+  static Failure failure_of(int connect_errno);
   void start(Outgoing& way);
-  void fail(Outgoing& way, const std::string& why);
+  void fail(Outgoing& way, const std::string& why, Failure failure = Failure::kOther);
   void advance(Outgoing& way);
   void greet(Outgoing& way);
   bool prove(Outgoing& way, const Bytes& payload);
@@ -133,7 +149,9 @@ class Meetings {
   void welcome(Incoming& guest);
   void confirm(Incoming& guest);
   void refuse(Incoming& guest, const std::string& why);
+  void hand_over(const Key& key, Connection made);
   void drop_late();
+  void note_good(const IpAddress& address);
 
   const int rank_;
   const int ranks_;
@@ -144,6 +162,7 @@ class Meetings {
   std::vector<std::unique_ptr<Outgoing>> outgoing_;
   std::vector<std::unique_ptr<Incoming>> incoming_;
   std::vector<Early> early_;
+  std::vector<IpAddress> good_;    ///< other ranks' addresses by which connections were made
   std::size_t polled_guests_ = 0;  ///< of add_to()
   std::size_t polled_ways_ = 0;
   bool refusal_told_ = false;

@@ -2,6 +2,7 @@
 
 #include "comm/carriers.h"
 #include "comm/meetings.h"
+#include "comm/watch_graph.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,7 +10,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <map>
 #include <memory>
@@ -21,20 +21,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Up to so many ranks all watch each other.
-constexpr std::size_t kWatchAllMax = 16;
-
-/// Those as many ranks ahead or behind, in a ring of all, as a power of two says. Who hears of a failure passes it on. Ranks that are cut
-/// off from each other by deaths have a dead one among those that they watch, whichever died: so all hear of one.
-bool watch_each_other(std::size_t a, std::size_t b, std::size_t ranks) {
-  const std::size_t apart = a > b ? a - b : b - a;
-  return ranks <= kWatchAllMax || std::has_single_bit(apart) || std::has_single_bit(ranks - apart);
-}
-
 }  // namespace
 
 Mesh::Mesh(int rank, int ranks, const Secret& secret, const TcpListener& listener)
-    : rank_(rank), meetings_(std::make_unique<Meetings>(rank, ranks, secret, listener)) {}
+    : rank_(rank), meetings_(std::make_unique<Meetings>(rank, ranks, secret, listener.socket)) {}
 Mesh::~Mesh() = default;
 
 Result<std::vector<Connection>> Mesh::meet(const std::vector<Meeting>& wanted, const Patience& patience,
@@ -70,6 +60,7 @@ Result<std::vector<Connection>> Mesh::meet(const std::vector<Meeting>& wanted, c
     }
     std::vector<pollfd> watched;
     meetings_->add_to(watched);
+    root.add_to(watched);
     if (poll(watched.data(), watched.size(), static_cast<int>(Meetings::kLookTime.count())) < 0 && errno != EINTR)
       poll(nullptr, 0, 1);
     meetings_->serve(watched);
@@ -90,7 +81,7 @@ std::vector<Ties> ties_of(int rank, const std::vector<Peer>& peers, bool over_mp
   for (std::size_t peer = 0; peer < peers.size(); ++peer) {
     if (peer == me) continue;
     const int other = host_of[peer];
-    ties[peer].watch = over_mpi || watch_each_other(me, peer, peers.size());
+    ties[peer].watch = watch_each_other(me, peer, peers.size());
     if (over_mpi || other == own) continue;
     const int there = static_cast<int>(peer);
     const bool carry = carrier(hosts, own, other) == rank && carrier(hosts, other, own) == there;

@@ -1,8 +1,8 @@
 // The mesh: TCP connections between the ranks of a communicator over several hosts (meetings.h has how one is made).
 //
-// First those by which the tables come down a tree (table_tree.h). Then, by the tables, at most two per pair, which the higher rank makes: one
+// By the tables of all ranks, at most two per pair, which the higher rank makes: one
 // for data (none where MPI carries it, nor between ranks of one host; more where both ranks ask for more: striped_stream.h), and one on which
-// the ranks watch each other (peer_watch.h). A rank watches O(log n) others. Of the connections for data only those are made here that
+// the ranks watch each other (watch_graph.h): a rank watches O(log n) others. Of the connections for data only those are made here that
 // the communicator needs to come to be (carriers.h); all others are made when the first byte is to go (late_ties.h).
 #pragma once
 
@@ -50,7 +50,7 @@ struct Ties {
   bool watch = false;
 };
 
-/// Of each rank with this one. By MPI all watch each other: whoever hears of a death must stop MPI, and no stream shows it.
+/// Of each rank with this one.
 std::vector<Ties> ties_of(int rank, const std::vector<Peer>& peers, bool over_mpi);
 
 /// Makes the connections of `ties`; [ranks], own entry empty.

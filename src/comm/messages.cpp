@@ -81,7 +81,9 @@ Bytes encode(const Hello& hello) {
   WireWriter writer;
   writer.number(hello.ranks);
   write(writer, hello.peer);
-  return writer.text(cut(hello.peer.host, kHostBytesMax)).take();
+  writer.text(cut(hello.peer.host, kHostBytesMax));
+  write_place(writer, hello.place);
+  return writer.take();
 }
 
 Bytes encode(const std::vector<Peer>& peers) {
@@ -113,7 +115,31 @@ Bytes encode(const std::vector<Bytes>& endpoints) {
   return writer.take();
 }
 
-Bytes encode(const ControlSize& control) { return WireWriter().number(control.bytes).number(control.fd).take(); }
+Bytes encode(const TreePlace& place) {
+  WireWriter writer;
+  writer.number(place.parent).number(place.pid);
+  write_place(writer, place.place);
+  return writer.take();
+}
+
+Bytes encode(const FromRank& from) {
+  WireWriter writer;
+  writer.number(from.rank).number(static_cast<std::uint32_t>(from.frame.type));
+  return writer.raw(from.frame.payload).take();
+}
+
+Bytes encode(const std::vector<ControlFile>& controls) {
+  WireWriter writer;
+  writer.number(static_cast<std::uint32_t>(controls.size()));
+  for (const ControlFile& control : controls) writer.number(control.leader).number(control.bytes).number(control.fd);
+  return writer.take();
+}
+
+Bytes encode_rank(int rank) { return WireWriter().number(static_cast<std::int32_t>(rank)).take(); }
+
+Bytes encode(const Silence& silence) {
+  return WireWriter().number(silence.rank).number(static_cast<std::uint64_t>(silence.seconds * 1000)).take();
+}
 
 Bytes encode(const Leave& leave) {
   return WireWriter()
@@ -127,10 +153,6 @@ Bytes encode(const Error& failure) {
       .number(static_cast<std::int32_t>(failure.code))
       .text(cut(failure.message, kReasonBytesMax))
       .take();
-}
-
-bool spans_hosts(const std::vector<Peer>& peers) {
-  return std::ranges::any_of(peers, [&](const Peer& peer) { return peer.host != peers.front().host; });
 }
 
 std::optional<Greeting> decode_greeting(const Bytes& bytes) {
@@ -154,6 +176,9 @@ std::optional<Hello> decode_hello(std::span<const std::uint8_t> bytes) {
   hello.ranks = reader.number<std::int32_t>();
   hello.peer = read_peer(reader);
   hello.peer.host = reader.text(kHostBytesMax);
+  auto place = read_place(reader);
+  if (!place) return std::nullopt;
+  hello.place = *std::move(place);
   return if_complete(reader, std::move(hello));
 }
 
@@ -191,12 +216,52 @@ std::optional<std::vector<Bytes>> decode_list(const Bytes& bytes, int count) {
   return if_complete(reader, std::move(all));
 }
 
-std::optional<ControlSize> decode_control(const Bytes& bytes) {
+std::optional<TreePlace> decode_tree_place(const Bytes& bytes) {
   WireReader reader(bytes);
-  ControlSize control;
-  control.bytes = reader.number<std::uint64_t>();
-  control.fd = reader.number<std::int32_t>();
-  return if_complete(reader, control);
+  TreePlace place;
+  place.parent = reader.number<std::int32_t>();
+  place.pid = reader.number<std::int32_t>();
+  auto where = read_place(reader);
+  if (!where) return std::nullopt;
+  place.place = *std::move(where);
+  return if_complete(reader, std::move(place));
+}
+
+std::optional<FromRank> decode_from(std::span<const std::uint8_t> bytes) {
+  WireReader reader(bytes);
+  FromRank from;
+  from.rank = reader.number<std::int32_t>();
+  from.frame.type = static_cast<FrameType>(reader.number<std::uint32_t>());
+  if (!reader.ok()) return std::nullopt;
+  const auto payload = bytes.subspan(sizeof(std::int32_t) + sizeof(std::uint32_t));
+  from.frame.payload.assign(payload.begin(), payload.end());
+  return from;
+}
+
+std::optional<std::vector<ControlFile>> decode_controls(const Bytes& bytes) {
+  WireReader reader(bytes);
+  const auto count = reader.number<std::uint32_t>();
+  std::vector<ControlFile> controls;
+  while (reader.ok() && controls.size() < count) {
+    ControlFile& control = controls.emplace_back();
+    control.leader = reader.number<std::int32_t>();
+    control.bytes = reader.number<std::uint64_t>();
+    control.fd = reader.number<std::int32_t>();
+  }
+  return if_complete(reader, std::move(controls));
+}
+
+std::optional<int> decode_rank(const Bytes& bytes) {
+  WireReader reader(bytes);
+  const auto rank = reader.number<std::int32_t>();
+  return if_complete(reader, static_cast<int>(rank));
+}
+
+std::optional<Silence> decode_silence(const Bytes& bytes) {
+  WireReader reader(bytes);
+  const auto rank = reader.number<std::int32_t>();
+  const auto milliseconds = reader.number<std::uint64_t>();
+  return if_complete(reader, Silence{rank, static_cast<double>(milliseconds) / 1000});
 }
 
 std::optional<Leave> decode_leave(const Bytes& bytes) {

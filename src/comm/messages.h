@@ -5,6 +5,7 @@
 #include "base/sha256.h"
 #include "comm/bootstrap.h"
 #include "comm/connection.h"
+#include "comm/listen_place.h"
 
 #include <optional>
 #include <span>
@@ -40,12 +41,28 @@ Digest rank_proof(const Secret& secret, const Greeting& greeting, const Challeng
 struct Hello {
   int ranks = 0;
   Peer peer;
+  ListenPlace
+      place;  ///< where ranks reach it that are to be below it in the tree; empty where there are so few ranks that none is
 };
 
-struct ControlSize {
+/// Below whom a rank is in the tree.
+struct TreePlace {
+  std::int32_t parent = -1;  ///< -1: the root, by the connection that is there; else this rank
+  std::int32_t pid = 0;      ///< its process
+  ListenPlace place;         ///< and where it is reached
+};
+
+/// A host's control segment.
+struct ControlFile {
+  std::int32_t leader = 0;  ///< the rank that has made it
   std::uint64_t bytes = 0;
-  std::int32_t fd =
-      -1;  ///< the segment's number in its maker's process, for ranks that the descriptor itself cannot reach
+  std::int32_t fd = -1;  ///< its number in its maker's process, for ranks that the descriptor itself cannot reach
+};
+
+/// What a rank says to the root by way of others.
+struct FromRank {
+  std::int32_t rank = 0;
+  Frame frame;
 };
 
 struct Leave {
@@ -58,11 +75,11 @@ Bytes encode(const Challenge& challenge);
 Bytes encode(const Hello& hello);
 Bytes encode(const std::vector<Peer>& peers);       ///< each host's name once
 Bytes encode(const std::vector<Bytes>& endpoints);  ///< of each only how it differs from the one before
-Bytes encode(const ControlSize& control);
+Bytes encode(const TreePlace& place);
+Bytes encode(const FromRank& from);
+Bytes encode(const std::vector<ControlFile>& controls);
 Bytes encode(const Leave& leave);
 Bytes encode(const Error& failure);
-
-bool spans_hosts(const std::vector<Peer>& peers);
 
 /// Nothing for bytes that are not such a message.
 std::optional<Greeting> decode_greeting(const Bytes& bytes);
@@ -70,7 +87,19 @@ std::optional<Challenge> decode_challenge(const Bytes& bytes);
 std::optional<Hello> decode_hello(std::span<const std::uint8_t> bytes);
 std::optional<std::vector<Peer>> decode_table(const Bytes& bytes);
 std::optional<std::vector<Bytes>> decode_list(const Bytes& bytes, int count);
-std::optional<ControlSize> decode_control(const Bytes& bytes);
+std::optional<TreePlace> decode_tree_place(const Bytes& bytes);
+std::optional<FromRank> decode_from(std::span<const std::uint8_t> bytes);
+std::optional<std::vector<ControlFile>> decode_controls(const Bytes& bytes);
+/// The payload of kLost.
+Bytes encode_rank(int rank);
+std::optional<int> decode_rank(const Bytes& bytes);
+/// The payload of kSilent.
+struct Silence {
+  std::int32_t rank = -1;
+  double seconds = 0;
+};
+Bytes encode(const Silence& silence);
+std::optional<Silence> decode_silence(const Bytes& bytes);
 std::optional<Leave> decode_leave(const Bytes& bytes);
 std::optional<Error> decode_failure(const Bytes& bytes);
 

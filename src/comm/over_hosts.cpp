@@ -20,7 +20,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kReasonTime = std::chrono::seconds(2);
 /// For what this rank has sent last to arrive, when it leaves.
 constexpr auto kLeaveTime = std::chrono::seconds(5);
-constexpr std::chrono::duration<double> kForever = std::chrono::hours(24 * 365);
 /// For the others to take this rank's reason for failure.
 constexpr double kTellS = 1;
 
@@ -51,7 +50,7 @@ Status Communicator::join_over_hosts(BootstrapResult found, ControlSegment segme
   members_ = std::make_unique<Membership>(std::move(found.peers), *copies[rank_], rank_, planner::Rules{});
   members_->host_segment = std::move(shared);
   const bool over_mpi = !found.mpi.world_ranks.empty();
-  if (found.late) await_late_ties(std::move(*found.late), found.sockets);
+  if (found.late) await_late_ties(std::move(*found.late), found.sockets, over_mpi);
   TUTTI_TRY(watch_hosts(found.sockets, over_mpi));
   if (over_mpi) TUTTI_TRY(open_streams(found.sockets, found.mpi));
   members_->bridge = std::make_unique<Bridge>(members_->control, rank_, found.sockets, copies, hosts_of_ranks(),
@@ -59,16 +58,13 @@ Status Communicator::join_over_hosts(BootstrapResult found, ControlSegment segme
   return {};
 }
 
-void Communicator::await_late_ties(LateMeeting meeting, const std::vector<PeerSockets>& sockets) {
+void Communicator::await_late_ties(LateMeeting meeting, const std::vector<PeerSockets>& sockets, bool over_mpi) {
   LateTies::Args args;
   args.rank = rank_;
   args.meeting = std::move(meeting);
   for (int peer = 0; peer < ranks_; ++peer)
-    args.missing.push_back(!is_on_this_host(peer) && sockets[peer].data.empty());
-  const double timeout_s = config().timeout_s;
-  // Without signs of life a rank that does not answer may be one that a debugger has stopped.
-  if (config().heartbeat_timeout_s == 0) args.reach_time = kForever;
-  if (timeout_s > 0) args.reach_time = std::min(args.reach_time, std::chrono::duration<double>(timeout_s));
+    args.missing.push_back(!over_mpi && !is_on_this_host(peer) && sockets[peer].data.empty());
+  args.reach_time = LateTies::reach_time(config().heartbeat_timeout_s, config().timeout_s);
   args.on_failure = [this](int peer, const Error& why) { fail(why.code, peer, why.message); };
   args.given_up = [this] { return failed(); };
   members_->late_ties = std::make_unique<LateTies>(std::move(args));
@@ -81,29 +77,30 @@ Status Communicator::watch_hosts(std::vector<PeerSockets>& sockets, bool over_mp
   lives_ = std::make_unique<std::atomic<PeerLife>[]>(static_cast<std::size_t>(ranks_));
   PeerWatch::Callbacks callbacks;
   callbacks.on_words = [this](const Bytes& words) { return store_shrink_words(members_->control, rank_, words); };
-  callbacks.on_gone = [this](int rank, PeerLife life, std::uint32_t last_call) {
-    return rank >= 0 && rank < ranks_ && note_life(rank, life, last_call);
+  callbacks.words_known = [this] { return known_shrink_words(members_->control, rank_); };
+  callbacks.on_gone = [this, timeout_s](int peer, PeerLife life, std::uint32_t last_call) {
+    note_life(peer, life, last_call);
+    const std::string who = fmt::format("rank {} ({})", peer, describe_place(members_->peers[peer]));
+    if (life == PeerLife::kEnded)
+      fail(Code::kRemote, peer, who + " ended without leaving the communicator: it was killed or has exited");
+    if (life == PeerLife::kSilent)
+      fail(Code::kRemote, peer,
+           fmt::format("{} has not answered for {} s (TUTTI_HEARTBEAT_TIMEOUT_S): it is stopped, or its host or the "
+                       "network between is down",
+                       who, timeout_s));
   };
-  callbacks.on_goodbye = [this](int peer, std::uint32_t last_call) { note_life(peer, PeerLife::kLeft, last_call); };
-  callbacks.on_end = [this, over_mpi](int peer) {
-    note_life(peer, PeerLife::kEnded);
-    if (over_mpi) stop_mpi(fmt::format("rank {} of a communicator has died", peer));
-    fail(Code::kRemote, peer,
-         fmt::format("rank {} ({}) ended without leaving the communicator: it was killed or has exited", peer,
-                     describe_place(members_->peers[peer])));
-  };
-  callbacks.on_silence = [this, timeout_s, over_mpi](int peer) {
-    note_life(peer, PeerLife::kSilent);
-    if (over_mpi) stop_mpi(fmt::format("rank {} of a communicator does not answer", peer));
-    fail(
-        Code::kRemote, peer,
-        fmt::format("rank {} ({}) has not answered for {} s (TUTTI_HEARTBEAT_TIMEOUT_S): it is stopped, or its host or "
-                    "the network between is down",
-                    peer, describe_place(members_->peers[peer]), timeout_s));
+  callbacks.on_death = [over_mpi](int rank, PeerLife life) {
+    if (over_mpi)
+      stop_mpi(
+          fmt::format("rank {} of a communicator {}", rank, life == PeerLife::kEnded ? "has died" : "does not answer"));
   };
   LateTies* const late = members_->late_ties.get();
-  TUTTI_TRY_ASSIGN(members_->peer_watch, PeerWatch::start(std::move(watched), members_->control.failure(), timeout_s,
-                                                          std::move(callbacks), late));
+  TUTTI_TRY_ASSIGN(members_->peer_watch, PeerWatch::start({.rank = rank_,
+                                                           .sockets = std::move(watched),
+                                                           .failure = &members_->control.failure(),
+                                                           .timeout_s = timeout_s,
+                                                           .callbacks = std::move(callbacks),
+                                                           .beside = late}));
   if (late != nullptr) late->set_wake([watch = members_->peer_watch.get()] { watch->wake(); });
   return {};
 }
@@ -124,8 +121,8 @@ Status Communicator::open_streams(std::vector<PeerSockets>& sockets, const MpiGr
 
 /// Channels with this host's other ranks lie there, as long as its slots hold what all ranks' slots do: both ends find the same.
 void Communicator::find_places_on_host() {
-  const protocol::SlotShape here = members_->host_segment->slot_shape(kFirstCollectiveLane);
-  const protocol::SlotShape wanted = members_->control.slot_shape(kFirstCollectiveLane);
+  const protocol::SlotShape here = members_->host_segment->slot_shape();
+  const protocol::SlotShape wanted = members_->control.slot_shape();
   if (here.bytes() < wanted.bytes()) return;
   int count = 0;
   for (int r = 0; r < ranks_; ++r) {
@@ -146,6 +143,14 @@ std::vector<int> first_ranks(const schedule::Groups& hosts) {
 
 }  // namespace
 
+void Communicator::settle_pacing() {
+  const auto system_of = [&](int rank) { return members_->control.machine().manners(rank).kernel; };
+  const std::uint64_t own = system_of(rank_);
+  std::vector<bool> on_this_system;
+  for (int rank = 0; rank < ranks_; ++rank) on_this_system.push_back(own != 0 && system_of(rank) == own);
+  members_->bridge->settle_pacing(std::move(on_this_system));
+}
+
 void Communicator::measure_network_costs() {
   const std::vector<int> first = first_ranks(hosts_of_ranks());
   const auto mine = std::ranges::find(first, rank_);
@@ -157,6 +162,7 @@ void Communicator::measure_network_costs() {
                            .rank = rank_,
                            .next = first[(place + 1) % first.size()],
                            .previous = first[(place + first.size() - 1) % first.size()],
+                           .place = static_cast<int>(place),
                            .crowded = yields(),
                            .given_up = [this] { return cancelled_ || failed(); }});
   if (found.gbps == 0) {
@@ -177,6 +183,16 @@ planner::NetworkCosts Communicator::network_costs() const {
   return worst_of(measured);
 }
 
+/// By which ways lines go, and what goes with them: the same on every rank. Among many ranks only those of two hosts know who of them is late.
+void Communicator::plan_lines(const planner::Rules& rules) {
+  const int hosts = *std::ranges::max_element(rules.groups) + 1;
+  Bridge& bridge = *members_->bridge;
+  if (bridge.has_one_way_calls()) bridge.route_lines(choose_pattern(hosts, rules.network));
+  if (hosts == ranks_)
+    members_->far_limits =
+        far_limits(hosts, bridge.routes().pattern(), rules.network, !rules.reproducible && !rules.wide_wire);
+}
+
 bool Communicator::is_on_this_host(int peer) const { return members_->peers[peer].host == members_->peers[rank_].host; }
 
 schedule::Groups Communicator::hosts_of_ranks() const { return hosts_of(members_->peers); }
@@ -187,11 +203,10 @@ int Communicator::ranks_on_this_host() const {
   return count;
 }
 
-bool Communicator::note_life(int peer, PeerLife life, std::uint32_t last_call) {
+void Communicator::note_life(int peer, PeerLife life, std::uint32_t last_call) {
   PeerLife there = PeerLife::kThere;
-  if (!lives_[peer].compare_exchange_strong(there, life, std::memory_order_acq_rel)) return false;
+  if (!lives_[peer].compare_exchange_strong(there, life, std::memory_order_acq_rel)) return;
   if (life == PeerLife::kLeft && members_->late_ties) members_->late_ties->note_left(peer, last_call);
-  return true;
 }
 
 PeerLife Communicator::life_of(int peer) const {
@@ -241,7 +256,7 @@ void Communicator::leave_over_hosts() {
     }
   };
   *members_->control.farewell(rank_) = Control::kFarewell + bridge.announced();
-  members_->peer_watch->set_last_call(bridge.announced());
+  members_->peer_watch->begin_leaving(bridge.announced());
   bridge.share_leaving();
   bridge.progress();
   go_on_until([&] { return bridge.is_sent(); });

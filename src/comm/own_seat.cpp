@@ -112,6 +112,13 @@ int quota_percent(const std::string& root) {
   return least;
 }
 
+/// FNV-1a.
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
 }  // namespace
 
 planner::Seat own_seat(const std::string& root) {
@@ -139,9 +146,12 @@ std::uint64_t outlook(const std::string& root) {
     if (name.starts_with("nvidia") && name.size() > 6 && name[6] >= '0' && name[6] <= '9') devices.emplace(name);
   }
   for (const std::string& device : devices) seen += device + " ";
-  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const char c : seen) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
+  return hash_of(seen);
+}
+
+std::uint64_t kernel_id(const std::string& root) {
+  const std::string boot = content_of(root + "/proc/sys/kernel/random/boot_id");
+  return boot.empty() ? 0 : hash_of(boot);
 }
 
 }  // namespace tutti::comm

@@ -16,4 +16,7 @@ planner::Seat own_seat(const std::string& root);
 /// (containers) have different ones.
 std::uint64_t outlook(const std::string& root);
 
+/// A hash of the running kernel's boot id; 0: it does not tell.
+std::uint64_t kernel_id(const std::string& root);
+
 }  // namespace tutti::comm

@@ -16,7 +16,10 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <thread>
 
 namespace tutti::comm {
@@ -31,63 +34,107 @@ constexpr auto kSlowestSign = std::chrono::seconds(2);
 constexpr auto kFastestSign = milliseconds(10);
 /// For the others to take the goodbye.
 constexpr auto kGoodbyeTime = milliseconds(500);
+/// So often a rank of a communicator that has failed refuses to be connected with before it counts as gone.
+constexpr int kRefusalsMax = 3;
+/// Who seeks others looks more often than this.
+constexpr auto kPauseTime = std::chrono::seconds(1);
 
-class Watch final : public PeerWatch {
+class Watch final : public PeerWatch, private WatchedBeside::Keeper {
  public:
-  Watch(std::vector<PrivateDescriptor> sockets, FailureRecord& failure, double timeout_s, Callbacks callbacks,
-        WatchedBeside* beside)
-      : failure_(failure), timeout_s_(timeout_s), callbacks_(std::move(callbacks)), beside_(beside) {
-    const auto now = Clock::now();
-    for (std::size_t rank = 0; rank < sockets.size(); ++rank) {
-      if (sockets[rank])
-        peers_.push_back({static_cast<int>(rank), Connection(std::move(sockets[rank]), kPayloadMax), now});
+  explicit Watch(Args args)
+      : failure_(*args.failure),
+        timeout_s_(args.timeout_s),
+        reach_time_(args.reach_time),
+        callbacks_(std::move(args.callbacks)),
+        beside_(args.beside),
+        graph_(args.rank, static_cast<int>(args.sockets.size())) {
+    for (std::size_t rank = 0; rank < args.sockets.size(); ++rank) {
+      if (args.sockets[rank])
+        add(static_cast<int>(rank), Connection(std::move(args.sockets[rank]), payload_max()), true);
     }
-    passes_on_ = peers_.size() + 1 < sockets.size();
+    passes_on_ = peers_.size() + 1 < args.sockets.size();
+    if (beside_ != nullptr) beside_->set_keeper(this);
   }
   ~Watch() override;
 
   Status run_thread();
-  void set_last_call(std::uint32_t last_call) override { last_call_ = last_call; }
+  void begin_leaving(std::uint32_t last_call) override {
+    last_call_ = last_call;
+    leaving_ = true;
+    wake();
+  }
   void wake() override;
   void say(Bytes words) override;
   void finish_telling(double seconds) override;
 
  private:
-  static constexpr std::size_t kPayloadMax = Connection::kStrangerPayloadMax;
-
   struct Peer {
     int rank;
     Connection connection;
     Clock::time_point heard;
+    bool proved = true;  ///< something has come by it: the other side has kept it, if it was made late
     bool open = true;
-    bool said_goodbye = false;
+    bool said_goodbye = false;  ///< one of the two has: the end of the connection tells nothing any more
     bool silent = false;
   };
+
+  /// A rank's words of a shrink have a bit for each rank.
+  std::size_t payload_max() const {
+    return Connection::kStrangerPayloadMax + static_cast<std::size_t>(graph_.ranks()) / 8;
+  }
+  bool expects(int peer) override;
+  void keep(int peer, Connection made) override { made_.emplace_back(peer, std::move(made)); }
 
   void run();
   Clock::duration interval() const;
   void wait(Clock::time_point until);
+  void listen_to_all(Clock::time_point now);
   void listen(Peer& peer, Clock::time_point now);
   void handle(Peer& peer, const Frame& frame);
   void end(Peer& peer);
+  void close(Peer& peer);
   void judge(Clock::time_point now);
   void send_signs(Clock::time_point now);
   void tell_failure();
   void tell_words();
-  void pass_on(const Peer& from, FrameType type, const Bytes& news);
-  void tell_gone(const Peer& gone, PeerLife life, std::uint32_t last_call = 0);
-  void hear_gone(const Peer& from, const Bytes& news);
+  void pass_on(int from, FrameType type, const Bytes& news);
+  void note_gone(const WatchGraph::Gone& gone, int from);
+  void tell_deaths();
   void send(Peer& peer);
   void say_goodbye();
 
+  void add(int rank, Connection connection, bool proved);
+  void take_made();
+  void tell_all_known(Peer& peer);
+  bool is_connected(int rank) const;
+  bool is_watched(int rank) const;
+  bool has_failed() const { return executor::load_acquire(&failure_.word) == 2; }
+  /// Whether connections can be made in the place of those that have gone.
+  bool has_ring() const { return passes_on_ && beside_ != nullptr; }
+  void close_ring(Clock::time_point now);
+  void leave_out_pause(Clock::time_point now);
+  void judge_sought(Clock::time_point now);
+  void let_go();
+
   FailureRecord& failure_;
   const double timeout_s_;
+  const std::chrono::duration<double> reach_time_;
   const Callbacks callbacks_;
   WatchedBeside* const beside_;
   std::atomic<std::uint32_t> last_call_{0};
   const pid_t owner_ = getpid();
-  std::vector<Peer> peers_;  ///< the thread's
-  bool passes_on_ = false;   ///< some rank is not watched by this one
+  std::atomic<bool> leaving_{false};
+  // The thread's:
+  WatchGraph graph_;
+  std::vector<Peer> peers_;
+  std::vector<std::pair<int, Connection>> made_;  ///< peers to be
+  std::map<int, Clock::time_point> sought_;       ///< since when
+  std::set<int> unreached_;                       ///< not sought any more
+  Clock::time_point looked_ = Clock::now();       ///< when the thread did last
+  bool says_goodbye_ = false;
+  std::optional<Bytes> own_words_;
+  std::vector<WatchGraph::Gone> deaths_;  ///< callbacks_.on_death is still to be called for these
+  bool passes_on_ = false;                ///< some rank is not watched by this one
   PrivateDescriptor wake_;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
@@ -146,17 +193,20 @@ void Watch::run() {
   while (!stopping_) {
     // What was heard is judged by the time before it was looked for: a process that was stopped itself hears first.
     const auto now = Clock::now();
-    for (Peer& peer : peers_) {
-      if (peer.open) listen(peer, now);
-    }
+    leave_out_pause(now);
+    listen_to_all(now);
     judge(now);
     send_signs(now);
     tell_failure();
     tell_words();
-    wait(next_sign_);
+    tell_deaths();
+    close_ring(now);
+    wait(made_.empty() ? next_sign_ : now);
   }
+  listen_to_all(Clock::now());  // after the goodbyes the end of a connection tells nothing any more
   tell_failure();
   tell_words();
+  tell_deaths();
   say_goodbye();
 }
 
@@ -182,6 +232,13 @@ void Watch::wait(Clock::time_point until) {
   if (beside_ != nullptr) beside_->serve(std::span(watched).subspan(own));
 }
 
+void Watch::listen_to_all(Clock::time_point now) {
+  take_made();
+  for (Peer& peer : peers_) {
+    if (peer.open) listen(peer, now);
+  }
+}
+
 void Watch::listen(Peer& peer, Clock::time_point now) {
   const Connection::Input input = peer.connection.fill();
   for (;;) {
@@ -189,6 +246,7 @@ void Watch::listen(Peer& peer, Clock::time_point now) {
     if (!frame.ok()) return end(peer);
     if (!frame.value()) break;
     peer.heard = now;
+    peer.proved = true;
     handle(peer, *frame.value());
   }
   if (input == Connection::Input::kClosed) end(peer);
@@ -196,37 +254,45 @@ void Watch::listen(Peer& peer, Clock::time_point now) {
 
 void Watch::handle(Peer& peer, const Frame& frame) {
   if (frame.type == FrameType::kGoodbye) {
-    // Nothing is left to say to it: closing this end lets it go.
     WireReader reader(frame.payload);
     const auto last_call = reader.number<std::uint32_t>();
     peer.said_goodbye = true;
-    callbacks_.on_goodbye(peer.rank, last_call);
-    tell_gone(peer, PeerLife::kLeft, last_call);
-    return end(peer);
+    note_gone({peer.rank, PeerLife::kLeft, last_call}, peer.rank);
+    // Closing this end lets it go, at once where nobody may need it any more.
+    if (!has_ring() || says_goodbye_) close(peer);
+    return;
   }
-  if (frame.type == FrameType::kShrink && callbacks_.on_words(frame.payload)) pass_on(peer, frame.type, frame.payload);
-  if (frame.type == FrameType::kGone) hear_gone(peer, frame.payload);
+  if (frame.type == FrameType::kShrink && callbacks_.on_words(frame.payload))
+    pass_on(peer.rank, frame.type, frame.payload);
+  if (frame.type == FrameType::kGone) {
+    if (const auto gone = graph_.decode(frame.payload)) note_gone(*gone, peer.rank);
+  }
   if (frame.type != FrameType::kTold) return;
   if (auto told = decode_failure(frame.payload)) record_failure(failure_, told->code, peer.rank, told->message);
 }
 
+void Watch::close(Peer& peer) {
+  peer.open = false;
+  peer.connection = Connection(PrivateDescriptor(), payload_max());
+}
+
 void Watch::end(Peer& peer) {
   if (!peer.open) return;
-  peer.open = false;
-  peer.connection = Connection(PrivateDescriptor(), kPayloadMax);
-  if (peer.said_goodbye) return;
-  callbacks_.on_end(peer.rank);
-  tell_gone(peer, PeerLife::kEnded);
+  close(peer);
+  if (peer.said_goodbye || !peer.proved) return;
+  note_gone({peer.rank, PeerLife::kEnded}, peer.rank);
 }
 
 void Watch::judge(Clock::time_point now) {
   if (timeout_s_ <= 0) return;
   for (Peer& peer : peers_) {
-    if (!peer.open || peer.silent) continue;
+    if (!peer.open || peer.silent || peer.said_goodbye) continue;
     peer.silent = std::chrono::duration<double>(now - peer.heard).count() > timeout_s_;
     if (!peer.silent) continue;
-    callbacks_.on_silence(peer.rank);
-    tell_gone(peer, PeerLife::kSilent);
+    if (peer.proved)
+      note_gone({peer.rank, PeerLife::kSilent}, peer.rank);
+    else
+      close(peer);
   }
 }
 
@@ -241,9 +307,10 @@ void Watch::send_signs(Clock::time_point now) {
 }
 
 void Watch::tell_failure() {
-  if (executor::load_acquire(&failure_.word) != 2) return;
+  if (!has_failed()) return;
   if (!failure_told_) {
     failure_told_ = true;
+    unreached_.clear();  // sought once more: from now on the others are told
     const Bytes text = encode(error(static_cast<Code>(failure_.code), failure_.text));
     for (Peer& peer : peers_) {
       if (peer.open) peer.connection.queue(FrameType::kTold, text);
@@ -267,6 +334,7 @@ void Watch::tell_words() {
     said.swap(said_);
   }
   if (said.empty()) return;
+  own_words_ = said.back();
   for (Peer& peer : peers_) {
     for (const Bytes& words : said) {
       if (peer.open) peer.connection.queue(FrameType::kShrink, words);
@@ -276,41 +344,136 @@ void Watch::tell_words() {
 }
 
 /// In the order in which it came: what a rank said is known wherever it is known that it has gone.
-void Watch::pass_on(const Peer& from, FrameType type, const Bytes& news) {
+void Watch::pass_on(int from, FrameType type, const Bytes& news) {
   if (!passes_on_) return;
   for (Peer& peer : peers_) {
-    if (!peer.open || peer.rank == from.rank) continue;
+    if (!peer.open || peer.rank == from) continue;
     peer.connection.queue(type, news);
     send(peer);
   }
 }
 
-void Watch::tell_gone(const Peer& gone, PeerLife life, std::uint32_t last_call) {
-  WireWriter news;
-  news.number(static_cast<std::uint32_t>(gone.rank)).number(static_cast<std::uint8_t>(life)).number(last_call);
-  pass_on(gone, FrameType::kGone, news.take());
+/// Passes it on, if it is news: others wait for that, and what is to be done here may take its time.
+void Watch::note_gone(const WatchGraph::Gone& gone, int from) {
+  if (!graph_.note(gone)) return;
+  pass_on(from, FrameType::kGone, WatchGraph::encode(gone));
+  callbacks_.on_gone(gone.rank, gone.life, gone.last_call);
+  if (is_death(gone.life)) deaths_.push_back(gone);
 }
 
-void Watch::hear_gone(const Peer& from, const Bytes& news) {
-  WireReader reader(news);
-  const auto rank = reader.number<std::uint32_t>();
-  const auto life = reader.number<std::uint8_t>();
-  const auto last_call = reader.number<std::uint32_t>();
-  if (!reader.complete() || life > static_cast<std::uint8_t>(PeerLife::kLeft)) return;
-  if (callbacks_.on_gone(static_cast<int>(rank), static_cast<PeerLife>(life), last_call))
-    pass_on(from, FrameType::kGone, news);
+/// When others have been told of them, and of the failure.
+void Watch::tell_deaths() {
+  for (const WatchGraph::Gone& gone : std::exchange(deaths_, {})) callbacks_.on_death(gone.rank, gone.life);
+}
+
+// Connections in the place of those that have gone.
+
+void Watch::add(int rank, Connection connection, bool proved) {
+  connection.accept_up_to(payload_max());
+  peers_.push_back({rank, std::move(connection), Clock::now(), proved});
+}
+
+bool Watch::is_connected(int rank) const {
+  return std::ranges::any_of(peers_, [&](const Peer& peer) { return peer.rank == rank && peer.open; }) ||
+         std::ranges::any_of(made_, [&](const auto& made) { return made.first == rank; });
+}
+
+/// By a connection of which both sides know.
+bool Watch::is_watched(int rank) const {
+  return std::ranges::any_of(peers_, [&](const Peer& peer) { return peer.rank == rank && peer.open && peer.proved; });
+}
+
+bool Watch::expects(int peer) {
+  return has_ring() && !leaving_ && !stopping_ && graph_.is_there(peer) && !is_connected(peer);
+}
+
+void Watch::take_made() {
+  for (auto& [rank, connection] : std::exchange(made_, {})) {
+    sought_.erase(rank);
+    unreached_.erase(rank);
+    add(rank, std::move(connection), false);
+    tell_all_known(peers_.back());
+  }
+}
+
+/// To one that may have missed it: the first reason before others, and what ranks have said before who of them has gone, as everywhere.
+void Watch::tell_all_known(Peer& peer) {
+  peer.connection.queue(FrameType::kSignOfLife, {});
+  for (const Bytes& words : callbacks_.words_known()) peer.connection.queue(FrameType::kShrink, words);
+  if (own_words_) peer.connection.queue(FrameType::kShrink, *own_words_);
+  if (failure_told_)
+    peer.connection.queue(FrameType::kTold, encode(error(static_cast<Code>(failure_.code), failure_.text)));
+  for (const WatchGraph::Gone& gone : graph_.gone()) peer.connection.queue(FrameType::kGone, WatchGraph::encode(gone));
+  send(peer);
+}
+
+void Watch::close_ring(Clock::time_point now) {
+  if (!has_ring()) return;
+  if (!leaving_) {
+    judge_sought(now);
+    const WatchGraph::Ring ring =
+        graph_.ring([this](int rank) { return is_watched(rank); },
+                    [this](int rank) { return unreached_.contains(rank) || beside_->attempts(rank).rounds > 0; });
+    for (const int rank : ring.wanted) {
+      if (!is_connected(rank) && !unreached_.contains(rank) && sought_.emplace(rank, now).second) beside_->seek(rank);
+    }
+    if (ring.whole) return let_go();
+  }
+  // Those who are let go by a rank that leaves itself hear its goodbye first. Of a failed communicator nobody has to hear of a death.
+  if (has_failed()) let_go();
+}
+
+/// Those who have said goodbye.
+void Watch::let_go() {
+  for (Peer& peer : peers_) {
+    if (peer.open && peer.said_goodbye) close(peer);
+  }
+}
+
+/// The time in which this process was stopped itself is not time in which others did not answer.
+void Watch::leave_out_pause(Clock::time_point now) {
+  const auto pause = now - std::exchange(looked_, now);
+  if (pause <= kPauseTime) return;
+  for (auto& [rank, since] : sought_) since += pause;
+}
+
+void Watch::judge_sought(Clock::time_point now) {
+  for (auto sought = sought_.begin(); sought != sought_.end();) {
+    const auto [rank, since] = *sought;
+    const Meetings::Attempts attempts = beside_->attempts(rank);
+    const bool refuses = attempts.refused && attempts.rounds >= kRefusalsMax;
+    const std::chrono::duration<double> patience =
+        has_failed() ? reach_time_ : std::max(reach_time_, std::chrono::duration<double>(timeout_s_));
+    const bool unreached = now - since > patience || (refuses && has_failed());
+    if (graph_.is_there(rank) && !unreached) {
+      ++sought;
+      continue;
+    }
+    sought = sought_.erase(sought);
+    beside_->forget(rank);
+    if (!unreached) continue;
+    unreached_.insert(rank);
+    // A communicator that has not failed is not made to by a process that is gone, or answers: its goodbye may have been missed.
+    if (has_failed()) {
+      note_gone({rank, PeerLife::kUnreached}, rank);
+    } else if (attempts.silent && timeout_s_ > 0) {
+      note_gone({rank, PeerLife::kSilent}, rank);
+    }
+  }
 }
 
 void Watch::send(Peer& peer) {
-  if (!peer.open || peer.connection.flush()) return;
-  // What it said before it went is still to be heard; listen() finds the end.
+  if (peer.open) (void)peer.connection.flush();  // listen() finds the end, after what it said before it went
 }
 
 void Watch::say_goodbye() {
+  says_goodbye_ = true;
   const Bytes goodbye = WireWriter().number(last_call_.load()).take();
   for (Peer& peer : peers_) {
     if (!peer.open) continue;
     peer.connection.queue(FrameType::kGoodbye, goodbye);
+    send(peer);
+    if (peer.said_goodbye) close(peer);
     peer.said_goodbye = true;
   }
   const auto until = Clock::now() + kGoodbyeTime;
@@ -320,15 +483,16 @@ void Watch::say_goodbye() {
       if (peer.open && !peer.silent) listen(peer, Clock::now());
       if (peer.silent) peer.open = false;
     }
+    tell_failure();  // those who are still there may need this rank to hear of it
+    tell_deaths();
     if (std::ranges::any_of(peers_, &Peer::open)) wait(std::min(until, Clock::now() + milliseconds(20)));
   }
 }
 
 }  // namespace
 
-Result<std::unique_ptr<PeerWatch>> PeerWatch::start(std::vector<PrivateDescriptor> sockets, FailureRecord& failure,
-                                                    double timeout_s, Callbacks callbacks, WatchedBeside* beside) {
-  auto made = std::make_unique<Watch>(std::move(sockets), failure, timeout_s, std::move(callbacks), beside);
+Result<std::unique_ptr<PeerWatch>> PeerWatch::start(Args args) {
+  auto made = std::make_unique<Watch>(std::move(args));
   TUTTI_TRY(made->run_thread());
   return std::unique_ptr<PeerWatch>(std::move(made));
 }

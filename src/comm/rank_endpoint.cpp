@@ -2,7 +2,6 @@
 
 #include "base/config.h"
 #include "base/log.h"
-#include "comm/interfaces.h"
 #include "comm/messages.h"
 
 #include <algorithm>
@@ -17,8 +16,8 @@ constexpr std::size_t kAddressesMax = 8;
 
 Bytes encode(const RankEndpoint& endpoint) {
   WireWriter writer;
-  writer.number(endpoint.port).number(endpoint.sockets).number(static_cast<std::uint8_t>(endpoint.addresses.size()));
-  for (const IpAddress& address : endpoint.addresses) write_address(writer, address);
+  writer.number(endpoint.sockets);
+  write_place(writer, endpoint);
   const Bytes offer = encode(endpoint.mpi);
   return writer.number(static_cast<std::uint32_t>(offer.size())).raw(offer).take();
 }
@@ -26,14 +25,10 @@ Bytes encode(const RankEndpoint& endpoint) {
 std::optional<RankEndpoint> decode_endpoint(std::span<const std::uint8_t> bytes) {
   WireReader reader(bytes);
   RankEndpoint endpoint;
-  endpoint.port = reader.number<std::uint16_t>();
   endpoint.sockets = reader.number<std::uint8_t>();
-  const auto count = reader.number<std::uint8_t>();
-  for (int i = 0; i < count; ++i) {
-    const auto address = read_address(reader);
-    if (!address) return std::nullopt;
-    endpoint.addresses.push_back(*address);
-  }
+  auto place = read_place(reader);
+  if (!place) return std::nullopt;
+  static_cast<ListenPlace&>(endpoint) = *std::move(place);
   const auto offer = decode_offer(reader.raw(reader.number<std::uint32_t>()));
   if (!offer) return std::nullopt;
   endpoint.mpi = *offer;
@@ -53,21 +48,34 @@ std::optional<std::vector<RankEndpoint>> decode_endpoints(const Bytes& bytes, in
   return all;
 }
 
-Result<MeshListener> open_mesh_listener() {
-  MeshListener made;
+Result<std::vector<Interface>> interfaces_for_others() {
   TUTTI_TRY_ASSIGN(const auto chosen, choose_interfaces(list_interfaces(), root_variables().socket_interfaces));
   if (chosen.empty()) {
-    return error(Code::kSystem, "the ranks are on several hosts, and no network interface of this one is up");
+    return error(Code::kSystem, "other hosts' ranks are to reach this one, and no network interface of its host is up");
   }
-  TUTTI_TRY_ASSIGN(made.listener, listen_tcp());
-  made.endpoint.port = made.listener.port;
+  return chosen;
+}
+
+Result<OpenPlace> open_place(const std::vector<Interface>& told) {
+  OpenPlace made;
+  TUTTI_TRY_ASSIGN(made.listener, listen_tcp(0, Pacing::kNone));
+  made.place.port = made.listener.port;
+  for (const Interface& interface : told) {
+    if (made.place.addresses.size() < kAddressesMax) made.place.addresses.push_back(interface.address);
+  }
+  if (!told.empty())
+    log_info("bootstrap: other hosts reach this rank at {} (port {})", describe(told), made.listener.port);
+  return made;
+}
+
+Result<MeshListener> open_mesh_listener() {
+  TUTTI_TRY_ASSIGN(const auto chosen, interfaces_for_others());
+  TUTTI_TRY_ASSIGN(OpenPlace open, open_place(chosen));
+  MeshListener made{std::move(open.listener), {}};
+  static_cast<ListenPlace&>(made.endpoint) = std::move(open.place);
   made.endpoint.sockets =
       static_cast<std::uint8_t>(std::min<int>(config().socket_threads * config().sockets_per_thread, kSocketsMax));
-  for (const Interface& interface : chosen) {
-    if (made.endpoint.addresses.size() < kAddressesMax) made.endpoint.addresses.push_back(interface.address);
-  }
   made.endpoint.mpi = own_offer();
-  log_info("bootstrap: other hosts reach this rank at {} (port {})", describe(chosen), made.listener.port);
   return made;
 }
 

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "base/result.h"
-#include "comm/ip_address.h"
+#include "comm/interfaces.h"
+#include "comm/listen_place.h"
 #include "comm/network.h"
 #include "comm/tcp_socket.h"
 #include "comm/wire.h"
@@ -18,10 +19,8 @@ namespace tutti::comm {
 inline constexpr std::uint8_t kSocketsMax = 16;
 
 /// Where a rank listens for the others.
-struct RankEndpoint {
-  std::uint16_t port = 0;
-  std::vector<IpAddress> addresses;  ///< to be tried in this order
-  std::uint8_t sockets = 1;          ///< that it wants for data, with each other rank
+struct RankEndpoint : ListenPlace {
+  std::uint8_t sockets = 1;  ///< that it wants for data, with each other rank
   MpiOffer mpi;
 };
 Bytes encode(const RankEndpoint& endpoint);
@@ -29,7 +28,17 @@ std::optional<RankEndpoint> decode_endpoint(std::span<const std::uint8_t> bytes)
 /// The root's list, of so many ranks.
 std::optional<std::vector<RankEndpoint>> decode_endpoints(const Bytes& bytes, int ranks);
 
-/// Listens at the addresses that NCCL_SOCKET_IFNAME leaves.
+/// Those that NCCL_SOCKET_IFNAME leaves, one at least.
+Result<std::vector<Interface>> interfaces_for_others();
+
+/// A port that is free, and told with these interfaces' addresses. Without any: whoever tells the place on must know one.
+struct OpenPlace {
+  TcpListener listener;
+  ListenPlace place;
+};
+Result<OpenPlace> open_place(const std::vector<Interface>& told);
+
+/// The same with interfaces_for_others(), for all that ranks of other hosts want of this one.
 struct MeshListener {
   TcpListener listener;
   RankEndpoint endpoint;

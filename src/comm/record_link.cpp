@@ -188,6 +188,7 @@ bool RecordLink::drop_record() {
 
 void RecordLink::finish_record() {
   in_payload_ = false;
+  if (current_.offset == Record::kReceiversPlace && arrived_) arrived_(current_);
   if (current_.word == Record::kNoWord) return;
   executor::store_release(reinterpret_cast<std::uint64_t*>(memory_.data() + current_.word), current_.value);
 }

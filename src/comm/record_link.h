@@ -46,6 +46,9 @@ class RecordLink {
   /// where the record says, and one that says nothing breaks the link off.
   void set_place(std::function<std::byte*(const Record&)> place) { place_ = std::move(place); }
 
+  /// Told of each record without an offset when its payload is in its place.
+  void set_arrived(std::function<void(const Record&)> arrived) { arrived_ = std::move(arrived); }
+
   /// Asked for each record that comes: true if it is to be dropped.
   void set_stale(std::function<bool(const Record&)> stale) { stale_ = std::move(stale); }
 
@@ -61,6 +64,10 @@ class RecordLink {
   }
   /// After finish(). Where the other side has ended it has no need of more.
   bool has_arrived() const { return state_ != State::kOpen || !takes_more_ || !stream_ || stream_->has_arrived(); }
+  /// ByteStream's, of the stream if there is one.
+  void settle_pacing(bool one_system) {
+    if (stream_) stream_->settle_pacing(one_system);
+  }
   /// Gives the stream up, whatever is under way.
   void close();
 
@@ -116,6 +123,7 @@ class RecordLink {
   std::size_t end_ = 0;
   Record current_;
   std::function<std::byte*(const Record&)> place_;
+  std::function<void(const Record&)> arrived_;
   std::function<bool(const Record&)> stale_;
   std::vector<std::byte> dropped_;  ///< where the payload of such a record goes
   std::byte* payload_ = nullptr;    ///< of the current record

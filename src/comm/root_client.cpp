@@ -1,10 +1,13 @@
 #include "comm/root_client.h"
 
 #include "base/random.h"
+#include "comm/meetings.h"
 #include "comm/tcp_socket.h"
 #include "comm/unix_socket.h"
 
 #include <fmt/format.h>
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -23,6 +26,13 @@ constexpr double kAttemptS = 2.5;
 constexpr auto kNetworkPatience = std::chrono::seconds(20);
 constexpr int kNetworkRetryMs = 100;
 constexpr int kLookMs = 25;
+/// For the root to say why all failed; and to find out who is missing, for which it calls the roll.
+constexpr double kAnswerS = 1;
+constexpr double kRollCallS = 2.5;
+constexpr int kAttempts = 3;
+/// For ranks below to take the tables, and at the end to take what came last.
+constexpr auto kPassTime = std::chrono::seconds(60);
+constexpr auto kLastWordTime = std::chrono::milliseconds(200);
 
 std::string unix_address_of(const UniqueId& id) {
   return std::string(id.address, strnlen(id.address, sizeof(id.address)));
@@ -35,6 +45,15 @@ Error not_reached(const UniqueId& id, Outcome outcome, double timeout_s) {
   return error(Code::kRemote,
                fmt::format("the process that made the unique id did not answer at {} for {} s: is it stopped?",
                            describe(id), timeout_s));
+}
+
+/// Answered where it is read, and nothing that a rank waits for.
+bool is_for_the_tree(const Frame& frame) {
+  return frame.type == FrameType::kRollCall || frame.type == FrameType::kSignOfLife;
+}
+
+Error gave_up(int rank, const Error& why) {
+  return error(Code::kRemote, fmt::format("rank {} (process {}) gave up: {}", rank, getpid(), why.message));
 }
 
 Error nobody_listens(const UniqueId& id, const std::string& tried) {
@@ -106,27 +125,26 @@ Result<PrivateDescriptor> connect_patiently(const UniqueId& id, const Patience& 
 
 }  // namespace
 
-Result<RootClient> RootClient::join(const UniqueId& id, const Patience& patience, FrameType type,
-                                    std::span<const std::uint8_t> body) {
+Result<RootClient> RootClient::join(const UniqueId& id, const Patience& patience, FrameType type, const Body& body,
+                                    int rank) {
   for (;;) {
     TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_patiently(id, patience));
     const std::int32_t root_pid = peer_process(socket.get());
     std::string root = root_pid > 0 ? fmt::format("process {}", root_pid)
                                     : fmt::format("the process at {}", peer_address(socket.get()));
-    RootClient client(Connection(std::move(socket), Connection::kRootPayloadMax), patience);
+    RootClient client(id, Connection(std::move(socket), Connection::kRootPayloadMax), patience);
     client.root_ = std::move(root);
-    client.root_pid_ = root_pid;
-    Status status = client.handshake(id, type, body);
+    Status status = client.handshake(type, body, rank);
     if (status.ok()) return client;
-    // Dropped before the hello: the root had no room. Or it has just ended, which the next attempt shows.
-    if (!client.root_gone_) return std::move(status).error();
+    // Dropped before it was known: the root had no room. Or it has just ended, which the next attempt shows.
+    if (!client.above_gone_) return std::move(status).error();
     const Outcome outcome = patience.nap(kRetryMs);
     if (outcome != Outcome::kReady) return not_reached(id, outcome, patience.timeout_s());
   }
 }
 
-Status RootClient::handshake(const UniqueId& id, FrameType type, std::span<const std::uint8_t> body) {
-  const Secret secret = secret_of(id);
+Status RootClient::handshake(FrameType type, const Body& body, int rank) {
+  const Secret secret = secret_of(id_);
   Greeting greeting{kProtocolVersion, {}};
   TUTTI_TRY(fill_random(greeting.nonce.data(), greeting.nonce.size()));
   TUTTI_TRY(send(FrameType::kGreeting, encode(greeting)));
@@ -134,32 +152,179 @@ Status RootClient::handshake(const UniqueId& id, FrameType type, std::span<const
   const auto challenge = decode_challenge(answer);
   if (!challenge || !same_digest(challenge->proof, root_proof(secret, greeting, *challenge))) {
     return error(Code::kInvalidUsage,
-                 fmt::format("{} at {} does not know the secret of the unique id: {}", root_, describe(id),
-                             id.named ? "TUTTI_SECRET differs" : "the id was damaged on its way here"));
+                 fmt::format("{} at {} does not know the secret of the unique id: {}", root_, describe(id_),
+                             id_.named ? "TUTTI_SECRET differs" : "the id was damaged on its way here"));
   }
+  TUTTI_TRY_ASSIGN(const Bytes said, body(is_unix(connection_.fd())));
   WireWriter proved;
-  proved.raw(rank_proof(secret, greeting, *challenge, type, body)).raw(body);
+  proved.raw(rank_proof(secret, greeting, *challenge, type, said)).raw(said);
   TUTTI_TRY(send(type, proved.take()));
   connection_.accept_descriptors();
-  joined_ = true;
+  if (rank < 0) return {};
+  rank_ = rank;
+  TUTTI_TRY_ASSIGN(place_, expect(FrameType::kPlace));
+  return {};
+}
+
+Status RootClient::release(const UniqueId& id, const Patience& patience) {
+  TUTTI_TRY_ASSIGN(const RootClient released,
+                   join(id, patience, FrameType::kRelease, [](bool) -> Result<Bytes> { return Bytes(); }));
+  return {};
+}
+
+Result<RootClient> RootClient::enter(const UniqueId& id, const Patience& patience, int ranks, const Peer& self,
+                                     double heartbeat_s) {
+  std::unique_ptr<TreeLinks> links;
+  std::optional<Error> cannot_listen;
+  const auto hello = [&](bool by_unix_socket) -> Result<Bytes> {
+    cannot_listen.reset();  // when it is said again
+    Hello said{ranks, self, {}};
+    if (ranks > kRootChildren) {
+      auto listening = TreeLinks::listen(self.rank, ranks, secret_of(id), by_unix_socket, heartbeat_s);
+      if (listening.ok()) {
+        links = std::move(listening).value();
+        said.place = links->place();
+      } else {
+        // Said nevertheless: only from a rank that it knows does the root hear why it gives up.
+        cannot_listen = std::move(listening).error();
+      }
+    }
+    return encode(said);
+  };
+  TUTTI_TRY_ASSIGN(RootClient root, join(id, patience, FrameType::kHello, hello, self.rank));
+  root.links_ = std::move(links);
+  root.in_place_ = true;
+  root.heartbeat_s_ = heartbeat_s;
+  if (cannot_listen) return root.leave(*std::move(cannot_listen));
+  const auto place = decode_tree_place(root.place_);
+  const bool good = place && place->parent < ranks && place->parent != self.rank &&
+                    (place->parent == kBelowRoot || (place->parent >= 0 && root.links_));
+  if (!good) return root.leave(error(Code::kInternal, "this rank's place from the bootstrap root is malformed"));
+  if (place->parent != kBelowRoot) TUTTI_TRY(root.go_below(*place));
+  return root;
+}
+
+/// Meanwhile the connection with the root stays: it tells of failures, and ends when the root has heard of this rank from the one above.
+Status RootClient::go_below(const TreePlace& place) {
+  in_place_ = false;
+  links_->seek_above(place);
+  bool registered = false;
+  const auto until = Patience::Clock::now() + Meetings::kReachTime;
+  while (!registered) {
+    links_->serve();
+    connection_.show_life();
+    const bool open = connection_.fill() == Connection::Input::kOpen;
+    auto frame = connection_.next();
+    if (!frame.ok()) return std::move(frame).error();
+    if (frame.value()) {
+      pass_down(*frame.value());
+      if (frame.value()->type == FrameType::kFailure)
+        return decode_failure(frame.value()->payload).value_or(root_gone());
+      registered = frame.value()->type == FrameType::kRegistered;
+      continue;
+    }
+    if (!open) return tell_below(root_gone());
+    if (auto silent = above_silent()) return *std::move(silent);
+    if (Patience::Clock::now() >= until) {
+      const Error stuck = error(
+          Code::kRemote, fmt::format("rank {} (process {}), or one above it, has not told the root for {} s that rank "
+                                     "{} is below it: is it stopped?",
+                                     place.parent, place.pid, Meetings::kReachTime.count(), rank_));
+      return leave(links_->above_not_reached().value_or(stuck));
+    }
+    if (const Outcome outcome = wait(POLLIN); outcome != Outcome::kReady) return give_up(outcome);
+  }
+  std::optional<Connection> above = links_->take_above();
+  if (!above) return leave(error(Code::kInternal, "the bootstrap root has heard of this rank before the one above it"));
+  connection_ = *std::move(above);
+  parent_ = place.parent;
+  above_ = fmt::format("rank {} (process {})", place.parent, place.pid);
+  in_place_ = true;
+  return {};
+}
+
+/// Until something comes, here or from below, or for a look.
+Outcome RootClient::wait(short events) {
+  std::vector<pollfd> watched = {{connection_.fd(), events, 0}};
+  if (links_) links_->add_to(watched);
+  if (poll(watched.data(), watched.size(), kLookMs) < 0 && errno != EINTR) poll(nullptr, 0, 1);
+  return patience_->now();
+}
+
+void RootClient::add_to(std::vector<pollfd>& watched) {
+  watched.push_back({connection_.fd(), POLLIN, 0});
+  if (links_) links_->add_to(watched);
+}
+
+void RootClient::pass_up() {
+  if (rank_ >= 0 && !done_) connection_.show_life();
+  if (!links_ || !in_place_) return;
+  links_->serve();
+  for (TreeLinks::Upward& said : links_->take_upward())
+    connection_.queue(said.type, said.payload, std::move(said.attached));
+  (void)connection_.flush();
+}
+
+void RootClient::pass_down(const Frame& frame) {
+  switch (frame.type) {
+    case FrameType::kControl:
+      if (Descriptor file = connection_.take_descriptor()) file_ = std::make_shared<Descriptor>(std::move(file));
+      break;
+    case FrameType::kRollCall:
+      connection_.queue(FrameType::kPresent, {});
+      (void)connection_.flush();
+      break;
+    case FrameType::kListen:
+    case FrameType::kTable:
+    case FrameType::kEndpoints:
+    case FrameType::kComplete:
+    case FrameType::kFailure: break;
+    default: return;
+  }
+  if (!links_) return;
+  links_->send_down(frame, frame.type == FrameType::kControl ? file_ : nullptr);
+  const bool is_last = frame.type == FrameType::kComplete || frame.type == FrameType::kFailure;
+  if (is_last) links_->flush_down(kLastWordTime);
+}
+
+/// Those below would ask, or wait, for what this rank knows.
+Error RootClient::tell_below(Error why) {
+  pass_down({FrameType::kFailure, encode(why)});
+  return why;
+}
+
+Status RootClient::finish_passing_on() {
+  const auto until = Patience::Clock::now() + kPassTime;
+  while (links_ && links_->slow_child() >= 0) {
+    if (auto failure = failure_now()) return std::move(*failure);
+    const int slow = links_->slow_child();
+    if (slow >= 0 && Patience::Clock::now() >= until) {
+      return leave(
+          error(Code::kRemote, fmt::format("rank {} does not take the ranks' addresses from rank {}", slow, rank_)));
+    }
+    if (const Outcome outcome = wait(POLLIN); outcome != Outcome::kReady) return give_up(outcome);
+  }
   return {};
 }
 
 Status RootClient::send(FrameType type, const Bytes& payload, std::shared_ptr<Descriptor> attached) {
   connection_.queue(type, payload, std::move(attached));
+  done_ |= type == FrameType::kDone;
   return send_all();
 }
 
 Status RootClient::send_all() {
   for (;;) {
-    // A root that has failed says why before it ends: what it said is read by the next expect.
+    // Who is above and has failed says why before it ends: what it said is read by the next expect.
     if (!connection_.flush()) {
-      root_gone_ = true;
-      return joined_ ? Status() : root_gone();
+      above_gone_ = true;
+      return in_place_ ? Status() : root_gone();
     }
     if (!connection_.wants_to_write()) return {};
-    const Outcome outcome = patience_->wait(connection_.fd(), POLLOUT);
-    if (outcome != Outcome::kReady) return give_up(outcome);
+    (void)connection_.fill();  // a sign of life; whoever reads next sees the end, too
+    if (auto silent = above_silent()) return *std::move(silent);
+    pass_up();
+    if (const Outcome outcome = wait(POLLOUT); outcome != Outcome::kReady) return give_up(outcome);
   }
 }
 
@@ -173,13 +338,15 @@ Result<Frame> RootClient::next_frame() {
   for (;;) {
     auto frame = connection_.next();
     if (!frame.ok()) return std::move(frame).error();
-    if (frame.value()) return std::move(*frame.value());
-    if (!open) {
-      root_gone_ = true;
-      return root_gone();
+    if (frame.value()) {
+      pass_down(*frame.value());
+      if (is_for_the_tree(*frame.value())) continue;
+      return std::move(*frame.value());
     }
-    const Outcome outcome = patience_->wait(connection_.fd(), POLLIN);
-    if (outcome != Outcome::kReady) return give_up(outcome);
+    if (!open) return above_gone();
+    if (auto silent = above_silent()) return *std::move(silent);
+    pass_up();
+    if (const Outcome outcome = wait(POLLIN); outcome != Outcome::kReady) return give_up(outcome);
     open = connection_.fill() == Connection::Input::kOpen;
   }
 }
@@ -200,51 +367,102 @@ Result<Frame> RootClient::expect_one_of(FrameType type, FrameType other) {
 }
 
 std::optional<Error> RootClient::failure_now() {
+  pass_up();
   const bool open = connection_.fill() == Connection::Input::kOpen;
   for (;;) {
     auto frame = connection_.next();
     if (!frame.ok()) return frame.error();
     if (!frame.value()) break;
+    pass_down(*frame.value());
     if (frame.value()->type == FrameType::kFailure) return decode_failure(frame.value()->payload).value_or(root_gone());
-    kept_.push_back(std::move(*frame.value()));
+    if (!is_for_the_tree(*frame.value())) kept_.push_back(std::move(*frame.value()));
   }
-  if (open) return std::nullopt;
-  return root_gone();
+  if (!open) return above_gone();
+  return above_silent();
 }
 
-Error RootClient::give_up(Patience::Outcome outcome) {
-  if (outcome == Outcome::kCancelled) return joined_ ? leave(cancelled()) : cancelled();
-  Error no_answer =
+/// By a connection of its own: what all are told; nothing if the root does not answer. Meanwhile those above and below are served.
+std::optional<Error> RootClient::ask_root(FrameType type, const Bytes& payload) {
+  std::optional<Error> told;
+  const std::function<bool()> serve = [&] {
+    if (!above_gone_ && !told) told = failure_now();
+    return told.has_value();
+  };
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const Patience reach(kAnswerS, nullptr, &serve);
+    auto asked = join(id_, reach, FrameType::kFrom, [&](bool) -> Result<Bytes> {
+      return encode(FromRank{rank_, Frame{type, payload}});
+    });
+    if (told || !asked.ok()) return told;
+    const auto answer = asked.value().next_frame();
+    if (told || !answer.ok()) return told;
+    if (answer.value().type == FrameType::kFailure) return decode_failure(answer.value().payload);
+    // It calls the roll: what comes of that comes by the tree, or, below a rank that is stopped, when it is asked again.
+    const Patience called(kRollCallS, nullptr, &serve);
+    while (called.nap(kLookMs) == Outcome::kReady) {
+    }
+    if (told) return told;
+  }
+  return std::nullopt;
+}
+
+Error RootClient::give_up(Outcome outcome) {
+  if (outcome == Outcome::kCancelled) return rank_ >= 0 ? leave(cancelled()) : cancelled();
+  const Error no_answer =
       error(Code::kRemote,
             fmt::format("initialisation took longer than {} s (TUTTI_TIMEOUT_S), and {}, which made the unique "
                         "id, does not answer: is it stopped?",
                         patience_->timeout_s(), root_));
-  if (!joined_) return no_answer;
-  // The root knows who is missing, and tells everybody. It gets a second for that.
-  connection_.queue(FrameType::kLeave,
-                    encode(Leave{true, fmt::format("initialisation took longer than {} s (TUTTI_TIMEOUT_S)",
-                                                   patience_->timeout_s())}));
-  const auto until = Patience::Clock::now() + std::chrono::seconds(1);
-  while (Patience::Clock::now() < until && connection_.flush()) {
-    const bool open = connection_.fill() == Connection::Input::kOpen;
-    for (;;) {
-      auto frame = connection_.next();
-      if (!frame.ok()) return no_answer;
-      if (!frame.value()) break;
-      if (frame.value()->type != FrameType::kFailure) continue;  // Too late for anything else.
-      return decode_failure(frame.value()->payload).value_or(no_answer);
-    }
-    if (!open) break;
-    pollfd watched = {connection_.fd(), POLLIN, 0};
-    poll(&watched, 1, 10);
+  if (rank_ < 0) return no_answer;
+  // The root knows who is missing, and tells everybody.
+  if (auto failure = failure_now()) return std::move(*failure);
+  const Leave late{true, fmt::format("initialisation took longer than {} s (TUTTI_TIMEOUT_S)", patience_->timeout_s())};
+  if (auto answer = ask_root(FrameType::kLeave, encode(late))) return tell_below(*std::move(answer));
+  // It may have told all, and ended, just before: those above pass that on.
+  const Patience answer(parent_ == kBelowRoot ? 0.001 : kAnswerS, nullptr);
+  while (answer.now() == Outcome::kReady) {
+    if (auto failure = failure_now()) return std::move(*failure);
+    wait(POLLIN);
   }
-  return no_answer;
+  if (parent_ == kBelowRoot) return no_answer;
+  const Error silent =
+      error(Code::kRemote,
+            fmt::format("initialisation took longer than {} s (TUTTI_TIMEOUT_S), and {}, by which this rank hears of "
+                        "the others, says nothing: is it stopped? {}, which made the unique id, does not answer "
+                        "either: its part has ended, or it is stopped",
+                        patience_->timeout_s(), above_, root_));
+  (void)tell_below(gave_up(rank_, silent));
+  return silent;
 }
 
 Error RootClient::leave(Error why) {
   connection_.queue(FrameType::kLeave, encode(Leave{false, why.message}));
   connection_.flush();
+  // On its way to its place it says so by both: the root may be letting the first connection go.
+  if (auto above = links_ && !in_place_ ? links_->take_above() : std::nullopt) {
+    above->queue(FrameType::kLeave, encode(Leave{false, why.message}));
+    above->flush();
+  }
+  (void)tell_below(gave_up(rank_, why));
   return why;
+}
+
+Error RootClient::above_gone() {
+  above_gone_ = true;
+  if (parent_ == kBelowRoot) return tell_below(root_gone());
+  const Error own = error(Code::kRemote, fmt::format("{} ended before all ranks were initialised", above_));
+  return tell_below(ask_root(FrameType::kLost, encode_rank(parent_)).value_or(own));
+}
+
+std::optional<Error> RootClient::above_silent() {
+  if (above_gone_ || rank_ < 0 || !connection_.is_silent(heartbeat_s_)) return std::nullopt;
+  above_gone_ = true;
+  const bool is_root = above_.empty();
+  const Error own =
+      error(Code::kRemote, fmt::format("{} gave no sign of life for {} s (TUTTI_HEARTBEAT_TIMEOUT_S): is it stopped?",
+                                       is_root ? root_ + ", which made the unique id," : above_, heartbeat_s_));
+  if (is_root) return tell_below(own);
+  return tell_below(ask_root(FrameType::kSilent, encode(Silence{parent_, heartbeat_s_})).value_or(own));
 }
 
 Error RootClient::root_gone() const {

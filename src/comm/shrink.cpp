@@ -211,7 +211,8 @@ class Shrink {
         // Its reason may be one that this rank has not noticed yet.
         const std::uint64_t gone = executor::load_acquire(&place.gone);
         if (gone >> 32 == (numbers_[i] & 0xffffffff))
-          return is_gone(static_cast<int>((gone & 0xffffffff) / 4), static_cast<PeerLife>(gone % 4));
+          return is_gone(static_cast<int>((gone & 0xffffffff) / kPeerLives),
+                         static_cast<PeerLife>((gone & 0xffffffff) % kPeerLives));
         return error(Code::kRemote, fmt::format("rank {} gave up; its own error says why", rank));
       }
       if (numbers_[i] != 0 && (number_of(word) != numbers_[i] || stage_of(word) == ShrinkStage::kOver)) continue;
@@ -221,11 +222,12 @@ class Shrink {
   }
 
   Error is_gone(int rank, PeerLife life) const {
-    executor::store_release(&own().gone,
-                            number_ << 32 | 4 * static_cast<std::uint64_t>(rank) | static_cast<std::uint64_t>(life));
-    const char* what = life == PeerLife::kLeft     ? "has left the communicator"
-                       : life == PeerLife::kSilent ? "does not answer"
-                                                   : "has ended";
+    executor::store_release(&own().gone, number_ << 32 | (kPeerLives * static_cast<std::uint64_t>(rank) +
+                                                          static_cast<std::uint64_t>(life)));
+    const char* what = life == PeerLife::kLeft        ? "has left the communicator"
+                       : life == PeerLife::kSilent    ? "does not answer"
+                       : life == PeerLife::kUnreached ? "cannot be reached"
+                                                      : "has ended";
     return error(Code::kRemote,
                  fmt::format("rank {} {}, and is not among the ranks to leave out ({})", rank, what, text_of(list_)));
   }

@@ -26,6 +26,14 @@ Bytes encode_shrink_words(const Control& control, int rank) {
   return words;
 }
 
+std::vector<Bytes> known_shrink_words(const Control& control, int own_rank) {
+  std::vector<Bytes> known;
+  for (int rank = 0; rank < control.ranks(); ++rank) {
+    if (rank != own_rank && control.shrink_place(rank).word != 0) known.push_back(encode_shrink_words(control, rank));
+  }
+  return known;
+}
+
 bool store_shrink_words(const Control& control, int own_rank, const Bytes& words) {
   Said said;
   const std::size_t list_words = control.shrink_list_words();

@@ -1,5 +1,7 @@
 #include "comm/staged_calls.h"
 
+#include "comm/device_rank.h"
+
 #include <algorithm>
 
 namespace tutti::comm {
@@ -71,6 +73,7 @@ Status StagedCalls::step() {
 Status StagedCalls::advance() {
   if (!has_joined_) {
     has_joined_ = true;
+    if (!captured_) TUTTI_TRY(note());
     return resources().join(streams_);
   }
   if (!rounds_.is_done()) {
@@ -82,6 +85,11 @@ Status StagedCalls::advance() {
   if (!given_.empty()) return {};
   TUTTI_TRY(resources().part(streams_));
   is_done_ = true;
+  return {};
+}
+
+Status StagedCalls::note() const {
+  for (const CallArgs& call : rounds_.collectives()) TUTTI_TRY(comm_.device()->note(call, DeviceWatch::Way::kHost));
   return {};
 }
 

@@ -37,6 +37,8 @@ class StagedCalls {
   Result<cuda::Capture> find_capture() const;
   StagedResources& resources() const { return captured_ ? captured_->resources : rank_->resources(); }
   Status advance();
+  /// For the others, some of which may make another call, which goes by kernels.
+  Status note() const;
   Status give(const StagedRound& round);
   /// Tells the rank's thread, when the stream comes here, that the inputs are there.
   Status hand_over(std::uint32_t number) const;

@@ -47,6 +47,8 @@ class StagedRounds {
   /// are not more, and their outputs.
   StagedRounds(std::span<const CallArgs> calls, int ranks, int rank, std::size_t part_bytes);
   bool is_done() const;
+  /// The calls, all of them, but for sends and receives.
+  std::span<const CallArgs> collectives() const { return collectives_.calls; }
   /// There is one: with no calls not a single one.
   StagedRound next();
 

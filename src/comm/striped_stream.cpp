@@ -68,6 +68,10 @@ void StripedStream::finish() {
   for (TcpStream& stream : streams_) stream.finish();
 }
 
+void StripedStream::settle_pacing(bool one_system) {
+  for (TcpStream& stream : streams_) stream.settle_pacing(one_system);
+}
+
 bool StripedStream::has_arrived() const {
   return std::ranges::all_of(streams_, [](const TcpStream& stream) { return stream.has_arrived(); });
 }

@@ -20,6 +20,7 @@ class StripedStream final : public transport::ByteStream {
   Moved receive(std::span<const iovec> parts) override;
   void finish() override;
   bool has_arrived() const override;
+  void settle_pacing(bool one_system) override;
   /// That on which the next byte comes.
   int descriptor() const override { return of(received_).descriptor(); }
   int output_descriptor() const override { return of(sent_).descriptor(); }

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <string_view>
 
 namespace tutti::comm {
 namespace {
@@ -19,6 +22,25 @@ void set(int socket, int level, int option, int value) {
   (void)setsockopt(socket, level, option, &value, sizeof(value));
 }
 
+std::string congestion_control(int socket) {
+  constexpr std::size_t kNameMax = 16;
+  char name[kNameMax] = {};
+  socklen_t bytes = sizeof(name);
+  if (getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name, &bytes) != 0) return "";
+  return std::string(name, strnlen(name, bytes));
+}
+
+void set_congestion_control(int socket, std::string_view name) {
+  (void)setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size()));
+}
+
+/// Others have no timer for each packet, and some settle at the first packet what they do.
+bool paces(std::string_view congestion_control) { return congestion_control.starts_with("bbr"); }
+
+void set_pacing(int socket, Pacing pacing) {
+  if (pacing == Pacing::kNone && paces(congestion_control(socket))) set_congestion_control(socket, "reno");
+}
+
 std::uint16_t port_of(const sockaddr_storage& address) {
   return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
                                              : reinterpret_cast<const sockaddr_in&>(address).sin_port);
@@ -26,7 +48,7 @@ std::uint16_t port_of(const sockaddr_storage& address) {
 
 }  // namespace
 
-Result<TcpListener> listen_tcp(std::uint16_t port) {
+Result<TcpListener> listen_tcp(std::uint16_t port, Pacing pacing) {
   for (const bool v6 : {true, false}) {
     TcpListener made;
     made.socket = open_socket(v6 ? AF_INET6 : AF_INET);
@@ -35,6 +57,7 @@ Result<TcpListener> listen_tcp(std::uint16_t port) {
     const int fd = made.socket.get();
     if (v6) set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
     set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    set_pacing(fd, pacing);
     sockaddr_storage address;
     IpAddress any;
     any.v6 = v6;
@@ -52,9 +75,10 @@ Result<TcpListener> listen_tcp(std::uint16_t port) {
   return system_error(fmt::format("bind TCP port {}", port));
 }
 
-PrivateDescriptor connect_tcp(const IpAddress& address, std::uint16_t port) {
+PrivateDescriptor connect_tcp(const IpAddress& address, std::uint16_t port, Pacing pacing) {
   PrivateDescriptor made = open_socket(address.v6 ? AF_INET6 : AF_INET);
   if (!made) return made;
+  set_pacing(made.get(), pacing);
   sockaddr_storage where;
   const socklen_t bytes = to_kernel(address, port, where);
   if (connect(made.get(), reinterpret_cast<const sockaddr*>(&where), bytes) != 0 && errno != EINPROGRESS &&
@@ -71,7 +95,7 @@ int connect_result(int socket) {
   return failure;
 }
 
-PrivateDescriptor accept_tcp(int listener) {
+PrivateDescriptor accept_connection(int listener) {
   return PrivateDescriptor::open(
       [listener] { return accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
 }
@@ -84,6 +108,29 @@ std::string peer_address(int socket) {
   return found ? found->text(port_of(address)) : "?";
 }
 
+std::optional<IpAddress> peer_ip(int socket) {
+  sockaddr_storage address = {};
+  socklen_t bytes = sizeof(address);
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return std::nullopt;
+  return from_kernel(reinterpret_cast<const sockaddr*>(&address));
+}
+
 void send_at_once(int socket) { set(socket, IPPROTO_TCP, TCP_NODELAY, 1); }
+
+void pace_by_system(int socket) {
+  // A socket that is new has what the system has for all.
+  const PrivateDescriptor fresh = open_socket(AF_INET);
+  if (!fresh) return;
+  if (const std::string name = congestion_control(fresh.get()); paces(name)) set_congestion_control(socket, name);
+}
+
+std::optional<std::uint32_t> round_trip_us(int socket) {
+  tcp_info info = {};
+  socklen_t bytes = sizeof(info);
+  if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return std::nullopt;
+  const bool is_told = bytes >= offsetof(tcp_info, tcpi_min_rtt) + sizeof(info.tcpi_min_rtt);
+  if (!is_told || info.tcpi_min_rtt == 0 || info.tcpi_min_rtt == ~std::uint32_t{0}) return std::nullopt;
+  return info.tcpi_min_rtt;
+}
 
 }  // namespace tutti::comm

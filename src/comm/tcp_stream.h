@@ -1,4 +1,4 @@
-// TcpStream: the ByteStream of a connected TCP socket.
+// TcpStream: the ByteStream of a connected TCP socket, made with Pacing::kNone (tcp_socket.h).
 #pragma once
 
 #include "comm/private_descriptor.h"
@@ -13,6 +13,7 @@ class TcpStream final : public transport::ByteStream {
   Moved receive(std::span<const iovec> parts) override;
   void finish() override;
   bool has_arrived() const override;
+  void settle_pacing(bool one_system) override;
   int descriptor() const override { return socket_.get(); }
 
  private:

@@ -78,7 +78,7 @@ void Turns::offer() {
 bool Turns::is_idle() {
   end_ownership();
   return completed_.load(std::memory_order_acquire) == issued_.load(std::memory_order_acquire) &&
-         !inside_.load(std::memory_order_acquire);
+         !inside_.load(std::memory_order_acquire) && passed_.load(std::memory_order_acquire) == 0;
 }
 
 }  // namespace tutti::comm

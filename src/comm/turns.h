@@ -44,6 +44,12 @@ class Turns {
   }
   /// By whoever has the turn by a ticket: nobody else writes the count.
   void complete() { completed_.store(completed_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+  /// In place of complete(): the next call may have the turn, but until end_passed() this one is under way still, and nothing is idle.
+  void pass() {
+    passed_.fetch_add(1, std::memory_order_relaxed);
+    complete();
+  }
+  void end_passed() { passed_.fetch_sub(1, std::memory_order_release); }
   /// By a thread that has the turn by a ticket and has made the call itself, before complete(): it may come to own the order.
   void offer();
 
@@ -66,7 +72,8 @@ class Turns {
   std::atomic<bool> owned_{false};   ///< goes after owner_ when that becomes nobody: then inside_ tells the truth
   std::atomic<std::uint64_t> issued_{0};
   std::atomic<std::uint64_t> completed_{0};
-  std::mutex mutex_;            ///< of changes of owner_ and owned_
+  std::atomic<std::uint32_t> passed_{0};  ///< counted before completed_
+  std::mutex mutex_;                      ///< of changes of owner_ and owned_
   const void* last_ = nullptr;  ///< who made the last call by a ticket, and how many; belong to whoever has the turn
   std::uint32_t streak_ = 0;
   std::atomic<std::uint32_t> wanted_streak_{kFirstStreak};

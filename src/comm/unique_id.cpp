@@ -24,7 +24,7 @@ namespace {
 Status start_root(std::vector<PrivateDescriptor> listeners, const UniqueId& id) {
   Secret secret;
   std::memcpy(secret.data(), id.secret, secret.size());
-  auto root = std::make_shared<BootstrapRoot>(std::move(listeners), secret);
+  auto root = std::make_shared<BootstrapRoot>(std::move(listeners), secret, root_variables().heartbeat_timeout_s);
   TUTTI_TRY_ASSIGN(std::thread thread, start_quiet_thread("tutti-root", [root = std::move(root)] { root->run(); }));
   thread.detach();
   return {};

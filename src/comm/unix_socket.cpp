@@ -63,9 +63,10 @@ PrivateDescriptor connect_unix(std::string_view address) {
   return made;
 }
 
-PrivateDescriptor accept_unix(int listener) {
-  return PrivateDescriptor::open(
-      [listener] { return accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
+bool is_unix(int socket) {
+  int family = 0;
+  socklen_t bytes = sizeof(family);
+  return getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &family, &bytes) == 0 && family == AF_UNIX;
 }
 
 std::int32_t peer_process(int socket) {

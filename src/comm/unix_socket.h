@@ -18,8 +18,8 @@ Result<PrivateDescriptor> listen_unix(std::string_view address);
 /// has no descriptor left, ECONNREFUSED when nobody listens.
 PrivateDescriptor connect_unix(std::string_view address);
 
-/// Empty and errno as from accept4.
-PrivateDescriptor accept_unix(int listener);
+/// Not a TCP socket: descriptors travel by it.
+bool is_unix(int socket);
 
 /// Process id of the other side as this process sees it, 0 if unknown. For an accepted connection: of who connected;
 /// for a made one: of who listens.

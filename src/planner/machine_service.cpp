@@ -218,9 +218,24 @@ Result<BetweenHosts> between_hosts_of(const std::string& text, const std::vector
   return between_hosts(graph, looks, collective);
 }
 
-Result<std::string> trees_of(const std::string& text, const std::vector<int>& numas, int lanes_most) {
+Result<std::string> trees_of(const std::string& text, const RankPlaces& ranks, int lanes_most) {
   TUTTI_TRY_ASSIGN(const Graph graph, topology::parse_text(text));
-  return machine_trees(graph, numas, lanes_most);
+  return machine_trees(graph, ranks, lanes_most);
+}
+
+Result<bool> gpus_apart_of(const std::string& text, const RankPlaces& ranks) {
+  TUTTI_TRY_ASSIGN(const Graph graph, topology::parse_text(text));
+  return gpus_apart(graph, ranks);
+}
+
+Result<std::vector<int>> gpu_ring_of(const std::string& text, const RankPlaces& ranks) {
+  TUTTI_TRY_ASSIGN(const Graph graph, topology::parse_text(text));
+  return gpu_ring(graph, ranks);
+}
+
+Result<std::vector<GpuDistance>> gpu_distances_of(const std::string& text, const RankPlaces& ranks) {
+  TUTTI_TRY_ASSIGN(const Graph graph, topology::parse_text(text));
+  return gpu_distances(graph, ranks);
 }
 
 constexpr MachineService kService{.version = kMachineServiceVersion,
@@ -231,7 +246,10 @@ constexpr MachineService kService{.version = kMachineServiceVersion,
                                   .summary = summary,
                                   .host_links = host_links,
                                   .between_hosts = between_hosts_of,
-                                  .trees = trees_of};
+                                  .trees = trees_of,
+                                  .gpus_apart = gpus_apart_of,
+                                  .gpu_ring = gpu_ring_of,
+                                  .gpu_distances = gpu_distances_of};
 
 }  // namespace
 }  // namespace tutti::planner

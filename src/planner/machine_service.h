@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/dtype.h"
+#include "base/gpu_distance.h"
 #include "base/result.h"
 
 #include <string>
@@ -13,7 +14,7 @@
 namespace tutti::planner {
 
 /// Both sides must be built with the same one: what is passed are C++ types.
-inline constexpr const char* kMachineServiceVersion = "Tutti 0.1.0, machine service 5";
+inline constexpr const char* kMachineServiceVersion = "Tutti 0.1.0, machine service 7";
 
 /// What a rank says of itself and sees (topology/merge.h).
 struct RankLook {
@@ -28,6 +29,12 @@ struct RankLook {
   std::string interface;  ///< the network interface that leads there; empty: not known
   int megabits = 0;       ///< its speed; 0: not known
   bool loopback = false;  ///< the others are on this machine, made to look like hosts
+};
+
+/// Where a host's ranks are, by rank.
+struct RankPlaces {
+  std::vector<int> numas;         ///< as in RankLook
+  std::vector<std::string> gpus;  ///< as in RankLook; none at all: ranks are no GPUs
 };
 
 /// What the NUMA nodes that host ranks sit on have between them.
@@ -80,9 +87,15 @@ struct MachineService {
   /// `graph`: what merge made of these ranks' looks. kInvalidArgument: it is no such graph.
   Result<BetweenHosts> (*between_hosts)(const std::string& graph, const std::vector<RankLook>& looks,
                                         Collective collective) = nullptr;
-  /// Text of algorithm/planned_trees.h: what a plan for the graph sends large messages through, in so many lanes. `numas`: by
-  /// rank, as in RankLook. kInvalidArgument: the graph's compute nodes are not the ranks (machine_trees.h).
-  Result<std::string> (*trees)(const std::string& graph, const std::vector<int>& numas, int lanes_most) = nullptr;
+  /// Text of algorithm/planned_trees.h: what a plan for the graph sends large messages through, in so many lanes.
+  /// kInvalidArgument: the graph's compute nodes are not the ranks (machine_trees.h).
+  Result<std::string> (*trees)(const std::string& graph, const RankPlaces& ranks, int lanes_most) = nullptr;
+  /// Whether some two of the ranks, which are GPUs, have neither a link nor a switch in common. kInvalidArgument: as trees.
+  Result<bool> (*gpus_apart)(const std::string& graph, const RankPlaces& ranks) = nullptr;
+  /// In which order the best ring visits ranks on GPUs, from rank 0 on; empty: there is none. At most 16. kInvalidArgument: as trees.
+  Result<std::vector<int>> (*gpu_ring)(const std::string& graph, const RankPlaces& ranks) = nullptr;
+  /// Of ranks on GPUs, each on one of its own: by rank and rank, row by row. kInvalidArgument: as trees.
+  Result<std::vector<GpuDistance>> (*gpu_distances)(const std::string& graph, const RankPlaces& ranks) = nullptr;
 };
 
 /// The plug-in's one exported function: a MachineService that lives as long as the plug-in.

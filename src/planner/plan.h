@@ -29,6 +29,7 @@ struct Question {
   Access access = Access::kSlots;
   bool in_place = false;
   bool wide_wire = false;  ///< wide messages are float32: a sum that uses_wide_wire
+  bool moved = false;      ///< as if the cores had moved since costs were measured (rules.h)
   bool set = false;        ///< by the schedule that the user has set (set_schedule.h)
 
   friend bool operator==(const Question&, const Question&) = default;

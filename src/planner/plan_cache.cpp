@@ -11,7 +11,7 @@ std::size_t PlanCache::Hash::operator()(const Question& q) const {
   std::uint64_t hash = q.count * 0x9e3779b97f4a7c15u;
   hash ^= static_cast<std::uint64_t>(q.request.collective) << 56 | static_cast<std::uint64_t>(q.element_bytes) << 48 |
           static_cast<std::uint64_t>(q.access) << 40 | std::uint64_t{q.in_place} << 36 |
-          std::uint64_t{q.wide_wire} << 37 | std::uint64_t{q.set} << 38 |
+          std::uint64_t{q.wide_wire} << 37 | std::uint64_t{q.set} << 38 | std::uint64_t{q.moved} << 39 |
           static_cast<std::uint64_t>(q.request.root) << 16 | static_cast<std::uint64_t>(q.request.rank);
   hash ^= hash >> 29;
   return hash * 0xbf58476d1ce4e5b9u;
@@ -39,19 +39,22 @@ Result<std::shared_ptr<const Plan>> PlanCache::find(const Question& question, in
 void PlanCache::set_tuning(std::shared_ptr<const Tuning> tuning) {
   tuning_fingerprint_ = tuning ? tuning->fingerprint() : 0;
   rules_.tuning = tuning ? std::move(tuning) : first_tuning_;
+  moved_rules_.tuning = rules_.tuning;
   ++schedules_version_;
   forget();
 }
 
 Result<std::vector<Candidate>> PlanCache::candidates_for(const Question& question) const {
-  return question.set ? candidates(question, rules_, *set_) : candidates(question, rules_);
+  const Rules& rules = rules_for(question);
+  return question.set ? candidates(question, rules, *set_) : candidates(question, rules);
 }
 
 Result<Plan> PlanCache::make(const Question& question, const Candidate& candidate, int rank) const {
-  if (question.set) return make_plan(question, rules_, *set_, candidate, rank);
+  const Rules& rules = rules_for(question);
+  if (question.set) return make_plan(question, rules, *set_, candidate, rank);
   const algorithm::Algorithm& row = *candidate.algorithm;
   if (row.planned) TUTTI_TRY(rules_.planned->prove(question.request.collective, row.name));
-  return make_plan(question, rules_, candidate, rank);
+  return make_plan(question, rules, candidate, rank);
 }
 
 Question PlanCache::size_class(Question question) {
@@ -59,10 +62,10 @@ Question PlanCache::size_class(Question question) {
   return question;
 }
 
-bool PlanCache::may_announce(Collective collective) const {
+bool PlanCache::may_announce(Collective collective, std::string_view row) const {
   const AlgorithmFilter& special = rules_.special[static_cast<int>(collective)];
-  if (special.present) return special.admits("oneshot");
-  return rules_.everywhere.admits("oneshot");
+  if (special.present) return special.admits(row);
+  return rules_.everywhere.admits(row);
 }
 
 }  // namespace tutti::planner

@@ -13,12 +13,14 @@ namespace tutti::planner {
 
 class PlanCache {
  public:
-  explicit PlanCache(Rules rules) : rules_(std::move(rules)) {}
+  explicit PlanCache(Rules rules) { set_rules(std::move(rules)); }
 
   void set_rules(Rules rules) {
     rules_ = std::move(rules);
     first_tuning_ = rules_.tuning;
     tuning_fingerprint_ = 0;
+    moved_rules_ = rules_;
+    moved_rules_.measured = moved(rules_.measured);
     forget();
   }
   const Rules& rules() const { return rules_; }
@@ -52,7 +54,7 @@ class PlanCache {
   static Question size_class(Question question);
 
   /// Whether a tiny call may be finished by its announce lines alone.
-  bool may_announce(Collective collective) const;
+  bool may_announce(Collective collective, std::string_view row = "oneshot") const;
 
  private:
   struct Hash {
@@ -66,7 +68,10 @@ class PlanCache {
     last_ = nullptr;
   }
 
+  const Rules& rules_for(const Question& question) const { return question.moved ? moved_rules_ : rules_; }
+
   Rules rules_;
+  Rules moved_rules_;  ///< the same if the cores had moved
   std::shared_ptr<const Tuning> first_tuning_;
   std::uint32_t tuning_fingerprint_ = 0;
   std::shared_ptr<const SetSchedule> set_;

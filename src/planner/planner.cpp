@@ -80,6 +80,9 @@ constexpr Prices kMappedBuffers{0.15, 15, 20};
 constexpr Prices kSingleCopies{1.4, 20, 10};
 /// Measured are copies; a further source of a sum lies in the own cache most of the time.
 constexpr double kFurtherSource = 3;
+/// How many times as long a byte takes that a system call writes into the other process as one that it reads from there: it asks for
+/// every page to be writable. Measured, 2 ranks on 2 cores of a Zen 4 EPYC, near each other or not: from 1.2 to 1.35.
+constexpr double kPushedCopies = 1.3;
 /// From the end of a system call to the start of the next rank's.
 constexpr double kHandOverUs = 0.15;
 /// Blocks from which on system calls copy at a fraction of that: no cache holds them, and what slots carry is written past the
@@ -98,16 +101,15 @@ std::uint64_t large_block(Collective collective, bool in_place) {
   }
 }
 
-Prices prices_of(const Question& q, bool direct, const Rules& rules, std::uint64_t rounds) {
+Prices prices_of(const Question& q, bool direct, const Rules& rules) {
   const MeasuredCosts& measured = rules.measured;
-  const bool known = measured.slot_gbps > 0;
+  const double gbps = slot_gbps(rules);
   if (!direct) {
-    const double gbps = slot_gbps(rules, q.request.collective, rounds);
     return gbps > 0 ? Prices{kThroughSlots.message_us, gbps, kFurtherSource * gbps} : kThroughSlots;
   }
   if (q.access != Access::kSingleCopy) {
     // Loads and stores of peers' memory gain what slots gain.
-    const double gain = known ? measured.slot_gbps / kThroughSlots.copy_gbps : 1;
+    const double gain = gbps > 0 ? gbps / kThroughSlots.copy_gbps : 1;
     return {kMappedBuffers.message_us, gain * kMappedBuffers.copy_gbps, gain * kMappedBuffers.reduce_gbps};
   }
   Prices prices = measured.call_gbps > 0
@@ -132,25 +134,27 @@ void price_groups(schedule::CostInputs& inputs, const Rules& rules) {
   inputs.far_gbps = inputs.copy_gbps;
   const double between_gbps = over_hosts(rules) ? rules.network.gbps : rules.between_groups_gbps;
   if (between_gbps == 0) return;
+  inputs.far_by_threads = rules.one_system;
+  inputs.far_gbps = between_gbps;
+  if (rules.one_system) return;
   // All ranks of a group may cross at once.
   std::vector<int> sizes(rules.groups.size(), 0);
   for (const int group : rules.groups) ++sizes[static_cast<std::size_t>(group)];
   inputs.far_gbps = between_gbps / std::ranges::max(sizes);
 }
 
-/// What the messages of a plan fit into: the shares of all lanes are alike, so that the last one's slots say how long they are.
-schedule::SlotShape slots_for(const schedule::Shape& shape, const Rules& rules) {
-  return slots_of_lane(rules.slots, shape.lanes - 1);
+schedule::SlotShape slots_for(const Rules& rules, std::uint32_t lanes) {
+  return rules.lanes_share_slots ? slots_of_plan(rules.slots, lanes) : rules.slots;
 }
 
 /// Prices were fitted to the rows of the table, which have two lanes at most, with the first lane first; of many lanes it would be
 /// through all rounds before the last one began, and further rounds would seem to cost nothing.
 bool takes_turns(const Algorithm& a, const Schedule& schedule) {
-  return a.planned || schedule.shape.lanes > kWideLanes;
+  return a.planned || schedule.shape.lanes > kTableLanes;
 }
 
 double price(const Algorithm& a, const Schedule& schedule, const Question& q, const Rules& rules, bool direct) {
-  const schedule::SlotShape slots = slots_for(schedule.shape, rules);
+  const schedule::SlotShape slots = slots_for(rules, schedule.shape.lanes);
   schedule::CostInputs inputs;
   inputs.count = q.count;
   inputs.element_bytes = q.element_bytes;
@@ -158,12 +162,18 @@ double price(const Algorithm& a, const Schedule& schedule, const Question& q, co
   inputs.slot_bytes = slots.slot_bytes;
   inputs.slots = static_cast<int>(slots.slots);
   inputs.direct = direct;
+  inputs.mapped = q.access == Access::kMapped;
+  inputs.in_place = q.in_place;
   inputs.lanes_take_turns = takes_turns(a, schedule);
   inputs.ranks_per_core = rules.crowding;
-  const Prices prices = prices_of(q, direct, rules, schedule::rounds_of(schedule, inputs));
+  const Prices prices = prices_of(q, direct, rules);
   inputs.message_us = prices.message_us;
   inputs.copy_gbps = prices.copy_gbps;
   inputs.reduce_gbps = prices.reduce_gbps;
+  if (direct && q.access == Access::kSingleCopy) {
+    inputs.push_cost = kPushedCopies;
+    if (rules.measured.call_gbps > 0) inputs.local_gbps = prices.reduce_gbps;
+  }
   price_groups(inputs, rules);
   return schedule::predict_us(schedule, inputs);
 }
@@ -387,11 +397,11 @@ Plan make_plan(const Question& q, const Rules& rules, const Candidate& candidate
   plan.reason = candidate.reason;
   plan.predicted_us = candidate.predicted_us;
   const Widest widest{candidate.widest, candidate.widest_wide};
-  plan.tiling = make_tiling(q, plan.shape, widest, slots_for(plan.shape, rules));
+  plan.tiling = make_tiling(q, plan.shape, widest, slots_for(rules, plan.shape.lanes));
   const std::uint64_t longest = message_bytes_max(plan.tiling, widest);
   // Words of lines order nothing but themselves, and pushes rely on the order that earlier messages make.
   plan.lines = !candidate.direct && longest != 0 && longest <= rules.line_bytes;
-  plan.streams_slots = streams_slots(rules, q.request.collective, plan.tiling.rounds(0));
+  plan.streams_slots = streams_slots(rules);
   plan.wide_wire = q.wide_wire;
   plan.scratch_bytes = plan.shape.scratch_blocks * plan.tiling.slab * q.element_bytes;
   return plan;

@@ -8,6 +8,7 @@
 #include "schedule/tiling.h"
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -29,11 +30,23 @@ struct AlgorithmFilter {
 class PlannedSchedules;
 class Tuning;
 
-/// Lanes of a communicator from this one on have slots of a quarter, so that many take little memory.
-inline constexpr std::uint32_t kWideLanes = 2;
-inline schedule::SlotShape slots_of_lane(schedule::SlotShape slots, std::uint32_t lane) {
-  if (lane >= kWideLanes) slots.slot_bytes /= 4;
-  return slots;
+/// Plans of the algorithm table have so many lanes at most.
+inline constexpr std::uint32_t kTableLanes = 2;
+/// All lanes of collectives share one set of slots, and those of a plan divide them: a call's lanes begin when all ranks are through with
+/// the call before, and with all of its slots. What the messages of a plan with so many lanes fit into:
+inline schedule::SlotShape slots_of_plan(schedule::SlotShape whole, std::uint32_t lanes) {
+  whole.slot_bytes /= std::bit_ceil(lanes);
+  return whole;
+}
+/// Where a lane's part of each slot begins. Parts are as far apart as they can be with so many lanes as there are up to this one (their
+/// numbers' bits in reverse), so that they lie where they lie however many follow.
+inline std::uint32_t slot_part(schedule::SlotShape whole, std::uint32_t lane) {
+  std::uint32_t at = 0;
+  for (std::uint32_t bytes = whole.slot_bytes; lane != 0; lane /= 2) {
+    bytes /= 2;
+    at += lane % 2 * bytes;
+  }
+  return at;
 }
 
 /// What bytes cost between two processes here, measured by comm/calibration.h. Zeros: not measured.
@@ -43,6 +56,10 @@ struct MeasuredCosts {
   double call_gbps = 0;      ///< each further byte of it
   double streamed_gbps = 0;  ///< as slot_gbps, written past the caches
 };
+
+/// What they would be if the two cores were elsewhere: near each other where they are far apart, and the other way round. Round figures,
+/// only to find out which plans win then. Zeros: not known.
+MeasuredCosts moved(const MeasuredCosts& costs);
 
 /// In words: "slots 40.1 GB/s or past the caches 17.9, single copies 1.8 us and 12.7 GB/s".
 std::string describe(const MeasuredCosts& costs);
@@ -67,7 +84,8 @@ struct Rules {
   std::string text;  ///< NCCL_ALGO as given
   bool reproducible = false;
   bool wide_wire = false;                   ///< partial sums of 16- and 8-bit floats travel as float32
-  schedule::SlotShape slots;                ///< of lanes before kWideLanes
+  schedule::SlotShape slots;                ///< of plans with one lane ...
+  bool lanes_share_slots = true;            ///< ... and of each lane of the others, if lanes do not divide them
   std::uint64_t line_bytes = 0;             ///< messages of a plan go as lines if none is longer
   std::uint64_t single_copy_min_bytes = 0;  ///< 0: by cost
   double crowding = 1;                      ///< ranks per core
@@ -77,17 +95,17 @@ struct Rules {
   double between_groups_gbps = 0;  ///< what the machine has from one group to another; 0: not known
   NetworkCosts network;            ///< groups are hosts; zeros: they are not
   bool network_measured = false;
+  bool one_system = false;  ///< groups are hosts of one kernel (containers): its ranks' threads are their network
   /// By trees that the machine's links allow (planned_schedules.h); nullptr: none.
   std::shared_ptr<const PlannedSchedules> planned;
   std::shared_ptr<const Tuning> tuning;  ///< measured crossovers; nullptr: none
 };
 
-/// Whether slots are written past the caches, and what they have of bytes per second then; 0: not measured. `rounds`: of the call.
-/// Where cores are far apart an ordinary store into a line that the other core has read waits for that core, and one past the caches
-/// does not; the reader finds it in memory. Between near cores that pays in sums of one round, in which all ranks write and then all
-/// read; in longer ones they do both at the same time, and lines wait in a cache that they share, as where some only read.
-bool streams_slots(const Rules& rules, Collective collective, std::uint64_t rounds);
-double slot_gbps(const Rules& rules, Collective collective, std::uint64_t rounds);
+/// Whether slots are written past the caches, and what they have of bytes per second then; 0: not measured. Where cores share no cache
+/// an ordinary store into a line that the other core has read waits for that core, and one past the caches does not; the reader finds it in
+/// memory. Between cores that share one, lines wait there.
+bool streams_slots(const Rules& rules);
+double slot_gbps(const Rules& rules);
 
 /// Whether groups are hosts.
 inline bool over_hosts(const Rules& rules) { return rules.network.gbps > 0; }

@@ -183,16 +183,28 @@ class Lane {
     if (side.way == Way::kLine) return line_tile(index);
     if (kCrosses && landed_) return landing_place();
     const Channel& c = call_.channels[side.peer];
-    return c.inbox + (c.acknowledged % call_.slot_shape.slots) * call_.slot_shape.slot_bytes;
+    return c.inbox + slot_of(c, c.acknowledged, message_bytes(side));
   }
   /// nullptr: the sink has no memory.
   TUTTI_DEVICE_CALL std::byte* sink_memory(const Side& side) const {
     if (side.way == Way::kMemory) return memory(side);
-    return side.way == Way::kSlot ? outslot(call_.channels[side.peer]) : nullptr;
+    return side.way == Way::kSlot ? outslot(call_.channels[side.peer], message_bytes(side)) : nullptr;
   }
   /// Of the next message.
-  TUTTI_DEVICE_CALL std::byte* outslot(const Channel& c) const {
-    return c.outbox + (c.owed % call_.slot_shape.slots) * call_.slot_shape.slot_bytes;
+  TUTTI_DEVICE_CALL std::byte* outslot(const Channel& c, std::size_t bytes) const {
+    return c.outbox + slot_of(c, c.owed, bytes);
+  }
+  /// Where message `number` lies. In a slot that has room for several as long, they take turns: what is written is then longest out of
+  /// use, and less likely in the reader's own cache, which would have to give it up first.
+  TUTTI_DEVICE_CALL std::size_t slot_of(const Channel& c, std::uint64_t number, std::size_t bytes) const {
+    std::size_t at = number % call_.slot_shape.slots * call_.slot_shape.slot_bytes;
+    if (bytes < call_.turns_from_bytes || (kCrosses && c.crossing != nullptr)) return at;
+    std::uint64_t turn = number / call_.slot_shape.slots;
+    for (std::size_t room = call_.slot_room / 2; room >= bytes; room /= 2, turn /= 2) at += turn % 2 * room;
+    return at;
+  }
+  TUTTI_DEVICE_CALL std::size_t message_bytes(const Side& side) const {
+    return bound_.length * call_.element_bytes(side.wide);
   }
   /// Where the burst starts in a buffer of this width.
   TUTTI_DEVICE_CALL std::size_t done_bytes(bool wide) const { return done_elements_ * call_.element_bytes(wide); }
@@ -353,7 +365,7 @@ class Lane {
   }
   /// The slot of the next message, which will be as long: a short one takes less time to write than its lines take to come.
   TUTTI_DEVICE_CALL void prepare_slot(Machine& m, const Channel& c, std::size_t bytes) const {
-    if (bytes <= kPreparedBytes) m.prepare_write(outslot(c), bytes);
+    if (bytes <= kPreparedBytes) m.prepare_write(outslot(c, bytes), bytes);
   }
   TUTTI_DEVICE_CALL void remember_pull(Channel& c, std::uint32_t peer) {
     if (!c.draining) call_.workspace.pulled[pulled_count_++] = peer;

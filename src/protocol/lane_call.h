@@ -94,6 +94,8 @@ struct LaneCall {
   std::byte* scratch = nullptr;  ///< scratch blocks of one slab each
   Channel* channels = nullptr;   ///< by rank; own entry unused
   SlotShape slot_shape;
+  std::size_t slot_room = 0;         ///< bytes of each slot that are this lane's; 0: as many as a message has
+  std::size_t turns_from_bytes = 1;  ///< messages as long take turns in that room, if several fit
   LineShape line_shape;
   const PeerBuffers* peers = nullptr;  ///< by rank; direct calls only
   bool direct = false;                 ///< messages annotated pull or push use the peers' buffers

@@ -10,6 +10,9 @@ namespace tutti::schedule {
 namespace {
 
 bool is_direct(const Endpoint& e, const CostInputs& in) { return in.direct && e.direct != Direct::kNone; }
+bool is_mapped_pull(const Endpoint& e, const CostInputs& in) {
+  return in.mapped && is_direct(e, in) && e.direct == Direct::kPull;
+}
 
 /// Bytes of an endpoint's unit over those of a unit in the data type.
 double weight_of(const Endpoint& e, const CostInputs& in) {
@@ -33,6 +36,7 @@ double widest_slot_message(const Schedule& schedule, const CostInputs& in) {
 struct Work {
   double reduced_units = 0;
   double copied_units = 0;
+  double local_units = 0;
 };
 Work work_of(const LaneProgram& lane, const Step& step, const CostInputs& in) {
   double width = 0;
@@ -40,18 +44,28 @@ Work work_of(const LaneProgram& lane, const Step& step, const CostInputs& in) {
   double sources = 0;
   double sinks = 0;
   bool pushed = false;
+  bool local = true;  // no message is in it
+  bool only_input = true;
   for (const Endpoint& e : lane.sources(step)) {
+    local &= e.place != Place::kPeer;
     if (e.width == 0) continue;
+    only_input &= e.place == Place::kInput;
     width = e.width;
     if (sources == 0) first = weight_of(e, in);
     sources += weight_of(e, in);
     pushed |= e.place == Place::kPeer && is_direct(e, in) && e.direct == Direct::kPush;
   }
+  const bool is_there = in.in_place && only_input && sources == first;
   for (const Endpoint& e : lane.sinks(step)) {
-    const bool pulled = e.place == Place::kPeer && is_direct(e, in) && e.direct == Direct::kPull;
-    if (e.width > 0 && !pulled && !(pushed && e.place != Place::kPeer)) sinks += weight_of(e, in);
+    const bool to_peer = e.place == Place::kPeer;
+    const bool pulled = to_peer && is_direct(e, in) && e.direct == Direct::kPull;
+    if (e.width == 0 || pulled || (pushed && !to_peer) || (is_there && e.place == Place::kOutput)) continue;
+    const bool pushes = to_peer && is_direct(e, in);
+    local &= !to_peer;
+    sinks += (pushes ? in.push_cost : 1) * weight_of(e, in);
   }
-  return {width * (sources - first), width * sinks};
+  const double copied = width * sinks;
+  return {width * (sources - first), local ? 0 : copied, local ? copied : 0};
 }
 
 /// One lane of one rank: a sequential program.
@@ -79,6 +93,7 @@ class TimedRun {
         ranks_(schedule.ranks.size()),
         slowdown_(std::max(1.0, in.ranks_per_core)),
         copy_us_(unit_bytes / (in.copy_gbps * 1e3)),
+        local_us_(in.local_gbps > 0 ? unit_bytes / (in.local_gbps * 1e3) : copy_us_),
         reduce_us_(unit_bytes / (in.reduce_gbps * 1e3)),
         far_us_(in.far_gbps > 0 ? unit_bytes / (in.far_gbps * 1e3) : 0),
         free_at_(ranks_, 0.0),
@@ -160,11 +175,17 @@ class TimedRun {
     Process& p = processes_[index];
     const Step& step = p.lane->steps[p.step];
     const Work work = work_of(*p.lane, step, in_);
-    const double end = when + slowdown_ * (in_.step_us + far_messages(p.rank, *p.lane, step) * in_.far_work_us +
-                                           work.reduced_units * reduce_us_ + work.copied_units * copy_us_);
+    const Far far = far_of(p.rank, *p.lane, step);
+    const double far_bytes_us = in_.far_by_threads ? far.units * far_us_ / 2 : 0;
+    const double end = when + slowdown_ * (step_us(work) + far.messages * in_.far_work_us + far_bytes_us +
+                                           work.reduced_units * reduce_us_ + work.copied_units * copy_us_ +
+                                           work.local_units * local_us_);
     free_at_[p.rank] = end;
+    double& round_end = round_ends_[static_cast<std::size_t>(p.round)];
+    round_end = std::max(round_end, end);
     for (const Endpoint& e : p.lane->sources(step)) {
       if (e.place != Place::kPeer) continue;
+      if (is_mapped_pull(e, in_)) round_end = std::max(round_end, end + in_.message_us);
       Channel& c = channel(p, e.peer, p.rank);
       if (c.received == c.arrivals.size()) continue;
       ++c.received;
@@ -173,8 +194,6 @@ class TimedRun {
     for (const Endpoint& e : p.lane->sinks(step)) {
       if (e.place == Place::kPeer) channel(p, p.rank, e.peer).arrivals.push_back(arrival(p.rank, e, end));
     }
-    double& round_end = round_ends_[static_cast<std::size_t>(p.round)];
-    round_end = std::max(round_end, end);
     if (++p.step == p.lane->steps.size()) {
       p.step = 0;
       ++p.round;
@@ -183,20 +202,35 @@ class TimedRun {
     wake_peers(p, step);
   }
 
+  /// Of mapped buffers a step whose data others move is a look at a word.
+  double step_us(const Work& work) const {
+    const bool moves = work.reduced_units + work.copied_units + work.local_units > 0;
+    return in_.mapped && in_.direct && !moves ? 0 : in_.step_us;
+  }
   bool is_far(std::size_t rank, const Endpoint& e) const {
     return in_.groups != nullptr && e.place == Place::kPeer && (*in_.groups)[rank] != (*in_.groups)[e.peer];
   }
-  /// That the step sends and receives.
-  double far_messages(std::size_t rank, const LaneProgram& lane, const Step& step) const {
-    double count = 0;
-    for (const auto& side : {lane.sources(step), lane.sinks(step)})
-      for (const Endpoint& e : side) count += is_far(rank, e) ? 1 : 0;
-    return count;
+  /// What the step sends and receives.
+  struct Far {
+    double messages = 0;
+    double units = 0;
+  };
+  Far far_of(std::size_t rank, const LaneProgram& lane, const Step& step) const {
+    Far far;
+    for (const auto& side : {lane.sources(step), lane.sinks(step)}) {
+      for (const Endpoint& e : side) {
+        if (!is_far(rank, e)) continue;
+        far.messages += 1;
+        far.units += e.width * weight_of(e, in_);
+      }
+    }
+    return far;
   }
 
   /// When a message that is sent at `sent` is there.
   double arrival(std::size_t from, const Endpoint& e, double sent) {
-    if (!is_far(from, e)) return sent + in_.message_us;
+    if (!is_far(from, e)) return is_mapped_pull(e, in_) && e.remote == Place::kInput ? 0 : sent + in_.message_us;
+    if (in_.far_by_threads) return sent + in_.far_message_us;
     double& link_free = link_free_at_[from];
     link_free = std::max(link_free, sent) + e.width * weight_of(e, in_) * far_us_;
     return link_free + in_.far_message_us;
@@ -216,6 +250,7 @@ class TimedRun {
   std::size_t ranks_;
   double slowdown_;
   double copy_us_;
+  double local_us_;
   double reduce_us_;
   double far_us_;
   std::vector<double> free_at_;

@@ -325,6 +325,7 @@ protocol::LaneCall RankRun<Machine>::lane_call(std::size_t lane) const {
   made.scratch = s_.scratch[lane];
   made.channels = const_cast<protocol::Channel*>(s_.channels[lane].data());
   made.slot_shape = s_.shape.slots;
+  made.slot_room = s_.shape.slots.slot_bytes;
   made.line_shape = s_.shape.lines;
   made.peers = peers_.data();
   made.direct = c.plan.direct;

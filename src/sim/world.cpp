@@ -44,6 +44,7 @@ Result<std::vector<planner::Plan>> make_plans(const RunShape& shape, const CallC
                              call.in_place && !announced};
   planner::Rules rules;
   rules.slots = shape.slots;
+  rules.lanes_share_slots = false;  // each has its own here
   // Lines have as many slots, of their own length.
   if (call.protocol == Protocol::kLines) {
     rules.slots.slot_bytes = static_cast<std::uint32_t>(shape.lines.payload_bytes());

@@ -34,7 +34,7 @@ Outcome<ImageDataset> ImageDataset::load(const std::string& images_path, const s
 void ImageDataset::gather(std::span<const std::uint32_t> ids, Batch& batch) const {
   const std::size_t width = feature_count();
   batch.samples = ids.size();
-  if (batch.features.size() < ids.size() * width) batch.features = Buffer(ids.size() * width);
+  if (batch.features.size() < ids.size() * width) batch.features = Array<float>(ids.size() * width);
   batch.labels.resize(ids.size());
   for (std::size_t s = 0; s < ids.size(); ++s) {
     const std::uint8_t* pixels = images_.values.data() + ids[s] * width;

@@ -1,7 +1,7 @@
 // Samples to learn from: numbered, in two parts (training and held out), gathered into batches.
 #pragma once
 
-#include "trainer/buffer.h"
+#include "trainer/array.h"
 #include "trainer/idx.h"
 #include "trainer/outcome.h"
 #include "trainer/text.h"
@@ -17,7 +17,7 @@ namespace tutti::trainer {
 /// Samples side by side. A model reads `features` or `bytes`, whichever its data set fills.
 struct Batch {
   std::size_t samples = 0;
-  Buffer features;                  ///< [samples, feature_count]
+  Array<float> features;            ///< [samples, feature_count]
   std::vector<std::uint8_t> bytes;  ///< [samples, context]
   std::vector<std::uint8_t> labels;
 };

@@ -7,8 +7,8 @@
 
 namespace tutti::trainer {
 
-DenseStack::DenseStack(std::vector<std::size_t> sizes, Activation activation, Layout& layout)
-    : layout_(layout), activation_(activation) {
+DenseStack::DenseStack(Backend& backend, std::vector<std::size_t> sizes, Activation activation, Layout& layout)
+    : backend_(backend), layout_(layout), activation_(activation) {
   for (std::size_t i = 0; i + 1 < sizes.size(); ++i) {
     const std::size_t weight = layout.add(fmt::format("linear{}.weight", i), sizes[i] * sizes[i + 1]);
     const std::size_t bias = layout.add(fmt::format("linear{}.bias", i), sizes[i + 1]);
@@ -36,8 +36,8 @@ void DenseStack::initialise(float* parameters, Random& random) const {
 void DenseStack::reserve(std::size_t samples) {
   if (samples <= samples_reserved_) return;
   for (auto& layer : layers_) {
-    layer.output = Buffer(samples * layer.out);
-    layer.output_grad = Buffer(samples * layer.out);
+    layer.output = backend_.zeros<float>(samples * layer.out);
+    layer.output_grad = backend_.zeros<float>(samples * layer.out);
   }
   samples_reserved_ = samples;
 }
@@ -46,9 +46,9 @@ float* DenseStack::forward(const float* parameters, const float* x, std::size_t 
   reserve(samples);
   for (auto& layer : layers_) {
     float* y = layer.output.data();
-    linear_forward(x, parameters + layout_[layer.weight].offset, parameters + layout_[layer.bias].offset, y, samples,
-                   layer.in, layer.out);
-    if (&layer != &layers_.back()) activation_forward(activation_, y, samples * layer.out);
+    backend_.linear_forward(x, parameters + layout_[layer.weight].offset, parameters + layout_[layer.bias].offset, y,
+                            layer.shape(samples));
+    if (&layer != &layers_.back()) backend_.activation_forward(activation_, y, samples * layer.out);
     x = y;
   }
   return layers_.back().output.data();
@@ -60,16 +60,16 @@ void DenseStack::backward(const float* parameters, const float* x, std::size_t s
   for (std::size_t i = layers_.size(); i-- > 0;) {
     Layer& layer = layers_[i];
     const float* input = i == 0 ? x : layers_[i - 1].output.data();
-    linear_backward_parameters(input, y_grad, gradients + layout_[layer.weight].offset,
-                               gradients + layout_[layer.bias].offset, samples, layer.in, layer.out);
+    backend_.linear_backward_parameters(input, y_grad, gradients + layout_[layer.weight].offset,
+                                        gradients + layout_[layer.bias].offset, layer.shape(samples));
     // Both gradients of this layer are complete: others may send them while the next layer is worked on.
     ready(layer.bias);
     ready(layer.weight);
 
     float* input_grad = i == 0 ? x_grad : layers_[i - 1].output_grad.data();
     if (input_grad == nullptr) continue;
-    linear_backward_input(y_grad, parameters + layout_[layer.weight].offset, input_grad, samples, layer.in, layer.out);
-    if (i > 0) activation_backward(activation_, input, input_grad, samples * layer.in);
+    backend_.linear_backward_input(y_grad, parameters + layout_[layer.weight].offset, input_grad, layer.shape(samples));
+    if (i > 0) backend_.activation_backward(activation_, input, input_grad, samples * layer.in);
     y_grad = input_grad;
   }
 }

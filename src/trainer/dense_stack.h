@@ -2,8 +2,6 @@
 // embedding.
 #pragma once
 
-#include "trainer/buffer.h"
-#include "trainer/layers.h"
 #include "trainer/model.h"
 
 #include <cstddef>
@@ -15,7 +13,7 @@ namespace tutti::trainer {
 class DenseStack {
  public:
   /// sizes: the input, the hidden layers, the output. Adds its tensors to `layout`.
-  DenseStack(std::vector<std::size_t> sizes, Activation activation, Layout& layout);
+  DenseStack(Backend& backend, std::vector<std::size_t> sizes, Activation activation, Layout& layout);
 
   /// "784-256-10"
   std::string describe() const;
@@ -34,11 +32,14 @@ class DenseStack {
   struct Layer {
     std::size_t in, out;
     std::size_t weight, bias;  ///< tensor indexes
-    Buffer output, output_grad;
+    Array<float> output, output_grad;
+
+    LinearShape shape(std::size_t samples) const { return {samples, in, out}; }
   };
 
   void reserve(std::size_t samples);
 
+  Backend& backend_;
   Layout& layout_;
   Activation activation_;
   std::vector<Layer> layers_;

@@ -4,23 +4,22 @@
 
 namespace tutti::trainer {
 
-ImageClassifier::ImageClassifier(const std::vector<std::size_t>& sizes)
-    : class_count_(sizes.back()), stack_(sizes, Activation::kRelu, layout_) {}
+ImageClassifier::ImageClassifier(Backend& backend, const std::vector<std::size_t>& sizes)
+    : Model(backend), class_count_(sizes.back()), stack_(backend, sizes, Activation::kRelu, layout_) {}
 
 std::string ImageClassifier::describe() const { return fmt::format("image classifier {}, ReLU", stack_.describe()); }
 
 void ImageClassifier::initialise(float* parameters, Random& random) const { stack_.initialise(parameters, random); }
 
-LossSums ImageClassifier::evaluate(const float* parameters, const Batch& batch) {
-  float* logits = stack_.forward(parameters, batch.features.data(), batch.samples);
-  return softmax_cross_entropy(logits, batch.labels.data(), batch.samples, class_count_);
+void ImageClassifier::evaluate(const float* parameters, const PlacedBatch& batch, LossSums* sums) {
+  float* logits = stack_.forward(parameters, batch.features, batch.samples);
+  backend_.softmax_cross_entropy(logits, batch.labels, batch.samples, class_count_, sums);
 }
 
-LossSums ImageClassifier::forward_backward(const float* parameters, const Batch& batch, float* gradients,
-                                           const GradientReady& ready) {
-  const LossSums sums = evaluate(parameters, batch);
-  stack_.backward(parameters, batch.features.data(), batch.samples, gradients, ready, nullptr);
-  return sums;
+void ImageClassifier::forward_backward(const float* parameters, const PlacedBatch& batch, float* gradients,
+                                       const GradientReady& ready, LossSums* sums) {
+  evaluate(parameters, batch, sums);
+  stack_.backward(parameters, batch.features, batch.samples, gradients, ready, nullptr);
 }
 
 }  // namespace tutti::trainer

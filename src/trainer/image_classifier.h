@@ -13,13 +13,13 @@ namespace tutti::trainer {
 class ImageClassifier : public Model {
  public:
   /// sizes: pixels, hidden layers, classes.
-  explicit ImageClassifier(const std::vector<std::size_t>& sizes);
+  ImageClassifier(Backend& backend, const std::vector<std::size_t>& sizes);
 
   std::string describe() const override;
   void initialise(float* parameters, Random& random) const override;
-  LossSums evaluate(const float* parameters, const Batch& batch) override;
-  LossSums forward_backward(const float* parameters, const Batch& batch, float* gradients,
-                            const GradientReady& ready) override;
+  void evaluate(const float* parameters, const PlacedBatch& batch, LossSums* sums) override;
+  void forward_backward(const float* parameters, const PlacedBatch& batch, float* gradients, const GradientReady& ready,
+                        LossSums* sums) override;
 
  private:
   std::size_t class_count_;

@@ -1,5 +1,7 @@
 #include "trainer/job.h"
 
+#include "trainer/cuda/cuda_backend.h"
+#include "trainer/host_backend.h"
 #include "trainer/image_classifier.h"
 #include "trainer/journal.h"
 #include "trainer/language_model.h"
@@ -31,39 +33,49 @@ Outcome<Job> Job::prepare(const Options& options) {
   return job;
 }
 
-std::unique_ptr<Model> Job::make_model() const {
-  if (text_) return std::make_unique<LanguageModel>(options_.context, options_.embedding, options_.hidden);
+Outcome<std::unique_ptr<Backend>> Job::make_backend(int local_rank) const {
+  if (options_.device == DeviceKind::kHost) return HostBackend::make();
+  return make_cuda_backend(local_rank / options_.ranks_per_gpu);
+}
+
+std::unique_ptr<Model> Job::make_model(Backend& backend) const {
+  if (text_) return std::make_unique<LanguageModel>(backend, options_.context, options_.embedding, options_.hidden);
   std::vector<std::size_t> sizes{images_->feature_count()};
   sizes.insert(sizes.end(), options_.hidden.begin(), options_.hidden.end());
   sizes.push_back(images_->class_count());
-  return std::make_unique<ImageClassifier>(sizes);
+  return std::make_unique<ImageClassifier>(backend, sizes);
 }
 
-int Job::run_rank(int rank, int size, const ncclUniqueId& id) const {
-  use_one_blas_thread();
-  const auto fail = [rank](const Failure& failure) {
-    fmt::print(stderr, "tutti-train: rank {}: {}\n", rank, failure.message);
-    return 1;
-  };
-  const auto model = make_model();
-  auto replicas = Replicas::join(rank, size, id);
-  if (!replicas) return fail(replicas.failure());
-  auto trainer = Trainer::make(options_, *dataset_, *model, *replicas);
-  if (!trainer) return fail(trainer.failure());
-
-  const auto problem = train(*model, *replicas, **trainer);
+int Job::run_rank(const Place& place, const ncclUniqueId& id) const {
+  Problem problem;
+  if (auto backend = make_backend(place.local_rank)) {
+    problem = run_on(**backend, place, id);
+  } else {
+    problem = backend.failure();
+  }
   if (!problem) return 0;
-  replicas->give_up();  // before the trainer's buffers go
-  return fail(*problem);
+  fmt::print(stderr, "tutti-train: rank {}: {}\n", place.rank, problem->message);
+  return 1;
 }
 
-Problem Job::train(Model& model, Replicas& replicas, Trainer& trainer) const {
+Problem Job::run_on(Backend& backend, const Place& place, const ncclUniqueId& id) const {
+  const auto model = make_model(backend);
+  auto replicas = Replicas::join(place.rank, place.size, id, backend);
+  if (!replicas) return replicas.failure();
+  auto trainer = Trainer::make(options_, *dataset_, backend, *model, *replicas);
+  if (!trainer) return trainer.failure();
+  auto problem = train(backend, *model, *replicas, **trainer);
+  if (problem) replicas->give_up();  // before the trainer's arrays go
+  return problem;
+}
+
+Problem Job::train(const Backend& backend, Model& model, Replicas& replicas, Trainer& trainer) const {
   std::optional<Journal> journal;  // rank 0's
   if (replicas.rank() == 0) {
     auto opened = Journal::open(options_, trainer.steps());
     if (!opened) return opened.failure();
     journal.emplace(std::move(*opened));
-    print_heading(model, trainer.steps(), replicas.size());
+    print_heading(backend, model, trainer.steps(), replicas.size());
   }
 
   const auto start = std::chrono::steady_clock::now();
@@ -75,11 +87,10 @@ Problem Job::train(Model& model, Replicas& replicas, Trainer& trainer) const {
   if (auto problem = replicas.leave()) return problem;
   if (!journal) return {};
   if (auto problem = journal->finish(*held_out)) return problem;
-  print_summary(*held_out, seconds, model, trainer.parameters());
-  return {};
+  return print_summary(*held_out, seconds, model, trainer.parameters());
 }
 
-void Job::print_heading(const Model& model, std::int64_t steps, int size) const {
+void Job::print_heading(const Backend& backend, const Model& model, std::int64_t steps, int size) const {
   fmt::print("{}: {} parameters\n", model.describe(), model.layout().parameter_count());
   if (text_) {
     fmt::print("{} bytes of text in {} files, {} of them held out\n", text_->text().bytes.size(),
@@ -89,17 +100,18 @@ void Job::print_heading(const Model& model, std::int64_t steps, int size) const 
                dataset_->training().size() + dataset_->held_out().size(), images_->class_count(),
                dataset_->held_out().size());
   }
-  fmt::print("{} rank{} ({}), {} steps of {} samples\n\n", size, size == 1 ? "" : "s",
-             options_.threads ? "threads" : "processes", steps, options_.batch);
+  const std::string where = options_.device == DeviceKind::kHost ? "" : fmt::format(" on {}", backend.name());
+  fmt::print("{} rank{} ({}{}), {} steps of {} samples\n\n", size, size == 1 ? "" : "s",
+             options_.threads ? "threads" : "processes", where, steps, options_.batch);
   std::fflush(stdout);
 }
 
-void Job::print_summary(const HeldOut& held_out, double seconds, Model& model, const float* parameters) const {
+Problem Job::print_summary(const HeldOut& held_out, double seconds, Model& model, const float* parameters) const {
   if (text_) {
-    print_text_summary(held_out, seconds, *text_, static_cast<LanguageModel&>(model), parameters, options_.seed);
-  } else {
-    print_image_summary(held_out, seconds);
+    return print_text_summary(held_out, seconds, *text_, static_cast<LanguageModel&>(model), parameters, options_.seed);
   }
+  print_image_summary(held_out, seconds);
+  return {};
 }
 
 }  // namespace tutti::trainer

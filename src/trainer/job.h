@@ -14,19 +14,27 @@
 
 namespace tutti::trainer {
 
+/// A rank among all, and among those of its host.
+struct Place {
+  int rank, size;
+  int local_rank;
+};
+
 class Job {
  public:
   /// Reads the data. Every problem that the command line or a file can cause shows here, before any rank exists.
   static Outcome<Job> prepare(const Options& options);
 
   /// A rank's whole life; the result is its exit code. Rank 0 prints.
-  int run_rank(int rank, int size, const ncclUniqueId& id) const;
+  int run_rank(const Place& place, const ncclUniqueId& id) const;
 
  private:
-  std::unique_ptr<Model> make_model() const;
-  Problem train(Model& model, Replicas& replicas, Trainer& trainer) const;
-  void print_heading(const Model& model, std::int64_t steps, int size) const;
-  void print_summary(const HeldOut& held_out, double seconds, Model& model, const float* parameters) const;
+  Outcome<std::unique_ptr<Backend>> make_backend(int local_rank) const;
+  std::unique_ptr<Model> make_model(Backend& backend) const;
+  Problem run_on(Backend& backend, const Place& place, const ncclUniqueId& id) const;
+  Problem train(const Backend& backend, Model& model, Replicas& replicas, Trainer& trainer) const;
+  void print_heading(const Backend& backend, const Model& model, std::int64_t steps, int size) const;
+  Problem print_summary(const HeldOut& held_out, double seconds, Model& model, const float* parameters) const;
 
   Options options_;
   // The one that options_.model wants.

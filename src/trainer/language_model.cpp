@@ -20,11 +20,13 @@ std::vector<std::size_t> stack_sizes(std::size_t in, const std::vector<std::size
 
 }  // namespace
 
-LanguageModel::LanguageModel(std::size_t context, std::size_t width, const std::vector<std::size_t>& hidden)
-    : context_(context),
+LanguageModel::LanguageModel(Backend& backend, std::size_t context, std::size_t width,
+                             const std::vector<std::size_t>& hidden)
+    : Model(backend),
+      context_(context),
       width_(width),
       table_(layout_.add("embedding.table", kBytes * width)),
-      stack_(stack_sizes(context * width, hidden), Activation::kTanh, layout_) {}
+      stack_(backend, stack_sizes(context * width, hidden), Activation::kTanh, layout_) {}
 
 std::string LanguageModel::describe() const {
   return fmt::format("byte language model, {} bytes of context x {} numbers each, {}, tanh", context_, width_,
@@ -40,34 +42,37 @@ void LanguageModel::initialise(float* parameters, Random& random) const {
 float* LanguageModel::forward(const float* parameters, const std::uint8_t* bytes, std::size_t samples) {
   const std::size_t count = samples * context_ * width_;
   if (vectors_.size() < count) {
-    vectors_ = Buffer(count);
-    vectors_grad_ = Buffer(count);
+    vectors_ = backend_.zeros<float>(count);
+    vectors_grad_ = backend_.zeros<float>(count);
   }
-  embedding_forward(bytes, parameters + layout_[table_].offset, vectors_.data(), samples, context_, width_);
+  backend_.embedding_forward(bytes, parameters + layout_[table_].offset, vectors_.data(), samples * context_, width_);
   return stack_.forward(parameters, vectors_.data(), samples);
 }
 
-LossSums LanguageModel::evaluate(const float* parameters, const Batch& batch) {
-  float* logits = forward(parameters, batch.bytes.data(), batch.samples);
-  return softmax_cross_entropy(logits, batch.labels.data(), batch.samples, kBytes);
+void LanguageModel::evaluate(const float* parameters, const PlacedBatch& batch, LossSums* sums) {
+  float* logits = forward(parameters, batch.bytes, batch.samples);
+  backend_.softmax_cross_entropy(logits, batch.labels, batch.samples, kBytes, sums);
 }
 
-LossSums LanguageModel::forward_backward(const float* parameters, const Batch& batch, float* gradients,
-                                         const GradientReady& ready) {
-  const LossSums sums = evaluate(parameters, batch);
+void LanguageModel::forward_backward(const float* parameters, const PlacedBatch& batch, float* gradients,
+                                     const GradientReady& ready, LossSums* sums) {
+  evaluate(parameters, batch, sums);
   stack_.backward(parameters, vectors_.data(), batch.samples, gradients, ready, vectors_grad_.data());
-  embedding_backward(batch.bytes.data(), vectors_grad_.data(), gradients + layout_[table_].offset, batch.samples,
-                     context_, width_);
+  backend_.embedding_backward(batch.bytes, vectors_grad_.data(), gradients + layout_[table_].offset,
+                              batch.samples * context_, width_);
   ready(table_);
-  return sums;
 }
 
-std::string LanguageModel::sample(const float* parameters, std::string prompt, std::size_t count, double temperature,
-                                  Random& random) {
+Outcome<std::string> LanguageModel::sample(const float* parameters, std::string prompt, std::size_t count,
+                                           double temperature, Random& random) {
   const std::size_t prompt_size = prompt.size();
+  Batch batch;
+  batch.samples = 1;
+  float logits[kBytes] = {};
   for (std::size_t i = 0; i < count; ++i) {
-    const auto* bytes = reinterpret_cast<const std::uint8_t*>(prompt.data() + prompt.size() - context_);
-    const float* logits = forward(parameters, bytes, 1);
+    batch.bytes.assign(prompt.end() - static_cast<std::ptrdiff_t>(context_), prompt.end());
+    backend_.download(logits, forward(parameters, backend_.place(batch).bytes, 1), sizeof logits);
+    if (auto problem = backend_.wait()) return *problem;
     const float highest = *std::max_element(logits, logits + kBytes);
     double weights[kBytes];
     double total = 0;

@@ -3,7 +3,6 @@
 // bytes predicts the next one.
 #pragma once
 
-#include "trainer/buffer.h"
 #include "trainer/dense_stack.h"
 #include "trainer/model.h"
 
@@ -16,18 +15,18 @@ namespace tutti::trainer {
 
 class LanguageModel : public Model {
  public:
-  LanguageModel(std::size_t context, std::size_t width, const std::vector<std::size_t>& hidden);
+  LanguageModel(Backend& backend, std::size_t context, std::size_t width, const std::vector<std::size_t>& hidden);
 
   std::string describe() const override;
   void initialise(float* parameters, Random& random) const override;
-  LossSums evaluate(const float* parameters, const Batch& batch) override;
-  LossSums forward_backward(const float* parameters, const Batch& batch, float* gradients,
-                            const GradientReady& ready) override;
+  void evaluate(const float* parameters, const PlacedBatch& batch, LossSums* sums) override;
+  void forward_backward(const float* parameters, const PlacedBatch& batch, float* gradients, const GradientReady& ready,
+                        LossSums* sums) override;
 
   /// Continues `prompt` (at least `context` bytes) by `count` bytes, drawn from the model's probabilities sharpened by
   /// `temperature` (below 1: likelier bytes get likelier).
-  std::string sample(const float* parameters, std::string prompt, std::size_t count, double temperature,
-                     Random& random);
+  Outcome<std::string> sample(const float* parameters, std::string prompt, std::size_t count, double temperature,
+                              Random& random);
 
  private:
   float* forward(const float* parameters, const std::uint8_t* bytes, std::size_t samples);
@@ -35,7 +34,7 @@ class LanguageModel : public Model {
   std::size_t context_, width_;
   std::size_t table_;  ///< tensor index
   DenseStack stack_;
-  Buffer vectors_, vectors_grad_;
+  Array<float> vectors_, vectors_grad_;
 };
 
 }  // namespace tutti::trainer

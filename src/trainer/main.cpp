@@ -1,5 +1,6 @@
 // tutti-train: reads the command line and the data, starts the ranks (or is one of a launcher's), ends with their exit code.
 
+#include "trainer/cuda/cuda_backend.h"
 #include "trainer/job.h"
 #include "trainer/journal.h"
 #include "trainer/options.h"
@@ -8,10 +9,12 @@
 #include <nccl.h>
 #include <sched.h>
 #include <tutti/launch.h>
+#include <tutti/tutti.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,8 +31,40 @@ int fail(int exit_code, const std::string& message) {
   return exit_code;
 }
 
-/// The cores that this process may use, but at least two ranks: with one there is nothing to average.
-int default_ranks() {
+/// In a process of its own: one that has opened the driver may not fork.
+Outcome<int> gpus_of_this_host() {
+  struct Answer {
+    int gpus;
+    char failure[512];
+  };
+  void* shared = nullptr;
+  if (tuttiMemAlloc(&shared, sizeof(Answer), nullptr) != ncclSuccess) return Failure{ncclGetLastError(nullptr)};
+  const std::unique_ptr<void, ncclResult_t (*)(void*)> memory(shared, tuttiMemFree);
+  const auto ask = [](const tuttiLaunchInfo_t*, const ncclUniqueId*, void* context) {
+    auto& answer = *static_cast<Answer*>(context);
+    const auto gpus = count_gpus();
+    if (gpus) {
+      answer.gpus = *gpus;
+    } else {
+      *fmt::format_to_n(answer.failure, sizeof answer.failure - 1, "{}", gpus.failure().message).out = '\0';
+    }
+    return 0;
+  };
+  tuttiLaunchOutcome_t outcome{};
+  if (tuttiLaunchLocal(1, ask, shared, &outcome) != ncclSuccess) return Failure{ncclGetLastError(nullptr)};
+  const auto& answer = *static_cast<const Answer*>(shared);
+  if (answer.gpus > 0) return answer.gpus;
+  return Failure{answer.failure[0] != '\0' ? answer.failure : "--device cuda: the CUDA driver ends the process"};
+}
+
+/// On the host one for each core that this process may use, but at least two: with one there is nothing to average.
+Outcome<int> ranks_to_start(const Options& options) {
+  if (options.ranks != 0) return options.ranks;
+  if (options.device == DeviceKind::kCuda) {
+    const auto gpus = gpus_of_this_host();
+    if (!gpus) return gpus.failure();
+    return std::min(*gpus * options.ranks_per_gpu, kRanksMax);
+  }
   cpu_set_t set;
   const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
   return std::clamp(cores, 2, kRanksMax);
@@ -37,7 +72,7 @@ int default_ranks() {
 
 int run_processes(const Job& job, int ranks) {
   const auto body = [](const tuttiLaunchInfo_t* info, const ncclUniqueId* id, void* context) {
-    return static_cast<const Job*>(context)->run_rank(info->rank, info->size, *id);
+    return static_cast<const Job*>(context)->run_rank({info->rank, info->size, info->rank}, *id);
   };
   tuttiLaunchOutcome_t outcome{};
   // The children get `job` as the fork's copy and do not write to it.
@@ -58,7 +93,9 @@ int run_threads(const Job& job, int ranks) {
   std::vector<int> exit_codes(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] { exit_codes[static_cast<std::size_t>(rank)] = job.run_rank(rank, ranks, id); });
+    threads.emplace_back([&, rank] {
+      exit_codes[static_cast<std::size_t>(rank)] = job.run_rank({rank, ranks, rank}, id);
+    });
   }
   for (auto& thread : threads) thread.join();
   return *std::max_element(exit_codes.begin(), exit_codes.end());
@@ -72,7 +109,7 @@ int run_launched(const Job& job, const tuttiLaunchInfo_t& me, bool with_mpi) {
   if (tuttiLaunchUniqueId(&me, &id) != ncclSuccess) {
     return fail(kFailed, fmt::format("rank {}: meeting the other ranks: {}", me.rank, ncclGetLastError(nullptr)));
   }
-  const int exit_code = job.run_rank(me.rank, me.size, id);
+  const int exit_code = job.run_rank({me.rank, me.size, me.local_rank < 0 ? me.rank : me.local_rank}, id);
   if (with_mpi && tuttiLaunchFinalizeMpi() != ncclSuccess) {
     return fail(kFailed, fmt::format("rank {}: --net mpi: {}", me.rank, ncclGetLastError(nullptr)));
   }
@@ -85,6 +122,7 @@ int run(int argc, char** argv) {
   const auto& options = std::get<Options>(parsed);
   // Before the library reads it.
   if (!options.network.empty()) setenv("TUTTI_NET", options.network.c_str(), 1);
+  if (options.ranks_per_gpu > 1) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);  // asked for, so allowed
 
   tuttiLaunchInfo_t me;
   if (tuttiLaunchDetect(&me) != ncclSuccess) return fail(kFailed, ncclGetLastError(nullptr));
@@ -101,8 +139,9 @@ int run(int argc, char** argv) {
   const auto job = Job::prepare(options);
   if (!job) return fail(kFailed, job.failure().message);
   if (launched) return run_launched(*job, me, options.network == "mpi");
-  const int ranks = options.ranks != 0 ? options.ranks : default_ranks();
-  return options.threads ? run_threads(*job, ranks) : run_processes(*job, ranks);
+  const auto ranks = ranks_to_start(options);
+  if (!ranks) return fail(kFailed, ranks.failure().message);
+  return options.threads ? run_threads(*job, *ranks) : run_processes(*job, *ranks);
 }
 
 }  // namespace

@@ -5,27 +5,35 @@
 
 namespace tutti::trainer {
 
-void Sgd::step(float* parameters, const float* gradients, std::size_t count, float lr) {
-  float* velocity = velocity_.data();
-  for (std::size_t i = 0; i < count; ++i) {
-    velocity[i] = momentum_ * velocity[i] + gradients[i];
-    parameters[i] -= lr * velocity[i];
-  }
+Sgd::Sgd(Backend& backend, std::size_t count, float momentum)
+    : Optimiser(backend, count), velocity_(backend.zeros<float>(count)), momentum_(momentum) {}
+
+void Sgd::step(float* parameters, const float* gradients, std::size_t samples, float lr) {
+  backend_.step(SgdStep{.parameters = parameters,
+                        .gradients = gradients,
+                        .velocity = velocity_.data(),
+                        .count = count_,
+                        .samples = static_cast<float>(samples),
+                        .lr = lr,
+                        .momentum = momentum_});
 }
 
-void Adam::step(float* parameters, const float* gradients, std::size_t count, float lr) {
+Adam::Adam(Backend& backend, std::size_t count)
+    : Optimiser(backend, count), mean_(backend.zeros<float>(count)), square_(backend.zeros<float>(count)) {}
+
+void Adam::step(float* parameters, const float* gradients, std::size_t samples, float lr) {
   ++steps_;
   // Both averages start at zero; dividing by what their weights add up to so far removes that pull towards zero.
   const auto t = static_cast<double>(steps_);
-  const auto mean_share = static_cast<float>(1.0 - std::pow(double{kBeta1}, t));
-  const auto square_share = static_cast<float>(1.0 - std::pow(double{kBeta2}, t));
-  float* mean = mean_.data();
-  float* square = square_.data();
-  for (std::size_t i = 0; i < count; ++i) {
-    mean[i] = kBeta1 * mean[i] + (1.0f - kBeta1) * gradients[i];
-    square[i] = kBeta2 * square[i] + (1.0f - kBeta2) * gradients[i] * gradients[i];
-    parameters[i] -= lr * (mean[i] / mean_share) / (std::sqrt(square[i] / square_share) + kEpsilon);
-  }
+  backend_.step(AdamStep{.parameters = parameters,
+                         .gradients = gradients,
+                         .mean = mean_.data(),
+                         .square = square_.data(),
+                         .count = count_,
+                         .samples = static_cast<float>(samples),
+                         .lr = lr,
+                         .mean_share = static_cast<float>(1.0 - std::pow(double{AdamStep::kBeta1}, t)),
+                         .square_share = static_cast<float>(1.0 - std::pow(double{AdamStep::kBeta2}, t))});
 }
 
 float cosine_learning_rate(double lr, std::int64_t step, std::int64_t steps) {

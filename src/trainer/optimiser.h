@@ -2,42 +2,45 @@
 // every rank.
 #pragma once
 
-#include "trainer/buffer.h"
+#include "trainer/backend.h"
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 namespace tutti::trainer {
 
 class Optimiser {
  public:
+  /// The back end must outlive it.
+  Optimiser(Backend& backend, std::size_t count) : backend_(backend), count_(count) {}
   virtual ~Optimiser() = default;
-  /// One update with learning rate `lr`; gradients are means over the batch.
-  virtual void step(float* parameters, const float* gradients, std::size_t count, float lr) = 0;
+  /// One update with learning rate `lr`; gradients are sums over `samples`. Both are the back end's.
+  virtual void step(float* parameters, const float* gradients, std::size_t samples, float lr) = 0;
+
+ protected:
+  Backend& backend_;
+  std::size_t count_;
 };
 
 /// velocity = momentum * velocity + gradient; parameter -= lr * velocity
 class Sgd : public Optimiser {
  public:
-  Sgd(std::size_t count, float momentum) : velocity_(count), momentum_(momentum) {}
-  void step(float* parameters, const float* gradients, std::size_t count, float lr) override;
+  Sgd(Backend& backend, std::size_t count, float momentum);
+  void step(float* parameters, const float* gradients, std::size_t samples, float lr) override;
 
  private:
-  Buffer velocity_;
+  Array<float> velocity_;
   float momentum_;
 };
 
 /// Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2014), algorithm 1 with its default constants.
 class Adam : public Optimiser {
  public:
-  static constexpr float kBeta1 = 0.9f, kBeta2 = 0.999f, kEpsilon = 1e-8f;
-
-  explicit Adam(std::size_t count) : mean_(count), square_(count) {}
-  void step(float* parameters, const float* gradients, std::size_t count, float lr) override;
+  Adam(Backend& backend, std::size_t count);
+  void step(float* parameters, const float* gradients, std::size_t samples, float lr) override;
 
  private:
-  Buffer mean_, square_;
+  Array<float> mean_, square_;
   std::int64_t steps_ = 0;
 };
 

@@ -19,11 +19,14 @@ Examples:
       a classifier of MNIST's digits on 4 ranks
   mpirun -n 4 tutti-train --model mlp --images ... --labels ...
       the launcher starts the ranks (also srun and torchrun --no-python)
+  tutti-train --device cuda
+      one rank for each GPU of this machine; with --ranks-per-gpu 2 two of them
 
 How a batch is shared: of a batch of B samples on N ranks, rank r gets those from B*r/N up to B*(r+1)/N (rounded down), so shares
 differ by one sample at most. Every rank sums the gradients of its share, the all-reduce adds the sums in rank order, and
 one division by B makes the mean: a sample weighs the same wherever it is computed. So N ranks give the same bits as 1 rank
-with --accumulate N, and follow 1 rank with the same batch within the rounding of float32 sums.
+with --accumulate N, and follow 1 rank with the same batch within the rounding of float32 sums. On GPUs a run repeats bit for
+bit on the same kind of GPU with the same cuBLAS (libcublas.so.13 or .12, which it needs), and follows the host within rounding.
 
 The log has one line per step: step, loss (nats, before the update), lr, samples_per_s, step_ms, comm_ms (time in which rank 0
 stood still for communication), param_hash where the replicas were compared; and a last line with held_out_accuracy.
@@ -80,10 +83,16 @@ void add_data_options(CLI::App& app, Options& o) {
 }
 
 void add_rank_options(CLI::App& app, Options& o) {
-  app.add_option("--ranks", o.ranks, "replicas to start, 1 to 64. Default: one per core, at least 2")
+  app.add_option("--ranks", o.ranks,
+                 "replicas to start, 1 to 64. Default: one per core, at least 2; on GPUs as many as they take")
       ->option_text("N")
       ->check(number(1, 64));
   app.add_flag("--threads", o.threads, "ranks are threads of one process, not processes");
+  add_choice<DeviceKind>(app, "--device", o.device, {{"host", DeviceKind::kHost}, {"cuda", DeviceKind::kCuda}},
+                         "cuda: compute on GPUs, one for each rank of a host in turn. Default: host");
+  app.add_option("--ranks-per-gpu", o.ranks_per_gpu, "cuda: so many ranks next to each other share a GPU. Default: 1")
+      ->option_text("N")
+      ->check(number(1, 16));
   app.add_option("--net", o.network, "between hosts: tcp, mpi (initialises MPI; under mpirun or srun), auto")
       ->option_text("NAME")
       ->check(CLI::IsMember({"auto", "tcp", "mpi"}));
@@ -168,6 +177,9 @@ std::variant<Options, int> parse_options(int argc, char** argv) {
     }
     if (options.model == ModelKind::kLm && !options.images.empty()) {
       throw CLI::ValidationError("--model lm", "reads --text, not --images");
+    }
+    if (options.device == DeviceKind::kHost && options.ranks_per_gpu > 1) {
+      throw CLI::ValidationError("--ranks-per-gpu", "is for --device cuda");
     }
     if (options.model == ModelKind::kMlp && app.count("--text") > 0) {
       throw CLI::ValidationError("--model mlp", "reads --images and --labels, not --text");

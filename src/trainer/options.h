@@ -11,6 +11,7 @@ namespace tutti::trainer {
 
 enum class ModelKind : std::uint8_t { kMlp, kLm };
 enum class OptimiserKind : std::uint8_t { kSgd, kAdam };
+enum class DeviceKind : std::uint8_t { kHost, kCuda };
 enum class Schedule : std::uint8_t { kCosine, kConstant };
 
 /// Complete: what the user left out holds the model's default.
@@ -25,7 +26,9 @@ struct Options {
 
   int ranks = 0;  ///< 0: not given
   bool threads = false;
-  std::string network;  ///< for TUTTI_NET: auto, tcp, mpi; empty: as it is
+  DeviceKind device = DeviceKind::kHost;
+  int ranks_per_gpu = 1;  ///< ranks next to each other that share one
+  std::string network;    ///< for TUTTI_NET: auto, tcp, mpi; empty: as it is
   double bucket_mb = 0;
   std::size_t accumulate = 1;
 

@@ -8,22 +8,9 @@
 
 namespace tutti::trainer {
 
-Outcome<SharedFloats> SharedFloats::make(std::size_t count) {
-  void* memory = nullptr;
-  if (tuttiMemAlloc(&memory, count * sizeof(float), nullptr) != ncclSuccess) {
-    return Failure{
-        fmt::format("{} bytes of memory for parameters: {}", count * sizeof(float), ncclGetLastError(nullptr))};
-  }
-  SharedFloats floats;
-  floats.floats_.reset(static_cast<float*>(memory));
-  floats.count_ = count;
-  return floats;
-}
-
-Outcome<Replicas> Replicas::join(int rank, int size, const ncclUniqueId& id) {
-  Replicas replicas(rank, size);
-  // The models compute on host memory, on a machine with a GPU too.
-  if (auto problem = replicas.check(tuttiSetDevice(tuttiDeviceHost), "choosing host memory")) return *problem;
+Outcome<Replicas> Replicas::join(int rank, int size, const ncclUniqueId& id, Backend& backend) {
+  Replicas replicas(rank, size, backend);
+  if (auto problem = replicas.check(tuttiSetDevice(backend.device()), "choosing the memory")) return *problem;
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.reproducible = 1;
   config.blocking = 1;
@@ -32,26 +19,38 @@ Outcome<Replicas> Replicas::join(int rank, int size, const ncclUniqueId& id) {
           replicas.check(tuttiCommInitRank(&replicas.comm_, size, id, rank, &config), "joining the other ranks")) {
     return *problem;
   }
-  if (auto problem = replicas.check(tuttiStreamCreate(&replicas.stream_), "making a stream")) return *problem;
   return replicas;
 }
+
+Replicas::Replicas(int rank, int size, Backend& backend)
+    : rank_(rank),
+      size_(size),
+      backend_(backend),
+      hashes_(backend.zeros<std::uint64_t>(static_cast<std::size_t>(size) + 1)) {}
 
 Replicas::Replicas(Replicas&& other) noexcept
     : rank_(other.rank_),
       size_(other.size_),
+      backend_(other.backend_),
       comm_(std::exchange(other.comm_, nullptr)),
-      stream_(std::exchange(other.stream_, nullptr)) {}
+      window_(std::exchange(other.window_, nullptr)),
+      hashes_(std::move(other.hashes_)) {}
 
 Replicas::~Replicas() { give_up(); }
 
 void Replicas::give_up() {
-  // Abort first: the stream may hold a call that waits for a rank that is gone.
-  if (comm_ != nullptr) (void)ncclCommAbort(std::exchange(comm_, nullptr));
-  if (stream_ != nullptr) (void)tuttiStreamDestroy(std::exchange(stream_, nullptr));
+  if (comm_ == nullptr) return;
+  (void)ncclCommAbort(std::exchange(comm_, nullptr));
+  (void)backend_.wait();  // what waited for a rank that is gone, does no more
 }
 
 Problem Replicas::leave() {
   if (auto problem = wait()) return problem;
+  if (window_ != nullptr) {
+    constexpr auto kWhat = "no longer sharing the gradients";
+    if (auto problem = check(ncclCommWindowDeregister(comm_, std::exchange(window_, nullptr)), kWhat)) return problem;
+    if (const auto all_have = gather(0); !all_have) return all_have.failure();  // now its memory may go
+  }
   return check(ncclCommDestroy(std::exchange(comm_, nullptr)), "leaving the other ranks");
 }
 
@@ -62,32 +61,50 @@ Problem Replicas::check(ncclResult_t result, const char* what) {
   return Failure{fmt::format("{}: {}", what, reason)};
 }
 
+Problem Replicas::share(float* values, std::size_t count) {
+  return check(ncclCommWindowRegister(comm_, values, count * sizeof(float), &window_, NCCL_WIN_COLL_SYMMETRIC),
+               "sharing the gradients");
+}
+
 Problem Replicas::start_broadcast(float* values, std::size_t count) {
-  return check(ncclBroadcast(values, values, count, ncclFloat32, 0, comm_, stream_), "sending rank 0's parameters");
+  backend_.before_collectives();
+  return check(ncclBroadcast(values, values, count, ncclFloat32, 0, comm_, backend_.collectives()),
+               "sending rank 0's parameters");
 }
 
 Problem Replicas::start_sum(float* values, std::size_t count) {
-  return check(ncclAllReduce(values, values, count, ncclFloat32, ncclSum, comm_, stream_), "adding gradients");
+  backend_.before_collectives();
+  return check(ncclAllReduce(values, values, count, ncclFloat32, ncclSum, comm_, backend_.collectives()),
+               "adding gradients");
 }
 
-Problem Replicas::start_sum(double* values, std::size_t count) {
-  return check(ncclAllReduce(values, values, count, ncclFloat64, ncclSum, comm_, stream_), "adding losses");
+Problem Replicas::start_sum(LossSums* sums) {
+  static_assert(sizeof(LossSums) == 2 * sizeof(double));
+  backend_.before_collectives();
+  return check(ncclAllReduce(sums, sums, 2, ncclFloat64, ncclSum, comm_, backend_.collectives()), "adding losses");
 }
 
 /// A call on a stream that failed has no caller to tell: the communicator keeps the reason.
 Problem Replicas::wait() {
   constexpr auto kWhat = "waiting for the other ranks";
-  if (auto problem = check(tuttiStreamSynchronize(stream_), kWhat)) return problem;
+  const Problem computed = backend_.wait();
   ncclResult_t state = ncclSuccess;
   if (auto problem = check(ncclCommGetAsyncError(comm_, &state), kWhat)) return problem;
-  return check(state, kWhat);
+  if (auto problem = check(state, kWhat)) return problem;
+  return computed;
 }
 
 Outcome<std::vector<std::uint64_t>> Replicas::gather(std::uint64_t value) {
   std::vector<std::uint64_t> values(static_cast<std::size_t>(size_));
-  if (auto problem = check(ncclAllGather(&value, values.data(), 1, ncclUint64, comm_, stream_), "gathering hashes")) {
+  std::uint64_t* const own = hashes_.data() + size_;
+  backend_.upload(own, &value, sizeof value);
+  backend_.before_collectives();
+  if (auto problem =
+          check(ncclAllGather(own, hashes_.data(), 1, ncclUint64, comm_, backend_.collectives()), "gathering hashes")) {
     return *problem;
   }
+  backend_.after_collectives();
+  backend_.download(values.data(), hashes_.data(), values.size() * sizeof value);
   if (auto problem = wait()) return *problem;
   return values;
 }

@@ -1,7 +1,7 @@
-// This rank's place among the replicas: the only file of the trainer that talks to the library. Collectives go to a host stream,
-// so they run while the caller computes; wait() is where it stands still.
+// This rank's place among the replicas. Collectives go to a stream of the back end's, so they run while it computes.
 #pragma once
 
+#include "trainer/backend.h"
 #include "trainer/outcome.h"
 
 #include <nccl.h>
@@ -9,34 +9,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
 #include <vector>
 
 namespace tutti::trainer {
 
-/// Floats that the ranks' processes can read in place, zero at first: parameters and gradients live here.
-class SharedFloats {
- public:
-  static Outcome<SharedFloats> make(std::size_t count);
-
-  float* data() { return floats_.get(); }
-  std::span<float> span() { return {floats_.get(), count_}; }
-  std::size_t size() const { return count_; }
-
- private:
-  struct Free {
-    void operator()(float* floats) const { (void)tuttiMemFree(floats); }
-  };
-  std::unique_ptr<float, Free> floats_;
-  std::size_t count_ = 0;
-};
-
 class Replicas {
  public:
-  /// Every rank calls it, with the same id. The communicator adds in rank order (reproducible mode), whatever the size.
-  static Outcome<Replicas> join(int rank, int size, const ncclUniqueId& id);
+  /// Every rank calls it, with the same id and a back end of the same kind, which must outlive it. The communicator adds in rank order
+  /// (reproducible mode), whatever the size.
+  static Outcome<Replicas> join(int rank, int size, const ncclUniqueId& id, Backend& backend);
 
   Replicas(Replicas&& other) noexcept;
   Replicas& operator=(Replicas&&) = delete;
@@ -50,23 +31,30 @@ class Replicas {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// These return at once. The buffer must not be touched until wait().
+  /// Lets sums of these values, of Backend::shared_zeros() and as many on every rank, work on them where they lie. Once. They stay until leave()
+  /// or give_up().
+  Problem share(float* values, std::size_t count);
+
+  /// Of values in the back end's memory, in place, when all that has been computed so far is done. What is computed later sees the results
+  /// behind Backend::after_collectives(), and must not touch the values before.
   Problem start_broadcast(float* values, std::size_t count);
   Problem start_sum(float* values, std::size_t count);
-  Problem start_sum(double* values, std::size_t count);
-  /// Everything started so far is done, or failed: then the message says why, naming the rank that is gone.
+  Problem start_sum(LossSums* sums);
+  /// Everything started and computed so far is done, or failed: then the message says why, naming the rank that is gone.
   Problem wait();
 
   /// All ranks' values, in rank order. Waits.
   Outcome<std::vector<std::uint64_t>> gather(std::uint64_t value);
 
  private:
-  Replicas(int rank, int size) : rank_(rank), size_(size) {}
+  Replicas(int rank, int size, Backend& backend);
   Problem check(ncclResult_t result, const char* what);
 
   int rank_, size_;
+  Backend& backend_;
   ncclComm_t comm_ = nullptr;
-  cudaStream_t stream_ = nullptr;
+  ncclWindow_t window_ = nullptr;
+  Array<std::uint64_t> hashes_;  ///< all ranks', then this one's
 };
 
 /// Compares one hash per replica; the failure names the ranks that differ from the others. Every rank gets the same answer.

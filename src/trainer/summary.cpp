@@ -55,8 +55,8 @@ void print_image_summary(const HeldOut& held_out, double seconds) {
   std::fflush(stdout);
 }
 
-void print_text_summary(const HeldOut& held_out, double seconds, const TextDataset& dataset, LanguageModel& model,
-                        const float* parameters, std::uint64_t seed) {
+Problem print_text_summary(const HeldOut& held_out, double seconds, const TextDataset& dataset, LanguageModel& model,
+                           const float* parameters, std::uint64_t seed) {
   const auto& bytes = dataset.text().bytes;
   fmt::print("\ntrained in {:.1f} s\n", seconds);
   if (held_out.samples == 0) {
@@ -68,9 +68,11 @@ void print_text_summary(const HeldOut& held_out, double seconds, const TextDatas
   }
   Random random(seed);
   const std::string prompt = prompt_from_middle(bytes, dataset.context());
-  fmt::print("\nthe model goes on from \"{}\":\n{}\n", for_terminal(prompt).substr(4),
-             for_terminal(model.sample(parameters, prompt, kSampleBytes, kTemperature, random)));
+  const auto text = model.sample(parameters, prompt, kSampleBytes, kTemperature, random);
+  if (!text) return text.failure();
+  fmt::print("\nthe model goes on from \"{}\":\n{}\n", for_terminal(prompt).substr(4), for_terminal(*text));
   std::fflush(stdout);
+  return {};
 }
 
 }  // namespace tutti::trainer

@@ -1,8 +1,9 @@
 // The training loop of one rank: a batch, its gradients, their sum over the ranks, a step.
 #pragma once
 
+#include "trainer/array.h"
+#include "trainer/backend.h"
 #include "trainer/buckets.h"
-#include "trainer/buffer.h"
 #include "trainer/dataset.h"
 #include "trainer/journal.h"
 #include "trainer/model.h"
@@ -21,40 +22,42 @@ namespace tutti::trainer {
 
 class Trainer {
  public:
-  /// Everything referred to must outlive the trainer.
-  static Outcome<std::unique_ptr<Trainer>> make(const Options& options, const Dataset& dataset, Model& model,
-                                                Replicas& replicas);
+  /// Everything referred to must outlive the trainer; model and replicas are the back end's.
+  static Outcome<std::unique_ptr<Trainer>> make(const Options& options, const Dataset& dataset, Backend& backend,
+                                                Model& model, Replicas& replicas);
 
   std::int64_t steps() const { return steps_; }
   /// Gives every rank rank 0's parameters, then makes all steps. `journal`: rank 0's, nullptr on the others.
   Problem run(Journal* journal);
   /// The held-out samples, shared among the ranks; every rank gets the sum.
   Outcome<HeldOut> evaluate_held_out();
-  float* parameters() { return parameters_.data(); }
+  /// The back end's.
+  const float* parameters() const { return parameters_.data(); }
 
  private:
-  Trainer(const Options& options, const Dataset& dataset, Model& model, Replicas& replicas, SharedFloats parameters,
-          SharedFloats gradients);
+  Trainer(const Options& options, const Dataset& dataset, Backend& backend, Model& model, Replicas& replicas);
 
   Problem start();
   Outcome<StepRecord> step(std::int64_t number);
   /// Sums this rank's share of the batch into gradients_ and starts the all-reduces on the way.
   Problem compute_gradients(std::span<const std::uint32_t> batch);
-  void update(std::size_t samples, float lr);
+  void clear_loss();
+  Outcome<std::uint64_t> hash_of_parameters();
 
   const Options& options_;
   const Dataset& dataset_;
+  Backend& backend_;
   Model& model_;
   Replicas& replicas_;
-  SharedFloats parameters_;
-  SharedFloats gradients_;  ///< this rank's sum, then all ranks' sum, in place
-  Buffer part_gradients_;   ///< of one part of the share, when there are several (--accumulate)
+  Array<float> parameters_;
+  Array<float> gradients_;       ///< this rank's sum, then all ranks' sum, in place
+  Array<float> part_gradients_;  ///< of one part of the share, when there are several (--accumulate)
+  Array<LossSums> loss_sums_;    ///< one: this rank's, then all ranks'
   GradientBuckets buckets_;
   BatchOrder order_;
   std::unique_ptr<Optimiser> optimiser_;
   std::int64_t steps_;
   Batch part_;
-  double loss_and_correct_[2] = {};
 };
 
 }  // namespace tutti::trainer

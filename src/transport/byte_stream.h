@@ -26,6 +26,8 @@ class ByteStream {
   virtual void finish() = 0;
   /// After finish(): whether everything sent has reached the other side's host.
   virtual bool has_arrived() const = 0;
+  /// Whether both ends are on one system: what crosses no network need not be paced.
+  virtual void settle_pacing([[maybe_unused]] bool one_system) {}
   /// To be polled for input, or -1.
   virtual int descriptor() const = 0;
   /// To be polled for output, or -1.

@@ -273,6 +273,16 @@ TEST_CASE("as little leaves a host as can, on every rail its part") {
     for (const double host : crossed.hosts) CHECK(host == Approx(1));
   }
 
+  // And by hosts_doubling in one message of each rank.
+  const schedule::Schedule pairs = algorithm::hierarchical(
+      {Collective::kAllReduce, 4, 0, 0}, {.groups = two, .carriers = {}, .across = "halving_doubling"});
+  for (int rank = 0; rank < 4; ++rank) {
+    int crossing = 0;
+    for (const schedule::Endpoint& e : pairs.ranks[static_cast<std::size_t>(rank)].lanes[0].endpoints)
+      crossing += e.place == schedule::Place::kPeer && static_cast<int>(e.peer) / 2 != rank / 2;
+    CHECK(crossing == 2);  // out, and in
+  }
+
   // Uneven: a host's ranks share what leaves it equally.
   const Groups uneven = groups_of({7, 8});
   const Leaving shared =

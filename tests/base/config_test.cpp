@@ -109,6 +109,30 @@ TEST_CASE("every variable arrives in its field", "[config]") {
   CHECK(seen.log.empty());
 }
 
+TEST_CASE("NCCL_P2P_LEVEL has names and the numbers that were before them", "[config]") {
+  const std::vector<std::pair<std::string, std::string>> levels = {{"LOC", "LOC 1"}, {"nvl", "NVL 0"},
+                                                                   {"NVB", "NVL 0"}, {"PIX", "PIX 0"},
+                                                                   {"PXB", "PXB 0"}, {"PHB", "PHB 0"},
+                                                                   {"SYS", "SYS 0"}, {"0", "LOC 1"},
+                                                                   {"1", "PIX 0"},   {"2", "PXB 0"},
+                                                                   {"3", "PHB 0"},   {"4", "SYS 0"},
+                                                                   {"17", "SYS 0"},  {"", "SYS 0"},
+                                                                   {"00", "LOC 1"},  {"01", "PIX 0"},
+                                                                   {"0x2", "PXB 0"}, {"03", "PHB 0"},
+                                                                   {"5", "SYS 0"},   {"6", "SYS 0"},
+                                                                   {"010", "SYS 0"}, {"99999999999999999999", "SYS 0"}};
+  const auto report = [](const tutti::Config& c) {
+    return fmt::format("{} {:d}", name_of(c.p2p_level), c.p2p_disable);
+  };
+  for (const auto& [value, wanted] : levels) {
+    CAPTURE(value);
+    CHECK(in_child({{"NCCL_P2P_LEVEL", value}}, report).report == wanted);
+  }
+  const Seen seen = in_child({{"NCCL_P2P_LEVEL", "near"}, {"NCCL_DEBUG", "WARN"}}, report);
+  CHECK(seen.report == "SYS 0");
+  CHECK_THAT(seen.log, Catch::Contains("NCCL_P2P_LEVEL=near is ignored: accepted is LOC (no peer access), NVL"));
+}
+
 TEST_CASE("a bad value is told once, with key, value and what is accepted, and the default is used", "[config]") {
   const Environment bad_values = {
       {"TUTTI_DEVICE", "gpu"},          {"TUTTI_TIMEOUT_S", "10 s"},     {"TUTTI_REPRODUCIBLE", "yes"},
@@ -117,6 +141,7 @@ TEST_CASE("a bad value is told once, with key, value and what is accepted, and t
       {"NCCL_PROTO", "LL,Fast"},        {"NCCL_P2P_DISABLE", "2"},       {"TUTTI_WIRE", "float64"},
       {"TUTTI_STREAM_MIN_BYTES", "-1"}, {"TUTTI_CARRY_BYTES", "8KB"},    {"TUTTI_HEARTBEAT_TIMEOUT_S", "x"},
       {"NCCL_SOCKET_NTHREADS", "0"},    {"NCCL_NSOCKS_PERTHREAD", "17"}, {"TUTTI_SLOT_STORES", "fast"},
+      {"NCCL_P2P_LEVEL", "-1"},
   };
   Environment environment = bad_values;
   environment["NCCL_DEBUG"] = "WARN";

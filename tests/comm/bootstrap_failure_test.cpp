@@ -6,6 +6,7 @@
 #include "rank_runs.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -178,9 +179,9 @@ TEST_CASE("another version of the protocol is told to all", "[bootstrap]") {
   CHECK_FALSE(outcomes[0].ok);
 
   UniqueId newer_id = id;
-  newer_id.version = 9;
+  newer_id.version = 77;
   CHECK_THAT(run_rank(newer_id, 0, 1).message,
-             Contains("version 9") && Contains("version " + std::to_string(tutti::comm::kProtocolVersion)));
+             Contains("version 77") && Contains("version " + std::to_string(tutti::comm::kProtocolVersion)));
 }
 
 TEST_CASE("a rank that is killed while others still come is named to all, late comers too", "[bootstrap][forks]") {
@@ -292,6 +293,60 @@ TEST_CASE("a timeout names the missing ranks", "[bootstrap]") {
   CHECK(longest_s > 0.29);
 }
 
+TEST_CASE("ranks that are stopped once all have come are named, and nobody else", "[bootstrap][forks]") {
+  const NothingLeft nothing_left(8);
+  const std::vector<int> stopped = GENERATE(std::vector<int>{0}, std::vector<int>{2}, std::vector<int>{1, 2});
+  const UniqueId id = new_id();
+  std::vector<pid_t> victims;
+  for (const int rank : stopped) {
+    victims.push_back(spawn([&] {
+      // It is asked for once the ranks know each other.
+      return run_rank(id, rank, 4,
+                      [](BootstrapArgs& args) {
+                        args.control_bytes = [](int) -> std::size_t { return raise(SIGSTOP) == 0 ? 0 : 1; };
+                      })
+          .message;
+    }));
+  }
+  std::vector<int> others = all_ranks(4);
+  std::erase_if(others, [&](int rank) { return std::ranges::count(stopped, rank) > 0; });
+  const std::string who =
+      stopped.size() == 1
+          ? fmt::format("(TUTTI_TIMEOUT_S): rank {} (process {}) does not answer: is it stopped?", stopped[0],
+                        victims[0])
+          : fmt::format("2 of 4 ranks do not answer: ranks {}: are they stopped?", fmt::join(stopped, ", "));
+  for (const Outcome& outcome : run_threads(id, others, 4, [](BootstrapArgs& args) { args.timeout_s = 1.5; })) {
+    CHECK(outcome.code == Code::kRemote);
+    CHECK_THAT(outcome.message, Contains("1.5 s") && Contains(who));
+    CHECK(outcome.seconds < 5);
+  }
+  for (const pid_t victim : victims) {
+    kill(victim, SIGKILL);
+    waitpid(victim, nullptr, 0);
+  }
+}
+
+TEST_CASE("ranks that are slow, and answer, are told as those that did not finish", "[bootstrap]") {
+  const NothingLeft nothing_left(8);
+  const UniqueId id = new_id();
+  std::vector<Outcome> outcomes(3);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      outcomes[static_cast<std::size_t>(rank)] = run_rank(id, rank, 3, [rank](BootstrapArgs& args) {
+        if (rank != 0) args.timeout_s = 0.5;
+        args.control_bytes = [rank](int) -> std::size_t {
+          if (rank == 0) usleep(1000000);
+          return 4096;
+        };
+      });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Outcome& outcome : outcomes)
+    CHECK_THAT(outcome.message, Contains("3 of 3 ranks did not finish: ranks 0, 1, 2"));
+}
+
 TEST_CASE("a stopped maker of the id is a timeout too", "[bootstrap]") {
   const NothingLeft nothing_left;
   int ends[2];
@@ -311,6 +366,34 @@ TEST_CASE("a stopped maker of the id is a timeout too", "[bootstrap]") {
   CHECK_FALSE(outcome.ok);
   CHECK(outcome.seconds < 2);  // The root, if it has taken the connection, gets a second to say who is missing.
   CHECK_THAT(outcome.message, Contains(fmt::format("process {}", maker)) && Contains("0.2 s"));
+  kill(maker, SIGKILL);
+  waitpid(maker, nullptr, 0);
+}
+
+TEST_CASE("a maker of the id that is stopped later is missed by its ranks", "[bootstrap][forks]") {
+  const NothingLeft nothing_left;
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t maker = spawn([&]() -> std::string {
+    const UniqueId id = new_id();
+    if (write(ends[1], &id, sizeof id) != sizeof id) return "no id";
+    pause();
+    return "";
+  });
+  UniqueId id;
+  REQUIRE(read(ends[0], &id, sizeof id) == sizeof id);
+  close(ends[0]);
+  close(ends[1]);
+  Outcome outcome;
+  std::thread rank([&] { outcome = run_rank(id, 0, 2, [](BootstrapArgs& args) { args.heartbeat_s = 1.5; }); });
+  usleep(1000000);
+  kill(maker, SIGSTOP);
+  const Stopwatch watch;
+  rank.join();
+  CHECK(watch.seconds() < 3);
+  CHECK(outcome.code == Code::kRemote);
+  CHECK_THAT(outcome.message,
+             Contains(fmt::format("process {}, which made the unique id, gave no sign of life for 1.5 s", maker)));
   kill(maker, SIGKILL);
   waitpid(maker, nullptr, 0);
 }

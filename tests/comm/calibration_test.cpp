@@ -1,4 +1,5 @@
 #include "comm/calibration.h"
+#include "comm/way_choice.h"
 
 #include <catch2/catch.hpp>
 
@@ -110,4 +111,54 @@ TEST_CASE("costs are remembered for the process", "[calibration]") {
   CHECK(remembered_costs().call_gbps == 7);
   CHECK(remembered_costs().streamed_gbps == 9);
   remember_costs(before);
+}
+
+TEST_CASE("calls take the other plan once the cores have moved, and try it seldom while they stay", "[calibration]") {
+  WayChoice choice;
+  bool far = false;
+  // The plan for near cores takes 4 us there and 28 far away; the other one 6 wherever the cores are.
+  const auto make_calls = [&](int calls) {
+    int others = 0;
+    for (int i = 0; i < calls; ++i) {
+      const bool moved = choice.moved();
+      others += moved != far ? 1 : 0;
+      if (choice.wants_time()) choice.note(moved ? 6 : far ? 28 : 4);
+    }
+    return others;
+  };
+  make_calls(5000);
+  const int tried = make_calls(10000);
+  CHECK(tried > 0);
+  CHECK(tried < 50);
+  far = true;
+  CHECK(make_calls(200) < 2 * static_cast<int>(WayChoice::kLookEvery));  // as soon as calls take longer
+  make_calls(5000);
+  CHECK(make_calls(10000) < 50);
+  far = false;
+  make_calls(WayChoice::kLookEvery * (WayChoice::kLongestInterval / WayChoice::kTries + 1));
+  CHECK(make_calls(1000) < 50);
+}
+
+TEST_CASE("a call that is interrupted now and then changes no plan", "[calibration]") {
+  WayChoice choice;
+  int others = 0;
+  for (int i = 0; i < 10000; ++i) {
+    const bool moved = choice.moved();
+    others += moved ? 1 : 0;
+    if (choice.wants_time()) choice.note(i % 7 == 0 ? 4000 : moved ? 6 : 4);
+  }
+  CHECK(others < 100);
+}
+
+TEST_CASE("a trial that calls without times have come into ends", "[calibration]") {
+  WayChoice choice;
+  while (!choice.moved()) {
+    if (choice.wants_time()) choice.note(4);
+  }
+  int others = 0;
+  for (int i = 0; i < 10000; ++i) {
+    others += choice.moved() ? 1 : 0;
+    (void)choice.wants_time();  // in a group
+  }
+  CHECK(others < 20);
 }

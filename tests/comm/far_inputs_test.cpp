@@ -1,5 +1,5 @@
-// Two ranks on two hosts, whose inputs travel with the lines that open a call: values, whoever is late, whatever else is called between,
-// and calls that differ.
+// Hosts of one rank each, whose inputs travel with the lines that open a call: those of two and three hosts as they are, those of four and
+// eight added up on the way. Values and bits, whoever is late, whatever else is called between, what crosses, and calls that differ.
 #include "crew.h"
 
 #include <tutti/tutti.h>
@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <random>
 #include <string>
 #include <thread>
@@ -36,14 +39,30 @@ std::vector<int> numbers(std::size_t count, int base, int rank) {
   return all;
 }
 
-std::vector<int> sum(const std::vector<int>& a, const std::vector<int>& b) {
-  std::vector<int> all(a.size());
-  std::transform(a.begin(), a.end(), b.begin(), all.begin(), std::plus<>());
+/// Of all ranks' numbers.
+std::vector<int> sum(std::size_t count, int base, int ranks) {
+  std::vector<int> all(count);
+  for (std::size_t i = 0; i < count; ++i) all[i] = ranks * base + ranks * (ranks + 1) / 2 * static_cast<int>(i % 1000);
   return all;
 }
 
+std::vector<int> times(int factor, std::vector<int> all) {
+  for (int& one : all) one *= factor;
+  return all;
+}
+
+/// The usual prices for all: which inputs travel so does not depend on what is measured.
+void set_hosts_of_one() {
+  setenv("TEST_RANKS_PER_HOST", "1", 1);
+  setenv("TUTTI_CALIBRATE", "0", 1);
+}
+void unset_hosts() {
+  unsetenv("TEST_RANKS_PER_HOST");
+  unsetenv("TUTTI_CALIBRATE");
+}
+
 std::string all_reduce(const Member& m, std::size_t count, int base, bool in_place, ncclComm_t comm) {
-  const std::vector<int> wanted = sum(numbers(count, base, 0), numbers(count, base, 1));
+  const std::vector<int> wanted = sum(count, base, m.ranks);
   std::vector<int> in = numbers(count, base, m.rank);
   std::vector<int> out(in_place ? 0 : count, -1);
   std::vector<int>& found = in_place ? in : out;
@@ -52,11 +71,13 @@ std::string all_reduce(const Member& m, std::size_t count, int base, bool in_pla
 }
 
 std::string all_gather(const Member& m, std::size_t count, int base, bool in_place, ncclComm_t comm) {
-  std::vector<int> wanted = numbers(count, base, 0);
-  const std::vector<int> second = numbers(count, base, 1);
-  wanted.insert(wanted.end(), second.begin(), second.end());
+  std::vector<int> wanted;
+  for (int rank = 0; rank < m.ranks; ++rank) {
+    const std::vector<int> its = numbers(count, base, rank);
+    wanted.insert(wanted.end(), its.begin(), its.end());
+  }
   const std::vector<int> in = numbers(count, base, m.rank);
-  std::vector<int> out(2 * count, -1);
+  std::vector<int> out(wanted.size(), -1);
   int* const own = out.data() + static_cast<std::size_t>(m.rank) * count;
   if (in_place) std::copy(in.begin(), in.end(), own);
   CREW_TRY(fine(ncclAllGather(in_place ? own : in.data(), out.data(), count, ncclInt, comm, nullptr), "ncclAllGather"));
@@ -79,17 +100,18 @@ std::string group(const Member& m, std::size_t count, int base, ncclComm_t comm)
     CREW_TRY(fine(ncclAllReduce(buffer.data(), buffer.data(), count, ncclInt, ncclSum, comm, nullptr), "in a group"));
   CREW_TRY(fine(ncclAllReduce(buffer.data(), last.data(), count, ncclInt, ncclSum, comm, nullptr), "in a group"));
   CREW_TRY(fine(ncclGroupEnd(), "ncclGroupEnd"));
-  const std::vector<int> once = sum(numbers(count, base, 0), numbers(count, base, 1));
-  const std::vector<int> twice = sum(once, once);
+  const std::vector<int> twice = times(m.ranks, sum(count, base, m.ranks));
   CREW_TRY(first_wrong(buffer, twice, "in a group, all-reduce"));
-  return first_wrong(last, sum(twice, twice), "the last in a group, all-reduce");
+  return first_wrong(last, times(m.ranks, twice), "the last in a group, all-reduce");
 }
 
 std::string average(const Member& m, std::size_t count, ncclComm_t comm) {
-  std::vector<float> values(count, m.rank == 0 ? 1.0F : 4.0F);
+  const auto ranks = static_cast<float>(m.ranks);
+  std::vector<float> values(count, ranks * static_cast<float>(m.rank));
   CREW_TRY(fine(ncclAllReduce(values.data(), values.data(), count, ncclFloat, ncclAvg, comm, nullptr), "ncclAvg"));
-  const bool right = std::ranges::all_of(values, [](float value) { return value == 2.5F; });
-  return right ? "" : "the average of 1 and 4 is not 2.5 everywhere";
+  const float wanted = ranks * (ranks - 1) / 2;
+  const bool right = std::ranges::all_of(values, [=](float value) { return value == wanted; });
+  return right ? "" : "the average is not " + std::to_string(wanted) + " everywhere";
 }
 
 /// `same`: alike on both ranks.
@@ -101,7 +123,7 @@ std::string any_call(const Member& m, std::mt19937& same, ncclComm_t comm) {
     case 0:
     case 1: return all_reduce(m, count, base, in_place, comm);
     case 2: return all_gather(m, count, base, in_place, comm);
-    case 3: return broadcast(m, std::min<std::size_t>(count, 1000), base, in_place ? 0 : 1, comm);
+    case 3: return broadcast(m, std::min<std::size_t>(count, 1000), base, in_place ? 0 : m.ranks - 1, comm);
     case 4: return group(m, count, base, comm);
     default: return average(m, count, comm);
   }
@@ -109,18 +131,25 @@ std::string any_call(const Member& m, std::mt19937& same, ncclComm_t comm) {
 
 }  // namespace
 
-TEST_CASE("inputs that travel with the lines of two hosts arrive whole, whoever is late", "[hosts]") {
-  setenv("TEST_RANKS_PER_HOST", "1", 1);
+TEST_CASE("inputs that travel with the lines of hosts arrive whole, whoever is late", "[hosts]") {
+  set_hosts_of_one();
   const unsigned seed = std::random_device()();
   INFO("seed " << seed);
-  for (const char* const sockets : {"1", "3"}) {
-    setenv("NCCL_NSOCKS_PERTHREAD", sockets, 1);
-    crew::check(crew::run(2, [seed](const Member& m) -> std::string {
+  struct Case {
+    int ranks;
+    const char* sockets;
+    int calls;
+  };
+  for (const Case& with :
+       {Case{2, "1", 600}, {2, "3", 600}, {3, "1", 300}, {4, "1", 300}, {4, "3", 100}, {8, "1", 60}}) {
+    INFO(with.ranks << " ranks, " << with.sockets << " sockets for a pair");
+    setenv("NCCL_NSOCKS_PERTHREAD", with.sockets, 1);
+    crew::check(crew::run(with.ranks, [seed, calls = with.calls](const Member& m) -> std::string {
       ncclComm_t comm = nullptr;
       CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
       std::mt19937 same(seed);
       std::mt19937 own(seed + 1 + static_cast<unsigned>(m.rank));
-      for (int call = 0; call < 600; ++call) {
+      for (int call = 0; call < calls; ++call) {
         if (own() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 3000));
         const std::string wrong = any_call(m, same, comm);
         if (!wrong.empty()) return "call " + std::to_string(call) + ": " + wrong;
@@ -129,11 +158,92 @@ TEST_CASE("inputs that travel with the lines of two hosts arrive whole, whoever 
     }));
   }
   unsetenv("NCCL_NSOCKS_PERTHREAD");
-  unsetenv("TEST_RANKS_PER_HOST");
+  unset_hosts();
+}
+
+TEST_CASE("an input leaves three hosts for each other one, four hosts for each of two doublings", "[hosts]") {
+  set_hosts_of_one();
+  for (const int ranks : {3, 4}) {
+    INFO(ranks << " ranks");
+    crew::check(crew::run(ranks, [](const Member& m) -> std::string {
+      ncclComm_t comm = nullptr;
+      CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+      const std::size_t count = kLongest / 4;
+      std::uint64_t before = 0;
+      std::uint64_t after = 0;
+      CREW_TRY(fine(tuttiCommWireBytes(comm, &before), "tuttiCommWireBytes"));
+      CREW_TRY(all_reduce(m, count, 1, false, comm));
+      CREW_TRY(fine(tuttiCommWireBytes(comm, &after), "tuttiCommWireBytes"));
+      const std::uint64_t bytes = 2 * count * sizeof(int);
+      if (after - before < bytes || after - before > bytes + bytes / 32)
+        return std::to_string(bytes) + " bytes: " + std::to_string(after - before) + " crossed";
+      return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+    }));
+  }
+  unset_hosts();
+}
+
+namespace {
+
+/// Whose sums depend on the order in which they are added up.
+std::vector<float> fractions(std::size_t count, int rank) {
+  std::mt19937 random(static_cast<unsigned>(rank) + 1);
+  std::vector<float> all(count);
+  for (float& one : all)
+    one = std::ldexp(static_cast<float>(random() % 65536) - 32768.0F, static_cast<int>(random() % 40) - 20);
+  return all;
+}
+
+std::vector<float> added_in_rank_order(std::size_t count, int ranks) {
+  std::vector<float> all = fractions(count, 0);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const std::vector<float> its = fractions(count, rank);
+    std::ranges::transform(all, its, all.begin(), std::plus<>());
+  }
+  return all;
+}
+
+/// In rank order where that was asked for; else the same on all ranks.
+std::string check_bits(const Member& m, bool in_rank_order, ncclComm_t comm) {
+  const std::size_t count = kLongest / 4;
+  const std::vector<float> in = fractions(count, m.rank);
+  std::vector<float> out(count, -1);
+  CREW_TRY(fine(ncclAllReduce(in.data(), out.data(), count, ncclFloat, ncclSum, comm, nullptr), "ncclAllReduce"));
+  const bool same = std::memcmp(out.data(), added_in_rank_order(count, m.ranks).data(), count * sizeof(float)) == 0;
+  if (in_rank_order && !same) return "the sums are not in rank order";
+  std::vector<float> all(count * static_cast<std::size_t>(m.ranks));
+  CREW_TRY(fine(ncclAllGather(out.data(), all.data(), count, ncclFloat, comm, nullptr), "ncclAllGather"));
+  for (int rank = 0; rank < m.ranks; ++rank) {
+    const float* const its = all.data() + static_cast<std::size_t>(rank) * count;
+    if (std::memcmp(its, out.data(), count * sizeof(float)) != 0)
+      return "rank " + std::to_string(rank) + " has other bits";
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("sums that are added up on the way have the same bits on all ranks, in rank order where that is asked for",
+          "[hosts]") {
+  set_hosts_of_one();
+  for (const int ranks : {3, 4, 8}) {
+    for (const bool in_rank_order : {false, true}) {
+      INFO(ranks << " ranks" << (in_rank_order ? ", in rank order" : ""));
+      setenv("TUTTI_REPRODUCIBLE", in_rank_order ? "1" : "0", 1);
+      crew::check(crew::run(ranks, [in_rank_order](const Member& m) -> std::string {
+        ncclComm_t comm = nullptr;
+        CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+        CREW_TRY(check_bits(m, in_rank_order, comm));
+        return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+      }));
+    }
+  }
+  unsetenv("TUTTI_REPRODUCIBLE");
+  unset_hosts();
 }
 
 TEST_CASE("between two ranks on two hosts an input crosses once, with its line or through slots", "[hosts]") {
-  setenv("TEST_RANKS_PER_HOST", "1", 1);
+  set_hosts_of_one();
   crew::check(crew::run(2, [](const Member& m) -> std::string {
     ncclComm_t comm = nullptr;
     CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
@@ -150,23 +260,39 @@ TEST_CASE("between two ranks on two hosts an input crosses once, with its line o
     }
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
   }));
-  unsetenv("TEST_RANKS_PER_HOST");
+  unset_hosts();
 }
 
+namespace {
+
+/// Of one rank the count of a call is another one, now of such a call too, now of a short one. Who is late sends its line by itself.
+std::string make_calls_that_differ(const Member& m, ncclComm_t comm) {
+  std::mt19937 own(static_cast<unsigned>(m.rank));
+  for (int round = 0; round < 20; ++round) {
+    const bool odd = m.rank == (round + 1) % m.ranks;
+    const std::size_t count = !odd ? 16384 : round % 3 == 0 ? 7 : 16385;
+    std::vector<int> buffer(count, 3);
+    if (own() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 4000));
+    CREW_TRY(crew::refused(ncclAllReduce(buffer.data(), buffer.data(), count, ncclInt, ncclSum, comm, nullptr),
+                           ncclInvalidUsage, {"differ", "count 16384", "count " + std::to_string(count)}, comm));
+    if (std::ranges::any_of(buffer, [](int value) { return value != 3; })) return "a refused call wrote its output";
+    for (int call = 0; call < round % 3; ++call) CREW_TRY(all_reduce(m, 16384, round, call == 0, comm));
+  }
+  return "";
+}
+
+}  // namespace
+
 TEST_CASE("inputs that came with the lines of calls that differ are nobody's", "[hosts]") {
-  setenv("TEST_RANKS_PER_HOST", "1", 1);
-  crew::check(crew::run(2, [](const Member& m) -> std::string {
-    ncclComm_t comm = nullptr;
-    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
-    for (int round = 0; round < 20; ++round) {
-      const std::size_t count = round % 3 == 0 && m.rank == 1 ? 7 : 16384 + static_cast<std::size_t>(m.rank);
-      std::vector<int> buffer(count, 3);
-      CREW_TRY(crew::refused(ncclAllReduce(buffer.data(), buffer.data(), count, ncclInt, ncclSum, comm, nullptr),
-                             ncclInvalidUsage, {"differ", "count 16384", "count " + std::to_string(count)}, comm));
-      if (std::ranges::any_of(buffer, [](int value) { return value != 3; })) return "a refused call wrote its output";
-      for (int call = 0; call < round % 3; ++call) CREW_TRY(all_reduce(m, 16384, round, call == 0, comm));
-    }
-    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
-  }));
-  unsetenv("TEST_RANKS_PER_HOST");
+  set_hosts_of_one();
+  for (const int ranks : {2, 3, 4}) {
+    INFO(ranks << " ranks");
+    crew::check(crew::run(ranks, [](const Member& m) -> std::string {
+      ncclComm_t comm = nullptr;
+      CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+      CREW_TRY(make_calls_that_differ(m, comm));
+      return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+    }));
+  }
+  unset_hosts();
 }

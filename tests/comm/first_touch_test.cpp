@@ -41,6 +41,8 @@ std::size_t pages_present(void* at, std::size_t bytes) {
   return count;
 }
 
+bool has_slots_of_its_own(std::uint32_t lane) { return lane <= comm::kFirstCollectiveLane; }
+
 }  // namespace
 
 TEST_CASE("slots and lines of a channel are whole pages, and nobody has touched them at first", "[first-touch]") {
@@ -50,9 +52,11 @@ TEST_CASE("slots and lines of a channel are whole pages, and nobody has touched 
     for (const int peer : {1, ranks - 1}) {
       for (std::uint32_t lane = 0; lane < comm::kFirstCollectiveLane + comm::collective_lanes(ranks); ++lane) {
         const protocol::Channel channel = control.channel(0, peer, lane);
-        REQUIRE(is_whole_pages(channel.outbox, control.slot_shape(lane).bytes()));
+        if (has_slots_of_its_own(lane)) {
+          REQUIRE(is_whole_pages(channel.outbox, control.slot_shape().bytes()));
+          CHECK(pages_present(channel.outbox, control.slot_shape().bytes()) == 0);
+        }
         REQUIRE(is_whole_pages(channel.outlines, control.line_shape().bytes()));
-        CHECK(pages_present(channel.outbox, control.slot_shape(lane).bytes()) == 0);
         CHECK(pages_present(channel.outlines, control.line_shape().bytes()) == 0);
       }
     }
@@ -73,7 +77,7 @@ TEST_CASE("channels of all lanes lie apart from each other, inside the segment",
         for (int peer = 0; peer < ranks; ++peer) {
           if (me == peer) continue;
           const protocol::Channel channel = control.channel(me, peer, lane);
-          add(channel.outbox, control.slot_shape(lane).bytes());
+          if (has_slots_of_its_own(lane)) add(channel.outbox, control.slot_shape().bytes());
           add(channel.outlines, control.line_shape().bytes());
           add(channel.mine, sizeof(protocol::PairLine));
           const protocol::Channel other_end = control.channel(peer, me, lane);
@@ -90,13 +94,48 @@ TEST_CASE("channels of all lanes lie apart from each other, inside the segment",
   }
 }
 
-TEST_CASE("lanes after the first two have short slots, and many ranks have no such lanes", "[first-touch]") {
-  const Control control = opened(8);
-  const std::uint32_t wide = control.slot_shape(comm::kPointToPointLane).slot_bytes;
-  CHECK(control.slot_shape(comm::kFirstCollectiveLane + 1).slot_bytes == wide);
-  CHECK(control.slot_shape(comm::kFirstCollectiveLane + 2).slot_bytes == wide / 4);
+TEST_CASE("lanes of a plan lie apart from each other in the slots that they share", "[first-touch]") {
+  for (const int ranks : {2, 8, 16, 64}) {
+    const Control control = opened(ranks);
+    const protocol::SlotShape whole = control.slot_shape();
+    const auto slots_begin = [&](std::uint32_t lane) { return control.channel(0, 1, lane).outbox; };
+    for (std::uint32_t lanes = 1; lanes <= comm::collective_lanes(ranks); ++lanes) {
+      INFO(ranks << " ranks, " << lanes << " lanes");
+      const protocol::SlotShape slots = planner::slots_of_plan(whole, lanes);
+      CHECK(slots.slots == whole.slots);
+      CHECK(slots.slot_bytes % 64 == 0);
+      std::vector<const std::byte*> parts;
+      for (std::uint32_t lane = 0; lane < lanes; ++lane) {
+        const std::byte* const first = slots_begin(comm::kFirstCollectiveLane + lane);
+        for (std::uint32_t slot = 0; slot < whole.slots; ++slot) parts.push_back(first + slot * whole.slot_bytes);
+        const std::byte* const own = slots_begin(comm::kFirstCollectiveLane);
+        CHECK(first >= own);
+        CHECK(first + slots.slot_bytes <= own + whole.slot_bytes);
+      }
+      std::ranges::sort(parts);
+      const auto overlap = [&](const std::byte* a, const std::byte* b) { return b < a + slots.slot_bytes; };
+      CHECK(std::ranges::adjacent_find(parts, overlap) == parts.end());
+    }
+  }
+}
+
+TEST_CASE("plans with more lanes have shorter messages, and many ranks have two lanes", "[first-touch]") {
+  const protocol::SlotShape whole{8, 64 << 10};
+  CHECK(planner::slots_of_plan(whole, 1).slot_bytes == 64 << 10);
+  CHECK(planner::slots_of_plan(whole, 2).slot_bytes == 32 << 10);
+  CHECK(planner::slots_of_plan(whole, 3).slot_bytes == 16 << 10);
+  CHECK(planner::slots_of_plan(whole, 24).slot_bytes == 2 << 10);
+  CHECK(planner::slots_of_plan(whole, 32).slot_bytes == 2 << 10);
   CHECK(comm::collective_lanes(64) == 32);
   CHECK(comm::collective_lanes(65) == 2);
+}
+
+TEST_CASE("a communicator's segment has 4 MB and one more for each peer at most, for each rank", "[first-touch]") {
+  for (int ranks = 2; ranks <= 16; ++ranks) {
+    INFO(ranks << " ranks");
+    CHECK(Control::bytes_for(ranks) <=
+          static_cast<std::size_t>(ranks) * static_cast<std::size_t>(4 + ranks - 1) * 1000000);
+  }
 }
 
 TEST_CASE("the machine's board takes no memory for texts that nobody has written", "[first-touch]") {

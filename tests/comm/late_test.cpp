@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -58,6 +59,18 @@ class GoesOn {
  private:
   const Stopped* rank_;
 };
+
+/// A rank whose calling thread stands still while its others go on.
+struct Held {
+  std::atomic<bool> is_held{false};
+  std::atomic<bool> goes_on{false};
+};
+Held* held_here = nullptr;
+void hold(int) {
+  held_here->is_held = true;
+  while (!held_here->goes_on) {
+  }
+}
 
 std::string exchange_with_all(const Member& m, ncclComm_t comm, int round) {
   const auto peers = static_cast<std::size_t>(m.ranks);
@@ -203,6 +216,49 @@ TEST_CASE("ncclCommAbort ends a call that waits for its connection", "[late]") {
     if (crew::now_s() - began > 5) wrong += " the abort took " + std::to_string(crew::now_s() - began) + " s";
     return wrong;
   }));
+}
+
+TEST_CASE("news of a death do not overtake what the dead rank has sent", "[late]") {
+  const Placed one("1");
+  for (const std::size_t count : {std::size_t{1}, std::size_t{20000}}) {
+    CAPTURE(count);
+    auto* const held = new (crew::shared_page()) Held;
+    crew::check(crew::run(3,
+                          [held, count](const Member& m) -> std::string {
+                            ncclComm_t comm = nullptr;
+                            CREW_TRY(init(m, m.ranks, 0, &comm));
+                            CREW_TRY(exchange_with_all(m, comm, 0));
+                            std::vector<int> data(count, m.rank == 0 ? 7 : -1);
+                            if (m.rank == 0) {
+                              while (!held->is_held) usleep(1000);
+                              CREW_TRY(fine(ncclSend(data.data(), count, ncclInt, 1, comm, nullptr), "ncclSend"));
+                              raise(SIGKILL);
+                            }
+                            ncclResult_t state = ncclSuccess;
+                            const auto hear = [&] {
+                              while (state == ncclSuccess) ncclCommGetAsyncError(comm, &state);
+                            };
+                            if (m.rank == 2) hear();
+                            if (m.rank == 1) {
+                              held_here = held;
+                              signal(SIGUSR1, hold);
+                              std::thread other([&, caller = pthread_self()] {
+                                usleep(50000);  // the call waits by now
+                                pthread_kill(caller, SIGUSR1);
+                                hear();
+                                held->goes_on = true;
+                              });
+                              const ncclResult_t result = ncclRecv(data.data(), count, ncclInt, 0, comm, nullptr);
+                              other.join();
+                              CREW_TRY(fine(result, "ncclRecv of what had come"));
+                              if (data != std::vector<int>(count, 7)) return "other data than was sent";
+                              CREW_TRY(crew::refused(ncclRecv(data.data(), count, ncclInt, 0, comm, nullptr),
+                                                     ncclRemoteError, {"rank 0 "}, comm));
+                            }
+                            return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+                          }),
+                {0});
+  }
 }
 
 TEST_CASE("among many ranks, who does not come is named, though it carries others' lines", "[late]") {

@@ -48,7 +48,7 @@ struct Two {
     }
     for (int rank = 0; rank < 2; ++rank) {
       LateMeeting& meeting = meetings[rank];
-      meeting.meetings = std::make_unique<Meetings>(rank, 2, Secret{}, meeting.listener);
+      meeting.meetings = std::make_unique<Meetings>(rank, 2, Secret{}, meeting.listener.socket);
       meeting.endpoints = endpoints;
       LateTies::Args args;
       args.rank = rank;
@@ -94,6 +94,15 @@ TEST_CASE("what a rank has sent before it left comes by a connection that the ot
   CHECK(std::string(data) == "data");
   CHECK(heard[1].sockets.empty());
   CHECK(heard[1].last_call == 7);
+}
+
+TEST_CASE("a rank is tried for 30 s, or TUTTI_TIMEOUT_S; without signs of life for that alone") {
+  using std::chrono::seconds;
+  CHECK(LateTies::reach_time(10, 1800) == seconds(30));
+  CHECK(LateTies::reach_time(10, 5) == seconds(5));
+  CHECK(LateTies::reach_time(10, 0) == seconds(30));
+  CHECK(LateTies::reach_time(0, 1800) == seconds(1800));
+  CHECK(LateTies::reach_time(0, 0) >= std::chrono::hours(24));
 }
 
 TEST_CASE("a rank that has left is not connected with") {

@@ -1,6 +1,7 @@
 // The board on which ranks tell where they sit and what they see: what is told arrives, and what others wrote wrongly does no harm.
 #include "comm/machine_board.h"
 #include "comm/machine_view.h"
+#include "comm/own_seat.h"
 
 #include <catch2/catch.hpp>
 
@@ -64,6 +65,16 @@ TEST_CASE("seats and manners arrive as they were told", "[board]") {
   CHECK(!shared.board.manners(0).wants_machine);
 }
 
+TEST_CASE("ranks of one kernel share its processors, on however many hosts they take themselves to be", "[board]") {
+  using Groups = std::vector<std::vector<int>>;
+  CHECK(comm::ranks_by_kernel({"a", "b", "a", "c"}, {7, 7, 7, 8}) == Groups{{0, 1, 2}, {3}});
+  CHECK(comm::ranks_by_kernel({"a", "b", "a", "c"}, {0, 0, 0, 0}) == Groups{{0, 2}, {1}, {3}});
+  CHECK(comm::ranks_by_kernel({"a", "b", "b"}, {7, 0, 0}) == Groups{{0}, {1, 2}});
+  CHECK(comm::kernel_id("") != 0);
+  CHECK(comm::kernel_id("") == comm::kernel_id(""));
+  CHECK(comm::kernel_id("/nowhere") == 0);
+}
+
 TEST_CASE("a list of processors that is too long is not told, and the rest is", "[board]") {
   Board shared(2);
   std::vector<int> odd;
@@ -94,7 +105,7 @@ TEST_CASE("over hosts each rank that looks has a place of its own, and what it t
   constexpr int kRanks = 4;
   Board here(kRanks), there(kRanks);
   const comm::Port port{"enp193s0f1np1", 200000, false};
-  here.board.sit(1, seat_on(1, {4, 5}), {77, false, true, port});
+  here.board.sit(1, seat_on(1, {4, 5}), {77, false, true, port, 5});
   there.board.sit(3, seat_on(0, {6}), {78, false, false, {"lo", 0, true}});
   const std::size_t half = MachineBoard::kTextBytes / 2;
   REQUIRE(here.board.put_look(1, std::string(half, 'a'), 0, 2).ok());
@@ -116,6 +127,8 @@ TEST_CASE("over hosts each rank that looks has a place of its own, and what it t
     CHECK(board->board.outcome(0) == comm::LookOutcome::kNone);
     CHECK(board->board.seat(1) == seat_on(1, {4, 5}));
     CHECK(board->board.manners(1).port == port);
+    CHECK(board->board.manners(1).kernel == 5);
+    CHECK(board->board.manners(3).kernel == 0);
     CHECK(board->board.manners(3).port == comm::Port{"lo", 0, true});
   }
 }

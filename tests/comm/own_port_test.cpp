@@ -30,7 +30,7 @@ struct Connected {
     pollfd both[] = {{listener.socket.get(), POLLIN, 0}, {ours.get(), POLLOUT, 0}};
     REQUIRE(poll(&both[0], 1, 5000) == 1);
     REQUIRE(poll(&both[1], 1, 5000) == 1);
-    theirs = comm::accept_tcp(listener.socket.get());
+    theirs = comm::accept_connection(listener.socket.get());
     REQUIRE(theirs);
   }
 };

@@ -21,7 +21,7 @@ using crew::Member;
 
 /// Set before anything asks for the configuration, which is read once.
 struct LogFile {
-  char path[32] = "/tmp/tutti-report-XXXXXX";
+  char path[32] = "/tmp/report-test-XXXXXX";
   LogFile() {
     close(mkstemp(path));
     setenv("NCCL_DEBUG", "WARN", 1);

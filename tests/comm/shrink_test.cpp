@@ -111,6 +111,28 @@ TEST_CASE("of many ranks a few are killed, and the others go on") {
               victims);
 }
 
+TEST_CASE("survivors that deaths have cut apart from each other go on together") {
+  // Over hosts none of these watches another one, nor does anybody between them live.
+  const std::vector<int> survivors = {0, 3, 10, 13};
+  const std::vector<int> victims = without(20, survivors);
+  crew::check(crew::run(20,
+                        [&](const Member& m) -> std::string {
+                          ncclComm_t comm = nullptr;
+                          CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+                          if (holds(victims, m.rank)) kill(getpid(), SIGKILL);
+                          ncclResult_t state = ncclSuccess;
+                          while (state == ncclSuccess) CREW_TRY(fine(ncclCommGetAsyncError(comm, &state), "the state"));
+                          std::vector<int> some = victims;
+                          std::erase(some, 9);
+                          ncclComm_t child = nullptr;
+                          CREW_TRY(refused(shrink(comm, some, &child), ncclRemoteError,
+                                           {"rank 9 ", "is not among the ranks to leave out"}, comm));
+                          CREW_TRY(shrink_and_use(comm, m, victims, NCCL_SHRINK_DEFAULT));
+                          return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+                        }),
+              victims);
+}
+
 TEST_CASE("an abort shrinks away a rank that hangs, and ends its call too") {
   crew::check(crew::run(3, [](const Member& m) -> std::string {
     ncclComm_t comm = nullptr;

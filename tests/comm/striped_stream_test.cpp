@@ -1,11 +1,17 @@
 #include "comm/striped_stream.h"
+#include "comm/tcp_socket.h"
 
 #include <catch2/catch.hpp>
 
 #include <array>
+#include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 namespace tutti::comm {
@@ -81,6 +87,51 @@ TEST_CASE("what several sockets carry is taken in before their end is seen", "[c
   const auto end = to.receive(more);
   CHECK(end.bytes == 0);
   CHECK(end.state == transport::ByteStream::State::kEnded);
+}
+
+std::string congestion_control(int socket) {
+  constexpr std::size_t kNameMax = 16;
+  char name[kNameMax] = {};
+  socklen_t bytes = sizeof(name);
+  REQUIRE(getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name, &bytes) == 0);
+  return {name, strnlen(name, bytes)};
+}
+
+/// As long as it takes, which on one host is no time.
+PrivateDescriptor accepted(int listener) {
+  pollfd watched = {listener, POLLIN, 0};
+  REQUIRE(poll(&watched, 1, 10000) == 1);
+  return accept_connection(listener);
+}
+
+TEST_CASE("connections are paced by the system unless they stay on it", "[comm]") {
+  IpAddress loopback;
+  loopback.bytes = {127, 0, 0, 1};
+  auto usual = listen_tcp();
+  auto unpaced = listen_tcp(0, Pacing::kNone);
+  REQUIRE((usual.ok() && unpaced.ok()));
+  PrivateDescriptor as_usual = connect_tcp(loopback, usual.value().port);
+  const PrivateDescriptor usual_there = accepted(usual.value().socket.get());
+  const std::string of_system = congestion_control(as_usual.get());
+  CHECK(congestion_control(usual_there.get()) == of_system);
+  // What does not pace is nobody's to replace.
+  const std::string not_paced = of_system.starts_with("bbr") ? "reno" : of_system;
+
+  for (const bool one_system : {true, false}) {
+    PrivateDescriptor here = connect_tcp(loopback, unpaced.value().port, Pacing::kNone);
+    PrivateDescriptor there = accepted(unpaced.value().socket.get());
+    REQUIRE(connect_result(here.get()) == 0);
+    CHECK(round_trip_us(here.get()).has_value());
+    for (PrivateDescriptor* const end : {&here, &there}) {
+      CHECK(congestion_control(end->get()) == not_paced);
+      const int socket = end->get();
+      TcpStream stream(std::move(*end));
+      stream.settle_pacing(one_system);
+      // A machine that is busy may have seen no round trip of less than a millisecond.
+      if (one_system && round_trip_us(socket).value_or(1000) < 1000) CHECK(congestion_control(socket) == not_paced);
+      if (!one_system) CHECK(congestion_control(socket) == of_system);
+    }
+  }
 }
 
 }  // namespace

@@ -131,6 +131,19 @@ TEST_CASE("tickets are served in order, and nobody owns the order at first", "[t
   CHECK(turns.is_idle());
 }
 
+TEST_CASE("who passes the turn on is under way until the end", "[turns]") {
+  Turns turns;
+  const std::uint64_t first = turns.take();
+  const std::uint64_t second = turns.take();
+  REQUIRE(turns.is_turn(first));
+  turns.pass();
+  CHECK(turns.is_turn(second));
+  turns.complete();
+  CHECK_FALSE(turns.is_idle());
+  turns.end_passed();
+  CHECK(turns.is_idle());
+}
+
 TEST_CASE("the owner's turn keeps others waiting, who take the ownership away", "[turns]") {
   if (!have_process_barrier()) return;
   Turns turns;

@@ -7,6 +7,8 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <thread>
@@ -248,6 +250,48 @@ TEST_CASE("device: each thread's own default stream", "[device]") {
   }
   for (std::thread& thread : threads) thread.join();
   for (const Values& values : found) CHECK(values == sums(ranks, 0, elements));
+}
+
+TEST_CASE("device: a call on a thread's own default stream does not wait for another thread's", "[device]") {
+  const Ranks ranks(2);
+  const Gpu& gpu = Gpu::get();
+  const std::size_t elements = 500;
+  const Buffers in = inputs(ranks, elements);
+  const Buffers out = outputs(ranks, elements);
+  const Buffers later = outputs(ranks, elements);
+  auto* const gate = static_cast<std::uint32_t*>(gpu.allocate_pinned(4096));
+  *gate = 0;
+  const auto sum_up = [&](int rank, const Buffers& to, CUstream stream) {
+    return ncclAllReduce(in[rank]->data(), to[rank]->data(), elements, ncclInt32, ncclSum, ranks.comm(rank), stream);
+  };
+  std::atomic<int> done{0};
+  std::thread first([&] {
+    gpu.use(0);
+    done += sum_up(0, out, CU_STREAM_PER_THREAD) == ncclSuccess;
+    gpu.wait(CU_STREAM_PER_THREAD);
+    ++done;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it waits for rank 1's call
+  std::thread second([&] {
+    gpu.use(0);
+    gpu.wait_for_word(CU_STREAM_PER_THREAD, gate, 1);
+    done += sum_up(0, later, CU_STREAM_PER_THREAD) == ncclSuccess;
+    gpu.wait(CU_STREAM_PER_THREAD);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(sum_up(1, out, ranks.stream(1)) == ncclSuccess);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (done < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  CHECK(done == 2);
+  std::atomic_ref(*gate).store(1);
+  CHECK(sum_up(1, later, ranks.stream(1)) == ncclSuccess);
+  first.join();
+  second.join();
+  CHECK(done == 3);
+  ranks.wait();
+  gpu.release_pinned(gate);
+  for (int r = 0; r < 2; ++r) CHECK(out[r]->read() == sums(ranks, 0, elements));
+  for (int r = 0; r < 2; ++r) CHECK(later[r]->read() == sums(ranks, 0, elements));
 }
 
 TEST_CASE("device: calls of one group that use each other's results stay in order", "[device]") {

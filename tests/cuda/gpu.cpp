@@ -74,6 +74,37 @@ void* Gpu::allocate_pinned(std::size_t bytes) const {
   return memory;
 }
 void Gpu::release(void* memory) const { check(mem_free_(reinterpret_cast<CUdeviceptr>(memory)), "cuMemFree"); }
+void* Gpu::allocate_from_pool(std::size_t bytes, CUstream stream) const {
+  CUdeviceptr memory = 0;
+  check(mem_alloc_async_(&memory, bytes, stream), "cuMemAllocAsync");
+  return reinterpret_cast<void*>(memory);
+}
+void Gpu::release_to_pool(void* memory, CUstream stream) const {
+  check(mem_free_async_(reinterpret_cast<CUdeviceptr>(memory), stream), "cuMemFreeAsync");
+}
+void* Gpu::map(int device, std::size_t piece_bytes, std::size_t pieces) const {
+  CUdeviceptr begin = 0;
+  check(reserve_(&begin, piece_bytes * pieces, 0, 0, 0), "cuMemAddressReserve");
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  CUmemAccessDesc access{};
+  access.location = prop.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  for (std::size_t i = 0; i < pieces; ++i) {
+    CUmemGenericAllocationHandle piece{};
+    check(create_(&piece, piece_bytes, &prop, 0), "cuMemCreate");
+    check(map_(begin + i * piece_bytes, piece_bytes, 0, piece, 0), "cuMemMap");
+    check(release_(piece), "cuMemRelease");
+  }
+  check(set_access_(begin, piece_bytes * pieces, &access, 1), "cuMemSetAccess");
+  return reinterpret_cast<void*>(begin);
+}
+void Gpu::unmap(void* memory, std::size_t piece_bytes, std::size_t pieces) const {
+  const auto begin = reinterpret_cast<CUdeviceptr>(memory);
+  for (std::size_t i = 0; i < pieces; ++i) check(unmap_(begin + i * piece_bytes, piece_bytes), "cuMemUnmap");
+  check(unreserve_(begin, piece_bytes * pieces), "cuMemAddressFree");
+}
 void Gpu::release_pinned(void* memory) const { check(host_free_(memory), "cuMemFreeHost"); }
 void Gpu::copy(void* to, const void* from, std::size_t bytes) const {
   CUstream stream = make_stream();

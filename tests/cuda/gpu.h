@@ -24,6 +24,12 @@ class Gpu {
   void* allocate(std::size_t bytes) const;
   void* allocate_pinned(std::size_t bytes) const;
   void release(void* memory) const;
+  /// Of the current device's pool, in the stream's order.
+  void* allocate_from_pool(std::size_t bytes, CUstream stream) const;
+  void release_to_pool(void* memory, CUstream stream) const;
+  /// Pieces of physical memory at consecutive addresses, which the device may use and no other.
+  void* map(int device, std::size_t piece_bytes, std::size_t pieces) const;
+  void unmap(void* memory, std::size_t piece_bytes, std::size_t pieces) const;
   void release_pinned(void* memory) const;
   /// Waits.
   void copy(void* to, const void* from, std::size_t bytes) const;
@@ -67,6 +73,15 @@ class Gpu {
   X(context_set_, cuCtxSetCurrent, 4000)              \
   X(mem_alloc_, cuMemAlloc, 3020)                     \
   X(mem_free_, cuMemFree, 3020)                       \
+  X(mem_alloc_async_, cuMemAllocAsync, 11020)         \
+  X(mem_free_async_, cuMemFreeAsync, 11020)           \
+  X(reserve_, cuMemAddressReserve, 10020)             \
+  X(unreserve_, cuMemAddressFree, 10020)              \
+  X(create_, cuMemCreate, 10020)                      \
+  X(release_, cuMemRelease, 10020)                    \
+  X(map_, cuMemMap, 10020)                            \
+  X(unmap_, cuMemUnmap, 10020)                        \
+  X(set_access_, cuMemSetAccess, 10020)               \
   X(host_alloc_, cuMemHostAlloc, 2020)                \
   X(host_free_, cuMemFreeHost, 2000)                  \
   X(copy_async_, cuMemcpyAsync, 4000)                 \

@@ -1,9 +1,11 @@
-// gpu-conformance: communicators of one process against the host's own sums, bit by bit (any NaN equals any NaN): every data type and
+// gpu-conformance: communicators of one process against the host's own sums, bit by bit (any NaN equals any NaN; rings and trees with floats
+// that add up without rounding): every data type and
 // operation, counts around every boundary, in place, unaligned, on one stream and on one each, eager and in graphs, in one thread and in
 // one per rank; all ranks on one GPU, and on all that there are. NCCL_PROTO and NCCL_ALGO force ways through the kernels; the last line
 // says how many cases took which.
 #include "base/reduce.h"
 #include "gpu.h"
+#include "tests/turn.h"
 
 #include <fmt/format.h>
 #include <nccl.h>
@@ -33,6 +35,7 @@ struct Case {
   bool graph;
   bool threads;
   int devices;
+  bool lanes = false;  ///< sums in another order than that of ranks: floats are such that it makes no difference
 };
 constexpr int kScaled = 100;
 
@@ -117,6 +120,7 @@ class Run {
     for (int r = 0; r < c_.ranks; ++r) {
       Bytes random(bytes);
       for (std::byte& b : random) b = static_cast<std::byte>(random_());
+      if (c_.lanes && format_of(c_.type).exponent != 0) make_exact(random, r);
       inputs_.push_back(random);
       ranks_.use(static_cast<std::size_t>(r));
       in_.push_back(std::make_unique<OnGpu<std::byte>>(random));
@@ -142,6 +146,21 @@ class Run {
     }
     if (c_.type == DataType::kBfloat16) return rank % 2 == 0 ? 0x3f80 : 0x4040;  // 1 and 3
     return static_cast<std::uint64_t>(rank + 1);
+  }
+  /// 0 or 1, so that no sum of 8 is rounded, or 1 and 2 for products; with factors, which small floats have no room for, only one rank has an
+  /// element that is not 0.
+  void make_exact(Bytes& bytes, int rank) {
+    const Format f = format_of(c_.type);
+    const std::size_t width = size_of(c_.type);
+    const std::uint64_t one = ((1ull << (f.exponent - 1)) - 1) << f.mantissa;
+    const std::uint64_t two = one + (1ull << f.mantissa);
+    for (std::size_t i = 0; (i + 1) * width <= bytes.size(); ++i) {
+      const bool bit = (random_() & 1) != 0;
+      std::uint64_t element = bit ? one : 0;
+      if (c_.op == ncclProd) element = bit ? two : one;
+      if (c_.op == kScaled && static_cast<int>(i % static_cast<std::size_t>(c_.ranks)) != rank) element = 0;
+      std::memcpy(bytes.data() + i * width, &element, width);
+    }
   }
   std::string make_ops() {
     for (int r = 0; r < c_.ranks; ++r) {
@@ -274,6 +293,7 @@ std::string path_of(const Case& c, const Ranks& ranks) {
 
 std::vector<Case> cases(bool quick, int devices) {
   std::vector<Case> all;
+  std::size_t number = 0;
   const std::vector<std::size_t> counts =
       quick ? std::vector<std::size_t>{0, 1, 33, 4099}
             : std::vector<std::size_t>{0, 1, 2, 7, 16, 31, 33, 1000, 4099, 65536, 1000003};
@@ -284,6 +304,8 @@ std::vector<Case> cases(bool quick, int devices) {
         for (const std::size_t count : counts) {
           if (quick && count == 33 && ranks == 8) continue;
           if (!common && count != 1 && count != 4099) continue;
+          // By turns (turn.h) one in a number that no loop's length has a factor of.
+          if (!has_its_turn(number++, 5)) continue;
           const unsigned mix = static_cast<unsigned>(ranks + type + op) + static_cast<unsigned>(count);
           // Each shape often enough, not each with each.
           const bool spread = devices > 1 && mix / 2 % 2 == 0;
@@ -307,10 +329,13 @@ int run(bool quick) {
   int failed = 0;
   std::map<std::pair<int, int>, std::unique_ptr<Ranks>> crews;
   std::map<std::string, int> paths;
-  for (const Case& c : cases(quick, Gpu::get().devices())) {
+  std::vector<Case> all = cases(quick, Gpu::get().devices());
+  for (Case& c : all) {
     auto& crew = crews[{c.ranks, c.devices}];
     if (!crew) crew = std::make_unique<Ranks>(c.ranks, c.devices);
-    ++paths[path_of(c, *crew)];
+    const std::string path = path_of(c, *crew);
+    ++paths[path];
+    c.lanes = path == "lanes" && !c.graph;
     const auto seed = static_cast<std::uint64_t>(++done);
     const std::string problem = Run(c, *crew, seed)();
     if (problem.empty()) continue;

@@ -37,6 +37,21 @@ def case_killed_host(hosts, library):
     job.end()
 
 
+def case_many_killed_while_they_come(hosts, library):
+    """More ranks than the root keeps connections with, by TCP, one of which is killed while all wait for the last: it is named by all, and by the last."""
+    ranks = 40
+    job = Job(hosts, library, ranks, 1, last=ranks - 1)
+    assert job.read(lambda: os.path.exists(job.id_file), 20)
+    time.sleep(4)  # they are in their places, for the most part: this is right wherever they are
+    job.processes[9].send_signal(signal.SIGKILL)
+    others = [rank for rank in range(ranks - 1) if rank != 9]
+    expect_failed(job.results(others, 20), "rank 9 (process", "ended before all ranks were initialised")
+    job.end()
+    job = Job(hosts, library, ranks, 1)
+    expect_done(job.results(range(ranks), 60))
+    job.end()
+
+
 def case_stopped(hosts, library):
     """A rank that is stopped is named after TUTTI_HEARTBEAT_TIMEOUT_S, and finds that out when it goes on."""
     job = Job(hosts, library, 3, 60, {"TUTTI_HEARTBEAT_TIMEOUT_S": "2"})
@@ -155,6 +170,17 @@ def case_no_interface(hosts, library):
     """A rule that admits nothing: what there is is listed."""
     job = Job(hosts, library, 2, 1, {"NCCL_SOCKET_IFNAME": "=nothing0"}, last=1)
     expect_failed(job.results([0], 20), "NCCL_SOCKET_IFNAME==nothing0", "eth0", code=5)
+    job.end()
+
+
+def case_no_interface_among_many(hosts, library):
+    """The same of one rank of more than the root keeps connections with: all are told which and why."""
+    ranks = 20
+    env = {"NCCL_COMM_ID": f"{hosts.address(0)}:{random.randrange(20000, 30000)}", "TUTTI_SECRET": "a word"}
+    job = Job(hosts, library, ranks, 1, env, id_file="-", last=ranks - 1)
+    job.begin(ranks - 1, {"NCCL_SOCKET_IFNAME": "=nothing0"})
+    expect_failed(job.results([ranks - 1], 40), "NCCL_SOCKET_IFNAME==nothing0", "eth0", code=5)
+    expect_failed(job.results(range(ranks - 1), 10), f"rank {ranks - 1} (process", "gave up: NCCL_SOCKET_IFNAME==nothing0", "eth0")
     job.end()
 
 

@@ -1,4 +1,5 @@
 """A job of rank.py's processes on hosts, and what its ranks should have said at the end."""
+import json
 import os
 import select
 import sys
@@ -80,6 +81,21 @@ def wait_for_text(path, text, limit_s):
                 return
         assert time.monotonic() < end, f"{path} does not begin with '{text}' after {limit_s} s"
         time.sleep(0.05)
+
+
+def trainer_command(train, text):
+    """A short run of tutti-train on a text that it makes at `text`, up to the name of its log."""
+    with open(text, "w", encoding="ascii") as file:
+        file.write("the sum of all ranks " * 2000)
+    return [train, "--model", "lm", "--text", text, "--context", "4", "--embedding", "4", "--hidden", "16", "--steps", "5", "--batch", "16", "--log"]
+
+
+def losses(log):
+    """Those that a run of it has logged."""
+    with open(log, encoding="utf-8") as file:
+        found = [step["loss"] for step in map(json.loads, file) if "loss" in step]
+    assert len(found) >= 5, found
+    return found
 
 
 def expect_done(results):

@@ -6,7 +6,9 @@ usage: network_test.py LIBRARY [CASE]
 import itertools
 import os
 import random
+import re
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -43,6 +45,22 @@ def case_no_weather(library):
 def case_far(library):
     """50 ms each way."""
     run_in(relay.Weather(delay_s=0.05), library)
+
+
+def case_far_measured(library):
+    """Four hosts of one rank, 25 ms each way: each of the four pairs has the time to measure that, one after the other."""
+    hosts = relay.Hosts(4, relay.Weather(delay_s=0.025, seed=1))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            env = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": os.path.join(folder, "%p")}
+            job = Job(hosts, library, 4, 0.5, env, count=100)
+            expect_done(job.results([0, 1, 2, 3], 60))
+            job.end()
+            logs = "".join(open(os.path.join(folder, name), encoding="utf-8").read() for name in os.listdir(folder))
+        found = re.findall(r"measured from rank \d to rank \d: a message takes ([\d.]+) us", logs)
+        assert len(found) == 4 and all(float(us) > 20000 for us in found), logs
+    finally:
+        hosts.remove()
 
 
 def case_lossy(library):

@@ -30,13 +30,6 @@ def check(report, text, ranks, transport):
         assert row["ranks"] == ranks and row["wrong"] == 0 and row["transport"] == transport, row
 
 
-def losses(log):
-    with open(log, encoding="utf-8") as file:
-        found = [step["loss"] for step in map(json.loads, file) if "loss" in step]
-    assert len(found) >= 5, found
-    return found
-
-
 def case_one_node(perf, train):
     """Nothing has to be named: the ranks meet by what srun tells each of them, in two steps one after the other."""
     name = socket.gethostname().split(".")[0]
@@ -45,14 +38,10 @@ def case_one_node(perf, train):
             report = cluster.path(f"report-{ranks}")
             check(report, cluster.srun(["-n", str(ranks), perf, "all_reduce", *SIZES, "--json", report], LIMIT_S), ranks, "local")
         if train != "-":
-            text = cluster.path("text")
-            with open(text, "w", encoding="ascii") as file:
-                file.write("the sum of all ranks " * 2000)
-            command = [train, "--model", "lm", "--text", text, "--context", "4", "--embedding", "4", "--hidden", "16", "--steps", "5", "--batch", "16",
-                       "--log"]
+            command = job.trainer_command(train, cluster.path("text"))
             cluster.srun(["-n", "2", *command, cluster.path("by-srun")], LIMIT_S)
             subprocess.run([*command, cluster.path("by-itself"), "--ranks", "2"], check=True, capture_output=True, timeout=LIMIT_S)
-            assert losses(cluster.path("by-srun")) == losses(cluster.path("by-itself")), losses(cluster.path("by-srun"))
+            assert job.losses(cluster.path("by-srun")) == job.losses(cluster.path("by-itself")), job.losses(cluster.path("by-srun"))
 
 
 def case_killed_rank(perf, _):

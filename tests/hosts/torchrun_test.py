@@ -100,13 +100,6 @@ def on_two_hosts(hosts, launch, command):
         return text
 
 
-def losses(log):
-    with open(log, encoding="utf-8") as file:
-        found = [step["loss"] for step in map(json.loads, file) if "loss" in step]
-    assert len(found) >= 5, found
-    return found
-
-
 def case_two_hosts(perf, train):
     reason = namespaces.why_not()
     if reason:
@@ -119,13 +112,10 @@ def case_two_hosts(perf, train):
             said = on_two_hosts(hosts, documented_line("tutti-perf"), [perf, "all_reduce", *SIZES, "--json", report])
             check(report, said, 4, "tcp")
             if train != "-":
-                with open(text, "w", encoding="ascii") as file:
-                    file.write("the sum of all ranks " * 2000)
-                command = [train, "--model", "lm", "--text", text, "--context", "4", "--embedding", "4", "--hidden", "16", "--steps", "5", "--batch", "16",
-                           "--log"]
+                command = job.trainer_command(train, text)
                 on_two_hosts(hosts, documented_line("tutti-train"), [*command, log])
                 subprocess.run([*command, alone, "--ranks", "4"], check=True, capture_output=True, timeout=LIMIT_S)
-                assert losses(log) == losses(alone), losses(log)
+                assert job.losses(log) == job.losses(alone), job.losses(log)
     finally:
         hosts.remove()
 

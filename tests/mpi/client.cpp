@@ -3,7 +3,7 @@
 //
 // usage: mpi-client LEVEL CASE [RANKS_PER_HOST]
 //   LEVEL  none, single, funneled, serialized, multiple: how MPI is initialised
-//   CASE   checks, subset, ahead, idle, killed, shrink, shrink-dead, abort, open-at-finalize
+//   CASE   checks, subset, ahead, idle, killed, many, shrink, shrink-dead, abort, open-at-finalize
 // The ranks believe that they are on hosts of RANKS_PER_HOST (default 1) ranks each.
 #include <mpi.h>
 #include <nccl.h>
@@ -307,6 +307,23 @@ void case_killed(ncclComm_t comm) {
   std::_Exit(0);
 }
 
+/// The same among more ranks than can all watch each other, of which rank 1's neighbours tell the others.
+void case_many(ncclComm_t comm) {
+  ncclResult_t code = ncclSuccess;
+  float value = 1;
+  for (int call = 0; code == ncclSuccess; ++call) {
+    if (me == 1 && call == 5) raise(SIGKILL);
+    code = ncclAllReduce(&value, &value, 1, ncclFloat, ncclMax, comm, nullptr);
+  }
+  const long before = mpi_calls;
+  say("failed %d %s", static_cast<int>(code), ncclGetLastError(comm));
+  std::this_thread::sleep_for(milliseconds(20));
+  say("quiet %ld calls", static_cast<long>(mpi_calls) - before);
+  check(ncclCommAbort(comm), "ncclCommAbort");
+  say("end %ld calls", static_cast<long>(mpi_calls) - before);
+  std::_Exit(0);
+}
+
 /// The ranks but rank 1: a communicator that works.
 void shrink_and_use(ncclComm_t comm, int flags, const char* what) {
   int excluded = 1;
@@ -396,6 +413,7 @@ int main(int argc, char** argv) {
     if (name == "ahead") case_ahead(comm);
     if (name == "idle") case_idle(comm);
     if (name == "killed") case_killed(comm);
+    if (name == "many") case_many(comm);
     if (name == "shrink") case_shrink(comm);
     if (name == "shrink-dead") case_shrink_dead(comm);
     if (name == "abort") case_abort(comm);

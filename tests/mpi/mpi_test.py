@@ -33,6 +33,9 @@ class Run:
         for name in ("NCCL_HOSTID", "TUTTI_NET", "NCCL_DEBUG"):
             if name not in (env or {}):
                 surroundings.pop(name, None)
+        # Meson puts the folders of all that a test depends on there; the driver is one case's.
+        folders = surroundings.get("LD_LIBRARY_PATH", "").split(":")
+        surroundings["LD_LIBRARY_PATH"] = ":".join(f for f in folders if f and f != os.environ.get("TEST_FAKE_DRIVER"))
         self.ranks = ranks
         with tempfile.TemporaryDirectory() as folder:
             surroundings["TEST_LINES"] = os.path.join(folder, "lines")
@@ -149,6 +152,20 @@ def case_killed(kind, client, _):
     run.expect("rest", "^tcp after 0 calls$", others)
 
 
+def case_many(kind, client, _):
+    """Of more ranks than can all watch each other one is killed: all hear of it by those who watch it, and call MPI no more."""
+    ranks = 20
+    options = ["--enable-recovery"] if kind == "openmpi" else ["-disable-auto-cleanup"]
+    run = Run(kind, ranks, [client, "multiple", "many"], {} if kind == "openmpi" else {"UCX_TLS": "^cma"}, options)
+    run.expect("transport", "^mpi$")
+    others = [rank for rank in range(ranks) if rank != 1]
+    told = others if kind == "openmpi" else list(run.lines("failed"))  # whom mpiexec.hydra has left the time
+    assert told, run.text
+    run.expect("failed", "^6 .*rank 1 .*ended without leaving", told)
+    for word in ("quiet", "end"):
+        run.expect(word, "^0 calls$", others if kind == "openmpi" else list(run.lines(word)))
+
+
 def case_killed_by_default(kind, client, _):
     """Without that, mpirun ends the whole job, as docs/hosts.md says."""
     run = Run(kind, 3, [client, "multiple", "killed"])
@@ -195,6 +212,27 @@ def case_perf(kind, _, perf):
             assert found and all(row["transport"] == wanted and row["wire_bytes"] > 0 and row["wrong"] == 0 for row in found), found
     alone = subprocess.run([perf, "all_reduce", "--net", "mpi"], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert alone.returncode == 2 and "mpirun or srun" in alone.stderr, alone.stderr
+
+
+def case_gpu_memory(kind, _, perf):
+    """Every collective on GPU memory, in several parts, by MPI between hosts: through pinned memory, on a driver without a GPU for each rank."""
+    driver = os.environ.get("TEST_FAKE_DRIVER", "")
+    if not driver:
+        print("        gpu_memory: skipped: this build has no CUDA")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        rows = os.path.join(folder, "rows")
+        # Those drivers have one GPU, all the same.
+        script = (f'export NCCL_HOSTID=host-${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} NCCL_MULTI_RANK_GPU_ENABLE=1 LD_LIBRARY_PATH={driver}:$LD_LIBRARY_PATH; '
+                  f'exec {perf} all --device cuda -b 8 -e 1M -f 512 -n 2 --net mpi --json {rows}')
+        run = Run(kind, 3, ["sh", "-c", script], {"TUTTI_STAGING_BYTES": "131072"})
+        assert run.done.returncode == 0 and "FAILED" not in run.text, run.text
+        with open(rows, encoding="utf-8") as file:
+            found = json.load(file)
+    assert len({row["collective"] for row in found}) == 9, found
+    for row in found:
+        assert row["transport"] == "mpi" and row["device"].startswith("Fake") and row["wrong"] == 0, row
+        assert row["wire_bytes"] > 0 or row["bytes"] == 0, row
 
 
 def why_not(kind):

@@ -4,6 +4,7 @@
 
 using namespace tutti;
 using planner::Access;
+using planner::MeasuredCosts;
 using planner::Question;
 using planner::Rules;
 
@@ -201,8 +202,21 @@ TEST_CASE("measured costs decide between slots and single copies, and how") {
       Catch::Contains("slots 72.7 GB/s or past the caches 0.0, single copies 1.4 us and 12.6 GB/s"));
 }
 
-TEST_CASE(
-    "slots are written past the caches where that was measured to be faster, by more in calls of several rounds") {
+TEST_CASE("receivers read where copies are by system call") {
+  Rules rules = rules_for("");
+  rules.slots = {8, 64 << 10};
+  rules.measured = {5, 0.8, 15};
+  for (const Collective collective : {Collective::kAllGather, Collective::kBroadcast}) {
+    const Question q = question(collective, 2, 1 << 16, Access::kSingleCopy);
+    const auto found = planner::candidates(q, rules);
+    REQUIRE(found.ok());
+    REQUIRE(found.value().front().direct);
+    const planner::Plan plan = planner::make_plan(q, rules, found.value().front(), 1);
+    for (const auto& e : plan.program->lanes[0].endpoints) CHECK(e.direct != schedule::Direct::kPush);
+  }
+}
+
+TEST_CASE("slots are written past the caches where that was measured to be so much faster that cores share none") {
   Rules rules = rules_for("");
   rules.slots = {8, 64 << 10};
   const auto plan = [&](std::uint64_t bytes) {
@@ -220,20 +234,13 @@ TEST_CASE(
   CHECK_FALSE(streams(32 << 10));
   CHECK_FALSE(streams(8 << 20));
   rules.measured = {.slot_gbps = 15, .streamed_gbps = 21};
-  CHECK(streams(32 << 10));
+  CHECK_FALSE(streams(32 << 10));
   CHECK_FALSE(streams(8 << 20));
   const double near_us = plan(8 << 20).predicted_us;
-  // Where some ranks only read, they find lines in the cache.
-  CHECK_FALSE(planner::streams_slots(rules, Collective::kBroadcast, 1));
-  CHECK_FALSE(planner::streams_slots(rules, Collective::kSend, 1));
-  CHECK_FALSE(planner::streams_slots(rules, Collective::kAllGather, 1));
-  // Sums of several rounds go both ways at once.
-  CHECK(planner::slot_gbps(rules, Collective::kAllReduce, 1) == 21);
-  CHECK(planner::slot_gbps(rules, Collective::kAllReduce, 2) == Approx(1.8 * 15));
-  CHECK(planner::slot_gbps(rules, Collective::kReduce, 2) == 15);
-  CHECK(planner::slot_gbps(rules, Collective::kAllGather, 2) == 15);
+  // Calls go through all of a channel's slots, and find many in the cache that the cores share.
+  CHECK(planner::slot_gbps(rules) == Approx(2 * 15));
   rules.measured = {.slot_gbps = 3.5, .streamed_gbps = 18};
-  CHECK(planner::streams_slots(rules, Collective::kBroadcast, 1));
+  CHECK(planner::slot_gbps(rules) == 18);
   CHECK(streams(32 << 10));
   CHECK(streams(8 << 20));
   CHECK(plan(8 << 20).predicted_us < 2 * near_us);  // by what streams have, not by the other way's price
@@ -244,6 +251,45 @@ TEST_CASE(
   rules.measured = {.slot_gbps = 42, .streamed_gbps = 12};
   CHECK(streams(32 << 10));
   CHECK(streams(8 << 20));
+}
+
+TEST_CASE("where the cores may have moved, calls can be planned as if they had") {
+  Rules rules = rules_for("");
+  rules.slots = {8, 64 << 10};
+  const MeasuredCosts near{.slot_gbps = 15, .call_us = 1.5, .call_gbps = 12, .streamed_gbps = 21};
+  const MeasuredCosts far{.slot_gbps = 3.5, .call_us = 1.5, .call_gbps = 12, .streamed_gbps = 18};
+  for (const MeasuredCosts& measured : {near, far}) {
+    rules.measured = measured;
+    planner::PlanCache plans(rules);
+    Question q = question(Collective::kAllReduce, 2, 8 << 10, Access::kSlots);
+    const auto here = plans.find(q, 0);
+    q.moved = true;
+    const auto elsewhere = plans.find(q, 0);
+    REQUIRE((here.ok() && elsewhere.ok()));
+    CHECK(here.value()->streams_slots == (measured.slot_gbps == far.slot_gbps));
+    CHECK(elsewhere.value()->streams_slots != here.value()->streams_slots);
+  }
+  CHECK(planner::moved({.slot_gbps = 15}).slot_gbps == 0);  // what slots take past the caches is not known
+}
+
+TEST_CASE("mapped buffers are reduced in two shots from 512 bytes on, in place and not, near and far") {
+  Rules rules = rules_for("");
+  rules.slots = {8, 64 << 10};
+  for (const MeasuredCosts& measured :
+       {MeasuredCosts{.slot_gbps = 15, .streamed_gbps = 21}, MeasuredCosts{.slot_gbps = 3.5, .streamed_gbps = 18}}) {
+    rules.measured = measured;
+    for (const bool in_place : {false, true}) {
+      for (std::uint64_t bytes = 512; bytes <= (32 << 20); bytes *= 4) {
+        CAPTURE(measured.slot_gbps, in_place, bytes);
+        Question q = question(Collective::kAllReduce, 2, bytes / 4, Access::kMapped);
+        q.in_place = in_place;
+        const auto found = planner::candidates(q, rules);
+        REQUIRE(found.ok());
+        CHECK(found.value().front().direct);
+        CHECK(found.value().front().algorithm->name == "twoshot");
+      }
+    }
+  }
 }
 
 TEST_CASE("where ranks are in groups the grouped schedule is a candidate, else only on demand") {

@@ -8,13 +8,18 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <new>
 #include <string>
 #include <thread>
@@ -41,6 +46,9 @@ struct Bounds {
   double calls_descriptors = 0;  ///< and after the calls
   double threads = 0;
 };
+
+/// Of the process that makes the id: the root's connections, and some of its own.
+constexpr long kRootDescriptorsMax = 2 * 16 + 96 + 12;
 
 /// What a host's process found, for each of its ranks.
 struct Found {
@@ -155,6 +163,34 @@ void allow_descriptors() {
   REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
 }
 
+/// A process that looks how many descriptors this one has, again and again.
+class Looker {
+ public:
+  Looker() : most_(static_cast<std::atomic<long>*>(crew::shared_page())) {
+    const pid_t watched = getpid();
+    child_ = fork();
+    if (child_ != 0) return;
+    const std::string folder = "/proc/" + std::to_string(watched) + "/fd";
+    for (;; usleep(1000)) {
+      const long now = std::distance(std::filesystem::directory_iterator(folder), {});
+      if (now > *most_) *most_ = now;
+    }
+  }
+  Looker(const Looker&) = delete;
+  Looker& operator=(const Looker&) = delete;
+  /// Until now.
+  long most() const { return *most_; }
+  ~Looker() {
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+    munmap(most_, 4096);
+  }
+
+ private:
+  std::atomic<long>* most_;
+  pid_t child_ = -1;
+};
+
 Found worst_of(const Found* all, int hosts) {
   Found worst;
   for (int host = 0; host < hosts; ++host) {
@@ -176,15 +212,18 @@ void check(const Job& job, const Bounds& bounds) {
   auto* found = static_cast<Found*>(crew::shared_page());
   static_assert(64 * sizeof(Found) <= 4096);
   REQUIRE(job.hosts <= 64);
+  const Looker looker;  // this process has the root, and a pipe from each host's
   crew::check(crew::run(
       job.hosts, [&](const Member& host) { return Host(job, host, *new (found + host.rank) Found).run(); }, 100, 1));
+  const long root_descriptors = looker.most() - job.hosts;
   unsetenv("TEST_RANKS_PER_HOST");
   const Found worst = worst_of(found, job.hosts);
   std::printf(
       "%4d ranks on %2d hosts: init %.2f s, sums %.2f s; per rank %.0f KiB after init, %.0f KiB after sums; %.1f "
-      "descriptors after init, %.1f after sums; %.1f threads\n",
+      "descriptors after init, %.1f after sums; %.1f threads; the root's process %ld descriptors\n",
       job.ranks(), job.hosts, worst.init_s, worst.calls_s, worst.init_kib, worst.calls_kib, worst.descriptors,
-      worst.calls_descriptors, worst.threads);
+      worst.calls_descriptors, worst.threads, root_descriptors);
+  CHECK(root_descriptors <= kRootDescriptorsMax);
   CHECK(worst.init_s <= bounds.init_s);
   CHECK(worst.init_kib <= bounds.init_kib);
   CHECK(worst.calls_kib <= bounds.calls_kib);

@@ -1,18 +1,22 @@
 // 1024 ranks of 128 hosts, threads of one process, that speak the real bootstrap's protocol with its root and with each other until each has
 // the tables of all: everything that comes before ranks connect for calls. Prints what they take, and bounds it.
 #include "comm/bootstrap.h"
+#include "comm/bootstrap_root.h"
+#include "comm/bootstrap_tree.h"
 #include "comm/rank_endpoint.h"
 #include "comm/root_client.h"
-#include "comm/table_tree.h"
+#include "comm/unix_socket.h"
 
 #include <fmt/format.h>
 #include <malloc.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include <catch2/catch.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -48,7 +52,7 @@ struct Found {
   std::string wrong = "did not end";
   std::vector<Peer> peers;
   std::vector<RankEndpoint> endpoints;
-  std::size_t connections = 0;  ///< with other ranks, on the way
+  std::size_t connections = 0;  ///< with other ranks or the root, on the way
 };
 
 std::string check(const Found& found) {
@@ -65,18 +69,16 @@ Status live(const UniqueId& id, int rank, Found& found) {
   const Patience patience(kSecondsMax, nullptr);
   Peer self = self_facts(rank);
   self.host = host_of(rank);
-  TUTTI_TRY_ASSIGN(RootClient root, RootClient::join(id, patience, FrameType::kHello, encode(Hello{kRanks, self})));
+  TUTTI_TRY_ASSIGN(RootClient root, RootClient::enter(id, patience, kRanks, self));
   TUTTI_TRY_ASSIGN(const Bytes all_there, root.expect(FrameType::kListen));
+  found.connections = root.connections();
   TUTTI_TRY_ASSIGN(const MeshListener listening, open_mesh_listener());
   TUTTI_TRY(root.send(FrameType::kEndpoint, encode(listening.endpoint)));
-  TUTTI_TRY_ASSIGN(const Bytes told, root.expect(FrameType::kPlace));
-  const auto place = decode_place(told, rank, kRanks);
-  if (!place) return error(Code::kInternal, "a place that is none");
-  found.connections = place->node.children.size() + (place->parent ? 1 : 0);
-  Mesh mesh(rank, kRanks, secret_of(id), listening.listener);
-  TUTTI_TRY_ASSIGN(const Tables tables, pass_tables(rank, *place, mesh, patience, root));
-  found.peers = decode_table(tables.peers).value_or(std::vector<Peer>());
-  found.endpoints = decode_endpoints(tables.endpoints, kRanks).value_or(std::vector<RankEndpoint>());
+  TUTTI_TRY_ASSIGN(const Bytes table, root.expect(FrameType::kTable));
+  TUTTI_TRY_ASSIGN(const Bytes endpoints, root.expect(FrameType::kEndpoints));
+  TUTTI_TRY(root.finish_passing_on());
+  found.peers = decode_table(table).value_or(std::vector<Peer>());
+  found.endpoints = decode_endpoints(endpoints, kRanks).value_or(std::vector<RankEndpoint>());
   TUTTI_TRY(root.send(FrameType::kDone, {}));
   TUTTI_TRY_ASSIGN(const Bytes complete, root.expect(FrameType::kComplete));
   return {};
@@ -89,16 +91,23 @@ TEST_CASE("1024 ranks of 128 hosts get the tables of all from the real root, dow
     WARN("skipped: this process may have fewer than " << 8 * kRanks << " descriptors (ulimit -Hn)");
     return;
   }
-  const auto id = make_unique_id();
-  REQUIRE(id.ok());
+  UniqueId id;
+  const std::string name = fmt::format("{}tutti-scale-{}", kUnixPrefix, getpid());
+  std::memcpy(id.address, name.c_str(), name.size() + 1);
+  std::vector<PrivateDescriptor> listeners;
+  auto listener = listen_unix(name);
+  REQUIRE(listener.ok());
+  listeners.push_back(std::move(listener).value());
+  BootstrapRoot root(std::move(listeners), secret_of(id));
   std::vector<Found> found(kRanks);
   std::vector<std::thread> threads;
   const double before = allocated_kib();
   const auto began = std::chrono::steady_clock::now();
+  threads.emplace_back([&] { root.run(); });
   for (int rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
       Found& mine = found[static_cast<std::size_t>(rank)];
-      const Status status = live(id.value(), rank, mine);
+      const Status status = live(id, rank, mine);
       mine.wrong = status.ok() ? check(mine) : status.error().message;
     });
   }
@@ -112,9 +121,12 @@ TEST_CASE("1024 ranks of 128 hosts get the tables of all from the real root, dow
     CHECK(one.wrong == "");
     connections = std::max(connections, one.connections);
   }
-  std::printf("%d ranks of %d hosts: tables after %.2f s, %.0f KiB per rank, at most %zu connections with others\n",
-              kRanks, kRanks / kRanksPerHost, seconds, kib, connections);
+  std::printf(
+      "%d ranks of %d hosts: tables after %.2f s, %.0f KiB per rank; at most %zu connections of a rank, %zu of the "
+      "root\n",
+      kRanks, kRanks / kRanksPerHost, seconds, kib, connections, root.most_connections());
   CHECK(seconds <= kSecondsMax);
   CHECK(kib <= kKiBPerRankMax);
-  CHECK(connections <= 2 * kTableChildren + 1);
+  CHECK(connections <= kRankChildren + 1);
+  CHECK(root.most_connections() <= BootstrapRoot::kConnectionsMax);
 }

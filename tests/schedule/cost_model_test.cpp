@@ -54,6 +54,23 @@ TEST_CASE("a pull is one copy and one round") {
   CHECK(predict_us(schedule_of(kSend), in) == Approx(1 + 1 + (1 + 10)));
 }
 
+TEST_CASE("pushes, copies within a rank, and what is in place already have prices of their own") {
+  std::string push = kSend;
+  for (const auto* const pull : {"pull in[0.0]", "pull in[0.0]"}) push.replace(push.find(pull), 12, "push out[0.0]");
+  push.insert(push.find("rank 1 lane 0"), "  in[0.0] -> out[0.0]\n");
+  const Schedule s = schedule_of(push);
+  CostInputs in = simple(1000);
+  in.direct = true;
+  // The sender is the last to be done: it pushes, and copies its own.
+  CHECK(predict_us(s, in) == Approx(1 + 1 + 1 + 1));
+  in.push_cost = 3;
+  CHECK(predict_us(s, in) == Approx(1 + 3 + 1 + 1));
+  in.local_gbps = 0.1;
+  CHECK(predict_us(s, in) == Approx(1 + 3 + 1 + 10));
+  in.in_place = true;
+  CHECK(predict_us(s, in) == Approx(1 + 3 + 1 + 1));  // the receiver's step is the last then
+}
+
 TEST_CASE("sums cost what is added, cores shared cost their share") {
   const Schedule s = made("oneshot", {Collective::kReduce, 2, 0});
   CostInputs in = simple(500);
@@ -127,6 +144,14 @@ rank 1 lane 0
   in.groups = &apart;
   // A mebibyte at 1 GB/s, and 4 us more for the message.
   CHECK(predict_us(chain, in) == Approx(near + 1048.576 + 4));
+  // The threads' own work, a half at each end: cores that ranks share take so many times as long.
+  in.far_by_threads = true;
+  CHECK(predict_us(chain, in) == Approx(near + 1048.576 + 4));
+  const double alone = predict_us(chain, in);
+  in.ranks_per_core = 2;
+  CHECK(predict_us(chain, in) > 1.9 * alone);
+  in.ranks_per_core = 1;
+  in.far_by_threads = false;
   in.far_gbps = 0;
   CHECK(predict_us(chain, in) == Approx(near + 4));
 }

@@ -294,7 +294,7 @@ class TopoTest(unittest.TestCase):
         self.assertIn("--held", held)
         host = run("--simulate", "--host-memory", "2", "-b", "8", "-e", "1M", "-f", "16")
         self.assertEqual(host.returncode, 0, host.stderr)
-        self.assertRegex(host.stdout, r"oneshot is the fastest of small messages, twoshot from \d+ [KM]iB on")
+        self.assertRegex(host.stdout, r"oneshot is the fastest of small messages, halving_doubling from \d+ [KM]iB on, twoshot from \d+ [KM]iB on")
         self.assertEqual(self.simulated("--host-memory", "3", "-e", "64")["ranks"], 3)
 
     def test_timeline_and_trace(self):

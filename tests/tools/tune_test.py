@@ -37,7 +37,7 @@ class TuneTest(unittest.TestCase):
         return self.path
 
     def tuned(self, *arguments):
-        result = run(*arguments, "--tune", self.path, "--ranks", "2", "-b", "4K", "-e", "1M", "-f", "16", "--tune-minutes", "0.05")
+        result = run(*arguments, "--tune", self.path, "--ranks", "2", "-b", "4K", "-e", "1M", "-f", "16", "--tune-minutes", "0.5")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn(f"TUTTI_TUNING_FILE={self.path}", result.stdout)
         with open(self.path, encoding="utf-8") as file:

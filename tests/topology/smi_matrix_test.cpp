@@ -1,5 +1,6 @@
 #include "shared_folder.h"
 
+#include "topology/gpu_distance.h"
 #include "topology/smi_matrix.h"
 #include "topology/smi_table.h"
 
@@ -149,9 +150,15 @@ int cells_that_differ(const std::string& text, const Graph& graph) {
     row >> label;
     if (nodes.count(label) == 0) continue;
     for (std::size_t c = 0; c < columns.size() && row >> word; ++c) {
+      const int a = nodes[label];
+      const int b = nodes[columns[c]];
+      const bool are_gpus = label.starts_with("GPU") && columns[c].starts_with("GPU");
+      if (are_gpus && word.starts_with("NV"))
+        differ += gpu_distance(graph, a, b) == tutti::GpuDistance::kNvLink ? 0 : 1;
       if (!is_word_of_path(word)) continue;
       const std::string expected = word == "SOC" ? "SYS" : word;
-      differ += path_between(graph, nodes[label], nodes[columns[c]]) == expected ? 0 : 1;
+      const bool far = are_gpus && name_of(gpu_distance(graph, a, b)) != (expected == "NODE" ? "PHB" : expected);
+      differ += far || path_between(graph, a, b) != expected ? 1 : 0;
     }
   }
   return differ;

@@ -4,17 +4,16 @@
 Parts: equivalence, learning, errors, lost-rank, mnist. Exit code 77: skipped, the data is not there.
 """
 
-import gzip
-import json
 import os
-import random
 import re
-import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import time
+
+import samples
+from samples import check
 
 PROGRAM = ""
 MNIST = ""
@@ -26,48 +25,19 @@ def path(name):
 
 
 def run(*arguments, code=0, timeout=120):
-    """Output and errors of a run that must end with this exit code."""
-    result = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=timeout)
-    if result.returncode != code:
-        sys.exit(f"exit code {result.returncode}, not {code}: {' '.join(arguments)}\n{result.stdout}{result.stderr}")
-    return result.stdout + result.stderr
-
-
-def check(condition, message):
-    if not condition:
-        sys.exit(f"FAILED: {message}")
+    return samples.run(PROGRAM, *arguments, code=code, timeout=timeout)
 
 
 def log_lines(name):
-    with open(path(name), encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return samples.log_lines(path(name))
 
 
-def write_images(count=500, side=6, classes=4, seed=3):
-    """A small image set that can be learnt: each class has a bright place of its own, in noise."""
-    print(f"image seed {seed}")
-    noise = random.Random(seed)
-    pixels, labels = bytearray(), bytearray()
-    for _ in range(count):
-        label = noise.randrange(classes)
-        labels.append(label)
-        image = [noise.randrange(100) for _ in range(side * side)]
-        for place in range(label, side * side, classes):
-            image[place] += noise.randrange(40, 120)
-        pixels += bytes(image)
-    with open(path("images"), "wb") as file:
-        file.write(struct.pack(">IIII", 0x803, count, side, side) + pixels)
-    with gzip.open(path("labels.gz"), "wb") as file:
-        file.write(struct.pack(">II", 0x801, count) + labels)
-    return ["--model", "mlp", "--images", path("images"), "--labels", path("labels.gz")]
+def write_images(count=500):
+    return samples.write_images(FOLDER, count)
 
 
 def write_text():
-    words = random.Random(5)
-    text = " ".join(words.choice(["the", "sum", "of", "all", "ranks", "is", "here"]) for _ in range(6000))
-    with open(path("text"), "w", encoding="ascii") as file:
-        file.write(text)
-    return ["--model", "lm", "--text", path("text"), "--context", "6", "--embedding", "8", "--hidden", "32"]
+    return [*samples.write_text(FOLDER), "--context", "6", "--embedding", "8", "--hidden", "32"]
 
 
 def equivalence():
@@ -144,6 +114,10 @@ def errors():
     fails(1, ["rank 0: /dev/full: cannot write"], *data, "--ranks", "3", "--steps", "1000000", "--log", "/dev/full")
     fails(1, ["rank 0: /dev/full: cannot write"], *data, "--ranks", "3", "--threads", "--steps", "1000000", "--log", "/dev/full")
     fails(1, ["diverged", "--lr"], *data, "--ranks", "2", "--optimizer", "sgd", "--lr", "100000", "--hidden", "64,64,64")
+    # On GPUs where there are none: built without CUDA, no driver, or one without a GPU.
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    fails(1, ["tutti-train: --device cuda: "], *data, "--device", "cuda")
+    fails(1, ["tutti-train: rank 0: --device cuda: "], *data, "--device", "cuda", "--ranks", "1")
     fails(2, ["--images"], "--model", "mlp")
     fails(2, ["--ranks", "0"], "--ranks", "0")
     fails(2, ["--ranks", "x"], "--ranks", "x")
@@ -156,34 +130,8 @@ def errors():
     check("Examples" in run("--help"), "the help has no examples")
 
 
-def children_of(process):
-    with open(f"/proc/{process}/task/{process}/children", encoding="ascii") as file:
-        return [int(child) for child in file.read().split()]
-
-
 def lost_rank():
-    data = write_text()
-    with open(path("output"), "w", encoding="utf-8") as output:
-        process = subprocess.Popen([PROGRAM, *data, "--ranks", "3", "--steps", "100000000", "--log", path("log")], stdout=output,
-                                   stderr=subprocess.STDOUT)
-    deadline = time.monotonic() + 60
-    while not os.path.exists(path("log")) or os.path.getsize(path("log")) < 2000:
-        check(process.poll() is None and time.monotonic() < deadline, "the run did not start")
-        time.sleep(0.05)
-    ranks = children_of(process.pid)
-    check(len(ranks) == 3, f"{len(ranks)} children, not 3")
-    os.kill(ranks[1], signal.SIGKILL)
-    start = time.monotonic()
-    code = process.wait(timeout=30)
-    seconds = time.monotonic() - start
-    with open(path("output"), encoding="utf-8") as output:
-        text = output.read()
-    print(f"ended {seconds:.2f} s after the kill")
-    check(code == 1, f"exit code {code}, not 1:\n{text}")
-    check(seconds < 5, f"took {seconds:.1f} s to end:\n{text}")
-    check(re.search(r"tutti-train: rank [02]: .*rank 1", text), f"no survivor names rank 1:\n{text}")
-    for rank in ranks:
-        check(not os.path.exists(f"/proc/{rank}"), f"process {rank} is left")
+    samples.lose_a_rank([PROGRAM, *write_text(), "--ranks", "3", "--steps", "100000000", "--log", path("log")], path("log"))
 
 
 def mnist():

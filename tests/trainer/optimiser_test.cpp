@@ -1,30 +1,41 @@
 // The optimisers against sums done by hand.
 #include "trainer/optimiser.h"
+#include "trainer/host_backend.h"
 
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <memory>
+#include <utility>
 
 using namespace tutti::trainer;
 
+namespace {
+
+std::unique_ptr<Backend> host() { return std::move(*HostBackend::make()); }
+
+}  // namespace
+
 TEST_CASE("SGD with momentum, two steps by hand") {
-  Sgd sgd(2, 0.5f);
+  const auto backend = host();
+  Sgd sgd(*backend, 2, 0.5f);
   float parameters[2] = {1.0f, -2.0f};
-  const float first[2] = {0.5f, -1.0f};
-  sgd.step(parameters, first, 2, 0.25f);
+  const float first[2] = {2.0f, -4.0f};  // sums over 4 samples
+  sgd.step(parameters, first, 4, 0.25f);
   CHECK(parameters[0] == 0.875f);  // 1 - 0.25 * 0.5
   CHECK(parameters[1] == -1.75f);  // -2 + 0.25 * 1
   const float second[2] = {0.25f, 0.0f};
-  sgd.step(parameters, second, 2, 0.25f);
+  sgd.step(parameters, second, 1, 0.25f);
   CHECK(parameters[0] == 0.75f);    // velocity 0.5 * 0.5 + 0.25 = 0.5
   CHECK(parameters[1] == -1.625f);  // velocity 0.5 * -1 + 0 = -0.5
 }
 
 TEST_CASE("Adam, two steps by hand") {
-  Adam adam(1);
+  const auto backend = host();
+  Adam adam(*backend, 1);
   float parameter = 1.0f;
-  float gradient = 2.0f;
-  adam.step(&parameter, &gradient, 1, 0.1f);
+  float gradient = 6.0f;
+  adam.step(&parameter, &gradient, 3, 0.1f);
   // Mean and square, corrected, are 2 and 4: a step of lr * 2 / 2.
   CHECK(parameter == Approx(0.9).epsilon(1e-6));
   gradient = -1.0f;
@@ -36,7 +47,8 @@ TEST_CASE("Adam, two steps by hand") {
 }
 
 TEST_CASE("an unused parameter does not move") {
-  Adam adam(1);
+  const auto backend = host();
+  Adam adam(*backend, 1);
   float parameter = 3.0f;
   const float gradient = 0.0f;
   for (int i = 0; i < 5; ++i) adam.step(&parameter, &gradient, 1, 0.1f);

@@ -1,5 +1,6 @@
 // The replicas' communication, with the ranks as threads of this process.
 #include "trainer/replicas.h"
+#include "trainer/host_backend.h"
 #include "trainer/parameter_hash.h"
 
 #include <catch2/catch.hpp>
@@ -7,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace tutti::trainer;
@@ -14,7 +16,7 @@ using namespace tutti::trainer;
 namespace {
 
 /// Runs `body` on every rank and returns what it said, "" for no problem. Catch2's checks are not for threads.
-std::vector<std::string> on_ranks(int size, const std::function<Problem(Replicas&)>& body) {
+std::vector<std::string> on_ranks(int size, const std::function<Problem(Replicas&, Backend&)>& body) {
   ncclUniqueId id;
   REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
   std::vector<std::string> messages(static_cast<std::size_t>(size));
@@ -22,10 +24,11 @@ std::vector<std::string> on_ranks(int size, const std::function<Problem(Replicas
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       auto& message = messages[static_cast<std::size_t>(rank)];
-      auto replicas = Replicas::join(rank, size, id);
+      const auto backend = std::move(*HostBackend::make());
+      auto replicas = Replicas::join(rank, size, id, *backend);
       if (!replicas) {
         message = "join: " + replicas.failure().message;
-      } else if (const auto problem = body(*replicas)) {
+      } else if (const auto problem = body(*replicas, *backend)) {
         message = problem->message;
       } else if (const auto late = replicas->leave()) {
         message = late->message;
@@ -43,13 +46,13 @@ using Catch::Contains;
 TEST_CASE("equal replicas pass the comparison") {
   for (const int size : {1, 2, 3}) {
     const auto messages =
-        on_ranks(size, [](Replicas& replicas) { return compare_replicas(replicas, 0x1234567890abcdefull); });
+        on_ranks(size, [](Replicas& replicas, Backend&) { return compare_replicas(replicas, 0x1234567890abcdefull); });
     for (const auto& message : messages) CHECK(message == "");
   }
 }
 
 TEST_CASE("replicas that differ fail on every rank, and the odd ones are named") {
-  const auto messages = on_ranks(4, [](Replicas& replicas) {
+  const auto messages = on_ranks(4, [](Replicas& replicas, Backend&) {
     std::vector<float> parameters{1.0f, 2.0f, 3.0f};
     if (replicas.rank() == 2) parameters[1] = 2.0000002f;
     return compare_replicas(replicas, hash_parameters(parameters));
@@ -63,20 +66,19 @@ TEST_CASE("sums are left folds in rank order, whatever the size") {
   constexpr int kSize = 3;
   // (1e8 + 1) - 1e8 is 0 in float32, 1e8 - 1e8 + 1 is 1: another order shows.
   for (const std::size_t count : {1, 63, 5000, 300000}) {
-    const auto messages = on_ranks(kSize, [&](Replicas& replicas) -> Problem {
-      auto values = SharedFloats::make(count);
-      if (!values) return values.failure();
+    const auto messages = on_ranks(kSize, [&](Replicas& replicas, Backend& backend) -> Problem {
+      auto values = backend.shared_zeros<float>(count);
       const float of_rank[kSize] = {1e8f, 1.0f, -1e8f};
       for (std::size_t i = 0; i < count; ++i) {
-        values->data()[i] = of_rank[(static_cast<std::size_t>(replicas.rank()) + i) % kSize];
+        values.data()[i] = of_rank[(static_cast<std::size_t>(replicas.rank()) + i) % kSize];
       }
-      if (auto problem = replicas.start_sum(values->data(), count)) return problem;
+      if (auto problem = replicas.start_sum(values.data(), count)) return problem;
       if (auto problem = replicas.wait()) return problem;
       for (std::size_t i = 0; i < count; ++i) {
         const volatile float first = of_rank[i % kSize] + of_rank[(i + 1) % kSize];
         const float expected = first + of_rank[(i + 2) % kSize];
-        if (values->data()[i] != expected) {
-          return Failure{"element " + std::to_string(i) + " is " + std::to_string(values->data()[i]) + ", not " +
+        if (values.data()[i] != expected) {
+          return Failure{"element " + std::to_string(i) + " is " + std::to_string(values.data()[i]) + ", not " +
                          std::to_string(expected)};
         }
       }
@@ -87,7 +89,7 @@ TEST_CASE("sums are left folds in rank order, whatever the size") {
 }
 
 TEST_CASE("a rank that gives up ends the others' wait") {
-  const auto messages = on_ranks(3, [](Replicas& replicas) -> Problem {
+  const auto messages = on_ranks(3, [](Replicas& replicas, Backend&) -> Problem {
     if (replicas.rank() == 1) {
       return Failure{"a failure of its own"};  // and no leave()
     }

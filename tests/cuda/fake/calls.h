@@ -11,6 +11,7 @@ struct Entry {
 };
 std::vector<Entry> device_entries();
 std::vector<Entry> memory_entries();
+std::vector<Entry> mapped_entries();
 std::vector<Entry> stream_entries();
 std::vector<Entry> graph_entries();
 std::vector<Entry> word_entries();

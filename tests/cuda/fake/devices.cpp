@@ -4,12 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 namespace fake_driver {
 namespace {
 
-constexpr int kVersion = 13000;
+/// FAKE_CUDA_VERSION: another one, as CUDA counts.
+int version_of_driver() {
+  const char* const version = std::getenv("FAKE_CUDA_VERSION");
+  return version ? std::atoi(version) : 13000;
+}
 
 CUresult init(unsigned) {
   FAKE_CALL("cuInit");
@@ -17,7 +22,7 @@ CUresult init(unsigned) {
 }
 CUresult driver_version(int* version) {
   FAKE_CALL("cuDriverGetVersion");
-  *version = kVersion;
+  *version = version_of_driver();
   return CUDA_SUCCESS;
 }
 CUresult device_count(int* count) {
@@ -55,9 +60,9 @@ CUresult device_bus_id(char* text, int length, CUdevice device) {
   std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0", 0x17 + device);
   return CUDA_SUCCESS;
 }
-CUresult device_can_access(int* can, CUdevice, CUdevice) {
+CUresult device_can_access(int* can, CUdevice device, CUdevice other) {
   FAKE_CALL("cuDeviceCanAccessPeer");
-  *can = world().peers ? 1 : 0;
+  *can = reaches(device, other) ? 1 : 0;
   return CUDA_SUCCESS;
 }
 CUresult primary_retain(CUcontext* context, CUdevice device) {
@@ -100,9 +105,9 @@ CUresult context_set(CUcontext context) {
   if (context) context_stack().push_back(context);
   return CUDA_SUCCESS;
 }
-CUresult context_enable_peer(CUcontext, unsigned) {
+CUresult context_enable_peer(CUcontext context, unsigned) {
   FAKE_CALL("cuCtxEnablePeerAccess");
-  if (!world().peers) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  if (!reaches(current_device(), device_of(context))) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   return CUDA_SUCCESS;
 }
 
@@ -201,8 +206,8 @@ extern "C" FAKE_EXPORT CUresult cuGetProcAddress(const char* symbol, void** func
   using fake_driver::Entry;
   static const std::vector<Entry> all = [] {
     std::vector<Entry> entries = fake_driver::device_entries();
-    for (auto* more : {fake_driver::memory_entries, fake_driver::stream_entries, fake_driver::graph_entries,
-                       fake_driver::word_entries}) {
+    for (auto* more : {fake_driver::memory_entries, fake_driver::mapped_entries, fake_driver::stream_entries,
+                       fake_driver::graph_entries, fake_driver::word_entries}) {
       const std::vector<Entry> some = more();
       entries.insert(entries.end(), some.begin(), some.end());
     }

@@ -16,7 +16,9 @@ namespace fake_driver {
 /// Devices that cuInit finds; 1 if not set, or FAKE_CUDA_DEVICES. Before the first call.
 FAKE_EXPORT void set_devices(int count);
 
-// FAKE_CUDA_IPC=0: memory cannot be shared with other processes.
+// FAKE_CUDA_IPC=0: memory cannot be shared with other processes. FAKE_CUDA_VERSION=12040: the driver says that it is of CUDA 12.4.
+// FAKE_CUDA_PEERS="0-1 2>1": these devices reach each other's memory (2>1: the first the second's, but not back), and no others, in one
+// process and in several.
 
 /// Whether devices reach each other's memory; true if not set. Before communicators are made.
 FAKE_EXPORT void set_peers(bool reach);
@@ -35,6 +37,7 @@ struct Live {
   std::int64_t device_allocations = 0;
   std::int64_t device_bytes = 0;
   std::int64_t host_allocations = 0;
+  std::int64_t host_bytes = 0;
   std::int64_t imports = 0;
   std::int64_t registrations = 0;
   std::int64_t streams = 0;

@@ -1,4 +1,4 @@
-// The kernels of the fake driver: what kernel_abi.h says of them, done on the host.
+// The kernels of the fake driver: what kernel_abi.h says of the library's, done on the host.
 #include "world.h"
 
 #include "base/reduce.h"
@@ -17,6 +17,7 @@ using tutti::Collective;
 using tutti::DataType;
 using tutti::cuda::FoldCall;
 using tutti::cuda::FoldLaunch;
+using tutti::cuda::LanesLaunch;
 using tutti::cuda::LinesLaunch;
 
 /// One fused call, part by part, as the collective is defined.
@@ -120,6 +121,20 @@ Work fold(DataType type, const void* argument, unsigned blocks) {
   };
 }
 
+std::vector<const void*> touched_by(const void* argument) {
+  const auto* const launch = static_cast<const FoldLaunch*>(argument);
+  std::vector<const void*> all;
+  for (std::uint32_t i = 0; i < launch->call_count; ++i) {
+    const FoldCall& call = launch->calls[i];
+    all.insert(all.end(), call.inputs, call.inputs + call.ranks);
+    all.insert(all.end(), call.outputs, call.outputs + call.ranks);
+    for (std::uint32_t r = 0; call.scaled && r < call.ranks; ++r) {
+      if (launch->factors[r].is_address) all.push_back(reinterpret_cast<const void*>(launch->factors[r].value));
+    }
+  }
+  return all;
+}
+
 Work copy(const void* argument, unsigned) {
   const auto* const launch = static_cast<const tutti::cuda::CopyLaunch*>(argument);
   return [launch] {
@@ -134,15 +149,17 @@ std::list<Kernel> make_kernels() {
     const auto type = static_cast<DataType>(t);
     const auto name = [&](const char* kind) { return fmt::format("tutti_{}_{}", kind, tutti::name_of(type)); };
     all.push_back({name("fold"), sizeof(FoldLaunch),
-                   [type](const void* argument, unsigned blocks) { return fold(type, argument, blocks); }});
-    const auto missing = [](const void*, unsigned) -> Work { return [] { return false; }; };
+                   [type](const void* argument, unsigned blocks) { return fold(type, argument, blocks); }, touched_by});
     all.push_back({name("lines"), sizeof(LinesLaunch), [type](const void* argument, unsigned blocks) {
                      return lines(type, static_cast<const LinesLaunch*>(argument), blocks);
                    }});
-    all.push_back({name("lanes"), sizeof(tutti::cuda::LanesLaunch), missing});
+    all.push_back({name("lanes"), sizeof(LanesLaunch), [type](const void* argument, unsigned blocks) {
+                     return lanes(type, static_cast<const LanesLaunch*>(argument), blocks);
+                   }});
   }
   all.push_back({tutti::cuda::kCopyKernel, sizeof(tutti::cuda::CopyLaunch), copy});
   all.push_back({tutti::cuda::kNothingKernel, 0, [](const void*, unsigned) -> Work { return [] { return true; }; }});
+  for (Kernel& kernel : trainer_kernels()) all.push_back(std::move(kernel));
   return all;
 }
 

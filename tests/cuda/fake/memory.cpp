@@ -93,6 +93,13 @@ CUresult pointer_attributes(unsigned count, CUpointer_attribute* attributes, voi
       case CU_POINTER_ATTRIBUTE_IS_MANAGED: *static_cast<unsigned*>(values[i]) = 0; break;
       case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(values[i]) = found ? found->device : -2; break;
       case CU_POINTER_ATTRIBUTE_BUFFER_ID: *static_cast<unsigned long long*>(values[i]) = found ? found->id : 0; break;
+      case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *static_cast<int*>(values[i]) = found && found->kind == Kind::kDevice ? 1 : 0;
+        break;
+      case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *static_cast<CUmemoryPool*>(values[i]) =
+            found && found->kind == Kind::kPool ? pool_of(found->device) : CUmemoryPool{};
+        break;
       default: return CUDA_ERROR_INVALID_VALUE;
     }
   }
@@ -112,6 +119,7 @@ struct Handle {
   std::uint64_t magic;
   std::int32_t pid;
   std::int32_t fd;
+  std::int32_t device;
   std::uint64_t bytes;
 };
 constexpr std::uint64_t kMagic = 0x66616b65'63756461;
@@ -122,7 +130,7 @@ CUresult ipc_get_handle(CUipcMemHandle* handle, CUdeviceptr address) {
   if (shares && *shares == '0') return CUDA_ERROR_NOT_SUPPORTED;
   const Allocation* const found = find_allocation(address);
   if (!found || found->kind != Kind::kDevice) return CUDA_ERROR_INVALID_VALUE;
-  const Handle made{kMagic, getpid(), found->fd, found->bytes};
+  const Handle made{kMagic, getpid(), found->fd, found->device, found->bytes};
   static_assert(sizeof made <= sizeof handle->reserved);
   std::memset(handle, 0, sizeof *handle);
   std::memcpy(handle->reserved, &made, sizeof made);
@@ -135,6 +143,7 @@ CUresult ipc_open_handle(CUdeviceptr* address, CUipcMemHandle handle, unsigned) 
   std::memcpy(&from, handle.reserved, sizeof from);
   if (from.magic != kMagic) return CUDA_ERROR_INVALID_VALUE;
   if (from.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // a handle is for other processes
+  if (!reaches(current_device(), from.device)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   const int fd = open(fmt::format("/proc/{}/fd/{}", from.pid, from.fd).c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return CUDA_ERROR_INVALID_HANDLE;
   void* const memory = map_memory(fd, from.bytes);

@@ -3,6 +3,7 @@
 #include "world.h"
 
 #include "cuda/fold_kernel.h"
+#include "cuda/lanes_kernel.h"
 #include "cuda/lines_kernel.h"
 
 namespace fake_driver {
@@ -45,6 +46,15 @@ Work lines(tutti::DataType type, const LinesLaunch* launch, unsigned blocks) {
   return for_type(type, [&]<class Type>() {
     return grid_of(blocks, 0,
                    [launch](FakeThread& thread, void*) { LinesKernel<FakeThread, Type>(thread, *launch).run(); });
+  });
+}
+
+Work lanes(tutti::DataType type, const LanesLaunch* launch, unsigned blocks) {
+  if (blocks != launch->launch_ranks * launch->blocks_per_rank) return [] { return true; };
+  return for_type(type, [&]<class Type>() {
+    return grid_of(blocks, sizeof(LanesShared), [launch](FakeThread& thread, void* shared) {
+      LanesKernel<FakeThread, Type>(thread, *launch, *static_cast<LanesShared*>(shared)).run();
+    });
   });
 }
 

@@ -81,8 +81,12 @@ CUresult event_record(CUevent event, CUstream stream) {
     });
   }
   event_of(event)->last = mark;
-  return give(*queue,
-              [mark](const std::shared_ptr<GraphRun>&) -> Work { return [mark] { return mark->reached = true; }; });
+  return give(*queue, [mark](const std::shared_ptr<GraphRun>&) -> Work {
+    return [mark] {
+      mark->when = std::chrono::steady_clock::now();
+      return mark->reached = true;
+    };
+  });
 }
 CUresult event_query(CUevent event) {
   FAKE_CALL("cuEventQuery");
@@ -90,6 +94,15 @@ CUresult event_query(CUevent event) {
   if (last && last->capture != 0) return CUDA_ERROR_CAPTURED_EVENT;
   (void)work_some();
   return !last || last->reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+CUresult event_elapsed(float* milliseconds, CUevent from, CUevent to) {
+  FAKE_CALL("cuEventElapsedTime");
+  const auto begin = event_of(from)->last;
+  const auto end = event_of(to)->last;
+  if (!begin || !end) return CUDA_ERROR_INVALID_HANDLE;
+  if (!begin->reached || !end->reached) return CUDA_ERROR_NOT_READY;
+  *milliseconds = std::chrono::duration<float, std::milli>(end->when - begin->when).count();
+  return CUDA_SUCCESS;
 }
 CUresult event_synchronize(CUevent event) {
   FAKE_CALL("cuEventSynchronize");
@@ -158,7 +171,7 @@ CUresult mem_alloc_async(CUdeviceptr* address, std::size_t bytes, CUstream strea
   FAKE_CALL("cuMemAllocAsync");
   if (!queue_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
   std::uintptr_t made = 0;
-  const CUresult result = make_allocation(&made, bytes, Allocation::Kind::kDevice);
+  const CUresult result = make_allocation(&made, bytes, Allocation::Kind::kPool);
   *address = made;
   return result;
 }
@@ -168,18 +181,16 @@ CUresult mem_free_async(CUdeviceptr address, CUstream stream) {
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
   if (queue->capture != 0) {
     // Freed with the graph.
-    auto* const held =
-        new UserObject{reinterpret_cast<void*>(address),
-                       [](void* memory) {
-                         (void)free_allocation(reinterpret_cast<std::uintptr_t>(memory), Allocation::Kind::kDevice);
-                       },
-                       1};
+    auto* const held = new UserObject{
+        reinterpret_cast<void*>(address),
+        [](void* memory) { (void)free_allocation(reinterpret_cast<std::uintptr_t>(memory), Allocation::Kind::kPool); },
+        1};
     ++world().counts.user_objects;
     world().captures.at(queue->capture).graph->objects.push_back(held);
     return failure;
   }
   const CUresult given = give(*queue, [address](const std::shared_ptr<GraphRun>&) -> Work {
-    return [address] { return free_allocation(address, Allocation::Kind::kDevice) == CUDA_SUCCESS; };
+    return [address] { return free_allocation(address, Allocation::Kind::kPool) == CUDA_SUCCESS; };
   });
   return given == CUDA_SUCCESS ? failure : given;
 }
@@ -193,6 +204,10 @@ CUresult launch(const CUlaunchConfig* shape, CUfunction function, void** paramet
   auto argument =
       std::make_shared<std::vector<std::max_align_t>>(kernel->argument_bytes / sizeof(std::max_align_t) + 1);
   if (kernel->argument_bytes != 0) std::memcpy(argument->data(), parameters[0], kernel->argument_bytes);
+  for (const void* touched : kernel->touches(argument->data())) {
+    const Allocation* const memory = find_allocation(reinterpret_cast<std::uintptr_t>(touched));
+    if (memory && !may_use(current_device(), *memory)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
   ++world().launches;
   return give(*queue, [kernel, argument, blocks = shape->gridDimX](const std::shared_ptr<GraphRun>&) -> Work {
     auto running = std::make_shared<Work>();
@@ -250,6 +265,7 @@ std::vector<Entry> stream_entries() {
           {"cuEventRecord", entry(event_record)},
           {"cuEventQuery", entry(event_query)},
           {"cuEventSynchronize", entry(event_synchronize)},
+          {"cuEventElapsedTime", entry(event_elapsed)},
           {"cuStreamBatchMemOp", entry(batch)},
           {"cuMemcpyAsync", entry(copy_async)},
           {"cuMemsetD8Async", entry(set_bytes_async)},

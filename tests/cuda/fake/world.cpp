@@ -40,6 +40,17 @@ CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(&contexts[
 int device_of(CUcontext context) { return static_cast<int>(reinterpret_cast<char*>(context) - contexts); }
 int current_device() { return context_stack().empty() ? 0 : device_of(context_stack().back()); }
 
+/// FAKE_CUDA_PEERS: "0-1 2>1".
+bool reaches(int device, int other) {
+  if (device == other) return true;
+  const char* const pairs = std::getenv("FAKE_CUDA_PEERS");
+  if (pairs == nullptr) return world().peers;
+  const std::string all = fmt::format(" {} ", pairs);
+  const auto says = [&](const std::string& pair) { return all.find(pair) != std::string::npos; };
+  return says(fmt::format(" {}-{} ", std::min(device, other), std::max(device, other))) ||
+         says(fmt::format(" {}>{} ", device, other));
+}
+
 bool fails(const char* name, CUresult& error) {
   World& w = world();
   if (!w.counting || ++w.calls != w.fail_at) return false;
@@ -73,6 +84,14 @@ Allocation* find_allocation(std::uintptr_t address, std::uintptr_t* begin) {
   return &after->second;
 }
 
+bool may_use(int device, const Allocation& memory) {
+  switch (memory.kind) {
+    case Allocation::Kind::kPool: return memory.device == device || world().pools[memory.device].contains(device);
+    case Allocation::Kind::kMapped: return memory.readers.contains(device);
+    default: return true;
+  }
+}
+
 void* map_memory(int fd, std::size_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 #ifdef __SANITIZE_ADDRESS__
@@ -93,11 +112,12 @@ CUresult make_allocation(std::uintptr_t* address, std::size_t bytes, Allocation:
   std::fill_n(static_cast<unsigned char*>(memory), std::min<std::size_t>(bytes, 1 << 20), 0xa5);
   *address = reinterpret_cast<std::uintptr_t>(memory);
   w.allocations[*address] = {bytes, kind, current_device(), w.next_id++, fd};
-  if (kind == Allocation::Kind::kDevice) {
+  if (kind == Allocation::Kind::kDevice || kind == Allocation::Kind::kPool) {
     ++w.counts.device_allocations;
     w.counts.device_bytes += static_cast<std::int64_t>(bytes);
   } else {
     ++w.counts.host_allocations;
+    w.counts.host_bytes += static_cast<std::int64_t>(bytes);
   }
   return CUDA_SUCCESS;
 }
@@ -108,11 +128,14 @@ CUresult free_allocation(std::uintptr_t address, Allocation::Kind kind) {
   if (found == w.allocations.end() || found->second.kind != kind) return CUDA_ERROR_INVALID_VALUE;
   munmap(reinterpret_cast<void*>(address), found->second.bytes);
   if (found->second.fd >= 0) close(found->second.fd);
-  if (kind == Allocation::Kind::kDevice) {
+  if (kind == Allocation::Kind::kDevice || kind == Allocation::Kind::kPool) {
     --w.counts.device_allocations;
     w.counts.device_bytes -= static_cast<std::int64_t>(found->second.bytes);
+  } else if (kind == Allocation::Kind::kHost) {
+    --w.counts.host_allocations;
+    w.counts.host_bytes -= static_cast<std::int64_t>(found->second.bytes);
   } else {
-    --(kind == Allocation::Kind::kHost ? w.counts.host_allocations : w.counts.imports);
+    --w.counts.imports;
   }
   w.allocations.erase(found);
   return CUDA_SUCCESS;
@@ -237,11 +260,12 @@ Live live() {
 }
 std::string describe(const Live& l) {
   return fmt::format(
-      "{} device allocations ({} bytes), {} of the host, {} imports, {} registrations, {} streams, {} events, {} "
+      "{} device allocations ({} bytes), {} of the host ({} bytes), {} imports, {} registrations, {} streams, {} "
+      "events, {} "
       "modules, {} "
       "contexts, {} user objects",
-      l.device_allocations, l.device_bytes, l.host_allocations, l.imports, l.registrations, l.streams, l.events,
-      l.modules, l.contexts, l.user_objects);
+      l.device_allocations, l.device_bytes, l.host_allocations, l.host_bytes, l.imports, l.registrations, l.streams,
+      l.events, l.modules, l.contexts, l.user_objects);
 }
 std::uint64_t launches() { return world().launches; }
 void set_seed(std::uint64_t seed) { world().random = seed; }

@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 
+#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -18,26 +19,29 @@
 
 namespace tutti::cuda {
 struct FoldLaunch;
+struct LanesLaunch;
 struct LinesLaunch;
 }  // namespace tutti::cuda
 
 namespace fake_driver {
 
 struct Allocation {
-  enum class Kind { kDevice, kHost, kImport, kRegistered };
+  enum class Kind { kDevice, kHost, kImport, kRegistered, kPool, kMapped };
   std::size_t bytes = 0;
   Kind kind = Kind::kDevice;
   int device = 0;
   std::uint64_t id = 0;
   int fd = -1;
+  std::set<int> readers{};  ///< devices that may use it, if it is mapped
 };
 
 /// A point in a stream's work.
 struct Mark {
   bool reached = false;
-  std::uint64_t capture = 0;  ///< not 0: recorded in this capture
-  std::size_t lane = 0;       ///< of the capture
-  std::size_t position = 0;   ///< nodes of that lane before it
+  std::chrono::steady_clock::time_point when{};  ///< it was reached
+  std::uint64_t capture = 0;                     ///< not 0: recorded in this capture
+  std::size_t lane = 0;                          ///< of the capture
+  std::size_t position = 0;                      ///< nodes of that lane before it
 };
 
 /// Work: does what it can and says whether it is done.
@@ -104,6 +108,7 @@ struct World {
   std::string failed;
   std::uint64_t launches = 0;
   std::vector<int> retained;
+  std::map<int, std::set<int>> pools;  ///< by device: the others that may use its pool's memory
 };
 World& world();
 using Lock = std::unique_lock<std::recursive_mutex>;
@@ -114,12 +119,18 @@ CUstreamCaptureMode& capture_mode();
 int current_device();
 CUcontext context_of(int device);
 int device_of(CUcontext context);
+/// Whether a device reaches the other's memory.
+bool reaches(int device, int other);
 
 /// Whether the call of this name is the one to fail.
 bool fails(const char* name, CUresult& error);
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and captures are spoilt, if one forbids this thread calls like this.
 CUresult forbidden_by_capture();
 
+/// The one pool of a device.
+CUmemoryPool pool_of(int device);
+/// Whether kernels of the device may use what lies there.
+bool may_use(int device, const Allocation& memory);
 Allocation* find_allocation(std::uintptr_t address, std::uintptr_t* begin = nullptr);
 /// MAP_FAILED where it cannot be.
 void* map_memory(int fd, std::size_t bytes);
@@ -140,11 +151,18 @@ struct Kernel {
   std::string name;
   std::size_t argument_bytes = 0;
   KernelBody body;
+  /// Users' memory that it goes to.
+  std::function<std::vector<const void*>(const void* argument)> touches = [](const void*) {
+    return std::vector<const void*>{};
+  };
 };
 /// The fold kernel of one rank that waits for others, which are other launches.
 Work fold_alone(tutti::DataType type, const tutti::cuda::FoldLaunch* launch, unsigned blocks);
 Work lines(tutti::DataType type, const tutti::cuda::LinesLaunch* launch, unsigned blocks);
-/// nullptr: the library has no kernel of that name.
+Work lanes(tutti::DataType type, const tutti::cuda::LanesLaunch* launch, unsigned blocks);
+/// tutti-train's, and its fake cuBLAS's.
+std::vector<Kernel> trainer_kernels();
+/// nullptr: neither the library nor tutti-train has a kernel of that name.
 const Kernel* find_kernel(const std::string& name);
 
 }  // namespace fake_driver

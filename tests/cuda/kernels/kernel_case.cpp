@@ -141,11 +141,17 @@ class Run {
   void connect(Rank& rank) {
     for (const auto& peer : ranks_) {
       const std::uint32_t p = peer->home.rank;
+      if (c_.knows_neighbours && !are_neighbours(rank.home.rank, p)) continue;
       rank.home.boards[p] = peer->home.boards[p];
       rank.home.closings[p] = peer->home.closings[p];
       rank.home.lines[p] = peer->home.lines[p];
     }
-    homes_.push_back(&rank.home);
+  }
+
+  /// In the ring of ranks.
+  bool are_neighbours(std::uint32_t a, std::uint32_t b) const {
+    const auto ranks = static_cast<std::uint32_t>(c_.ranks);
+    return a == b || (a + 1) % ranks == b || (b + 1) % ranks == a;
   }
 
   // Calls.
@@ -283,17 +289,19 @@ class Run {
   void add_lanes(std::size_t stream, int r) {
     LanesLaunch launch;
     const auto rank = static_cast<std::size_t>(r);
-    launch.homes = c_.fused ? homes_.data() : nullptr;
-    launch.home = &ranks_[rank]->home;
-    launch.lanes = lanes_->homes(r);
-    launch.programs = lanes_->programs(r);
     launch.launch_ranks = c_.fused ? static_cast<std::uint32_t>(c_.ranks) : 1;
+    for (std::uint32_t k = 0; k < launch.launch_ranks; ++k) {
+      const int member = c_.fused ? static_cast<int>(k) : r;
+      launch.homes[k] = &ranks_[static_cast<std::size_t>(member)]->home;
+      launch.lanes[k] = lanes_->homes(member);
+      launch.programs[k] = lanes_->programs(member);
+    }
     launch.blocks_per_rank = lanes_->blocks_per_rank();
     launch.rows = c_.rows;
     launch.direct = c_.direct;
     launch.lines = c_.lines;
     launch.wide_wire = c_.wide_wire;
-    launch.announces = c_.direct && !c_.fused;
+    launch.announces = (c_.direct || c_.announces) && !c_.fused;
     launch.scaled = c_.scaled;
     launch.op = op();
     launch.divisor = divisor();
@@ -315,7 +323,6 @@ class Run {
   sim::BlockMachine machine_;
   std::optional<LaneSetup> lanes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::vector<const RankHome*> homes_;
   std::array<std::uint64_t, 2 * kRanksMax * kRanksMax> bells_{};
   std::string problem_;
 };

@@ -45,8 +45,10 @@ struct KernelCase {
   std::uint32_t rows = 1;
   std::uint32_t slot_bytes = 512;
   bool direct = false;
+  bool announces = false;  ///< also where data goes through slots; not fused
   bool lines = false;
   bool wide_wire = false;
+  bool knows_neighbours = false;  ///< a rank knows the memory of its neighbours in the ring alone
 };
 std::string text_of(const KernelCase& c);
 

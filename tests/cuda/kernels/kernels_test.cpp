@@ -288,6 +288,30 @@ TEST_CASE("lanes: lines, a wide wire, factors, averages", "[kernels][lanes]") {
   require_right(c, 2);
 }
 
+TEST_CASE("lanes: ranks that know their neighbours alone compare calls with these", "[kernels][lanes]") {
+  KernelCase c;
+  c.kind = KernelKind::kLanes;
+  c.dtype = DataType::kInt32;
+  c.announces = true;
+  c.knows_neighbours = true;
+  c.ranks = 4;
+  c.rows = 2;
+  c.threads = 32;
+  c.count = 450;
+  c.calls = 3;
+  require_right(c, 3);
+  c.calls = 1;
+  c.odd_rank = 1;
+  c.abort_at = 400;  // as the host does when a rank has failed
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    const Outcome outcome = run_case(c, seed);
+    CAPTURE(seed, outcome.problem);
+    REQUIRE(outcome.problem == "");
+    for (const int rank : {0, 1, 2}) REQUIRE(outcome.failures[rank].failure == Failure::kMismatch);
+    REQUIRE(outcome.failures[3].failure == Failure::kAborted);
+  }
+}
+
 TEST_CASE("calls that differ are refused before any output is written", "[kernels]") {
   for (const KernelKind kind : {KernelKind::kFold, KernelKind::kLines}) {
     for (std::uint64_t seed = 0; seed < 8; ++seed) {

@@ -69,6 +69,14 @@ std::string search_special(std::uint64_t seed) {
     if (outcome.output_written) return "output was written by a call that differs";
     if (outcome.failures[1].failure != Failure::kMismatch) return "a call that differs was not noticed";
   }
+  KernelCase ring = make(KernelKind::kLanes, Collective::kAllGather, 4, 301);
+  ring.announces = true;
+  ring.knows_neighbours = true;
+  if (const std::string problem = run_case(ring, seed).problem; !problem.empty()) return problem;
+  ring.calls = 1;
+  ring.odd_rank = 1;
+  ring.abort_at = 400;
+  if (run_case(ring, seed).failures[1].failure != Failure::kMismatch) return "a call that differs was not noticed";
   for (const KernelKind kind : {KernelKind::kFold, KernelKind::kLines}) {
     KernelCase odd = make(kind, Collective::kAllReduce, 3, 301);
     odd.calls = 1;

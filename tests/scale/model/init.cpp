@@ -1,10 +1,10 @@
 #include "init.h"
 
 #include "comm/bootstrap.h"
+#include "comm/bootstrap_tree.h"
 #include "comm/control.h"
 #include "comm/mesh.h"
 #include "comm/root_client.h"
-#include "comm/table_tree.h"
 #include "comm/unique_id.h"
 
 #include <fmt/format.h>
@@ -64,8 +64,7 @@ std::vector<comm::Peer> peers_of(int hosts, int ranks_per_host) {
 }
 
 comm::RootClient join(const comm::UniqueId& id, const comm::Patience& patience, int rank) {
-  auto root = comm::RootClient::join(id, patience, comm::FrameType::kHello,
-                                     comm::encode(comm::Hello{2, comm::self_facts(rank)}));
+  auto root = comm::RootClient::enter(id, patience, 2, comm::self_facts(rank));
   if (!root.ok()) give_up(root.error().message);
   const auto table = root.value().expect(comm::FrameType::kTable);
   if (!table.ok()) give_up(table.error().message);
@@ -120,16 +119,11 @@ comm::RankEndpoint endpoint_of(std::size_t rank) {
   return endpoint;
 }
 
-/// Below the tops.
-int levels_of(const std::vector<comm::TableNode>& tree) {
-  int most = 0;
-  for (int rank = 0; rank < static_cast<int>(tree.size()); ++rank) {
-    int levels = 0;
-    for (int at = rank; tree[static_cast<std::size_t>(at)].parent != comm::TableNode::kRoot; ++levels)
-      at = tree[static_cast<std::size_t>(at)].parent;
-    most = std::max(most, levels);
-  }
-  return most;
+/// Of the bootstrap's tree, below the root's own ranks.
+int levels_of(int ranks) {
+  int levels = 0;
+  for (int at = ranks - 1; comm::parent_of(at) != comm::kBelowRoot; ++levels) at = comm::parent_of(at);
+  return levels;
 }
 
 }  // namespace
@@ -149,7 +143,7 @@ InitCosts measure_init_costs() {
   std::vector<comm::Bytes> endpoints;
   for (std::size_t rank = 0; rank < peers.size(); ++rank) endpoints.push_back(comm::encode(endpoint_of(rank)));
   costs.entry_bytes = (table.size() + comm::encode(endpoints).size()) / peers.size();
-  costs.place_bytes = comm::encode_place({0, std::vector<int>(comm::kTableChildren)}, endpoints[0]).size();
+  costs.place_bytes = comm::encode(comm::TreePlace{0, 0, endpoint_of(0)}).size();
   return costs;
 }
 
@@ -161,16 +155,12 @@ InitModel model_init(const InitCosts& costs, int hosts, int ranks_per_host) {
   }
   const double n = ranks;
   const double table_bytes = n * static_cast<double>(costs.entry_bytes);
-  const std::vector<comm::TableNode> tree = comm::table_tree(peers_of(hosts, ranks_per_host));
-  for (const comm::TableNode& node : tree)
-    model.passed_bytes = std::max(model.passed_bytes, node.children.size() * table_bytes);
-  const auto tops = std::ranges::count(tree, comm::TableNode::kRoot, &comm::TableNode::parent);
-  model.root_bytes = hosts > 1 ? static_cast<double>(tops) * table_bytes + n * static_cast<double>(costs.place_bytes)
-                               : n * table_bytes;
+  model.passed_bytes = ranks > comm::kRootChildren ? comm::kRankChildren * table_bytes : 0;
+  model.root_bytes = std::min(ranks, comm::kRootChildren) * table_bytes + n * static_cast<double>(costs.place_bytes);
   model.address_bytes = static_cast<double>(comm::Control::bytes_for(ranks));
   // Of a connection each side does half.
   const double us = n * (costs.join_us + costs.entry_us) + model.connections * costs.connection_us / 2;
-  const int levels = hosts > 1 ? levels_of(tree) : 0;
+  const int levels = levels_of(ranks);
   const double down_us = levels * (costs.connection_us + model.passed_bytes / (kNetworkGbps * 1e3));
   model.seconds = (us + down_us) / 1e6 + model.root_bytes / (kNetworkGbps * 1e9);
   return model;

@@ -10,7 +10,7 @@ struct InitCosts {
   double connection_us = 0;  ///< between two ranks, proved: the work of both
   double entry_us = 0;       ///< a rank's entry in a table: written, sent, read
   std::size_t entry_bytes = 0;
-  std::size_t place_bytes = 0;  ///< of what the root tells a rank of the tree
+  std::size_t place_bytes = 0;  ///< of what the root tells a rank of its place in the tree
 };
 
 /// Some seconds, by the bootstrap's own code over this machine's sockets.

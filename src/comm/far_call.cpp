@@ -1,0 +1,66 @@
+// What a collective does whose inputs come with the lines of hosts of one rank each (far_inputs.h).
+#include "comm/call.h"
+
+namespace tutti::comm {
+
+void* CollectiveCall::far_input(std::uint32_t part) const {
+  return comm_.members().bridge->far_input(sequence_, part, shape_.input_bytes);
+}
+
+/// The rank whose input, or sum, has not come with its line; -1: all is there. Lines can come by themselves, before it.
+int CollectiveCall::missing_input() const {
+  if (carriage_ == Carriage::kAddedUp) {
+    const Bridge& bridge = *comm_.members().bridge;
+    const auto last = static_cast<std::uint32_t>(bridge.routes().rounds() - 1);
+    if (added_ == last && far_input(last) != nullptr) return -1;
+    return bridge.sender_in(added_);
+  }
+  for (int r = 0; carriage_ == Carriage::kFromBuffers && r < comm_.ranks(); ++r)
+    if (r != comm_.rank() && far_input(static_cast<std::uint32_t>(r)) == nullptr) return r;
+  return -1;
+}
+
+/// For a call whose inputs came with the lines of hosts of one rank: what finish_by_lines() does, from other places.
+void CollectiveCall::finish_from_buffers() {
+  for (int r = 0; r < comm_.ranks(); ++r)
+    sources_[r] = r == comm_.rank() ? args_.send : far_input(static_cast<std::uint32_t>(r));
+  if (args_.collective == Collective::kAllReduce) {
+    lanes_.machine().reduce(
+        {sources_.data(), comm_.ranks(), &args_.receive, 1, args_.count, nullptr, announced_call_.divisor});
+    return;
+  }
+  for (int r = 0; r < comm_.ranks(); ++r) {
+    std::byte* const to = static_cast<std::byte*>(args_.receive) + static_cast<std::size_t>(r) * shape_.input_bytes;
+    if (sources_[r] != to) lanes_.machine().load_bytes(to, sources_[r], shape_.input_bytes);
+  }
+}
+
+/// Of pairs of hosts, each of which adds up what it has and what comes, the lower one's first: so both have the same bits. What came in the
+/// round before has become what this rank has.
+void CollectiveCall::add_round(std::uint32_t round, void* to, int divisor) {
+  const void* const own = round == 0 ? args_.send : far_input(round - 1);
+  const void* const far = far_input(round);
+  const bool first = comm_.rank() < comm_.members().bridge->sender_in(round);
+  const void* const sources[] = {first ? own : far, first ? far : own};
+  lanes_.machine().reduce({sources, 2, &to, 1, args_.count, nullptr, divisor});
+}
+
+/// As many sums as what has come allows, in its place; they go on with the lines.
+void CollectiveCall::add_up() {
+  Bridge& bridge = *comm_.members().bridge;
+  const auto last = static_cast<std::uint32_t>(bridge.routes().rounds() - 1);
+  while (added_ != last) {
+    void* const sum = far_input(added_);
+    if (sum == nullptr) return;
+    add_round(added_, sum, 0);
+    bridge.lend_input(sequence_, sum, ++added_);
+  }
+}
+
+/// The result would be written over an input that is still on its way to the other rank.
+bool CollectiveCall::is_input_needed() const {
+  const bool in_place = goes_from_buffers(carriage_) && args_.send == args_.receive;
+  return in_place && !comm_.members().bridge->is_input_sent(sequence_);
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,43 @@
+// LineRoutes: by which ways the announce lines of hosts get to all other hosts. In each round a host sends to one host, and hears from one: its own
+// lines, or all that it has.
+//
+//   kDirect     each host's lines to each other host: h - 1 messages out of each, one way through the network
+//   kDoubling   after round k a host has the lines of 2^(k+1) hosts: ceil(log2 h) messages out of each, and as many ways through the network.
+//               Pairs of hosts exchange all they have where h is a power of two (recursive doubling); else each sends to the host 2^k
+//               ahead (J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997)
+//
+// Pure functions of the number of hosts: all ranks find the same.
+#pragma once
+
+#include "planner/rules.h"
+
+#include <cstdint>
+
+namespace tutti::comm {
+
+class LineRoutes {
+ public:
+  enum class Pattern : std::uint8_t { kDirect, kDoubling };
+
+  LineRoutes(int hosts, Pattern pattern) : hosts_(hosts), pattern_(pattern) {}
+
+  Pattern pattern() const { return pattern_; }
+  int rounds() const;
+  /// The host that `host` sends to in a round, and the one that it hears from.
+  int to(int host, int round) const;
+  int from(int host, int round) const;
+  /// In which the lines of host `of` come to `host`, another one: from(host, round) has had them before that round.
+  int round_of(int host, int of) const;
+
+ private:
+  bool pairs() const;
+  int ahead(int host, int hosts) const { return (host + hosts_ + hosts) % hosts_; }
+
+  int hosts_;
+  Pattern pattern_;
+};
+
+/// The pattern that takes less time: a message keeps a thread for work_us at each end, and each round waits for message_us besides.
+LineRoutes::Pattern choose_pattern(int hosts, const planner::NetworkCosts& network);
+
+}  // namespace tutti::comm

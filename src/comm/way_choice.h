@@ -1,0 +1,75 @@
+// Which of two plans a kind of call takes: that for the cores as they were when costs were measured, or that for cores that have moved
+// since, as those of virtual machines do. Rank 0 measures both and says in its announcement which one all take; nothing else is agreed upon.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+
+namespace tutti::comm {
+
+/// Of one kind of call. Now and then, and at once when calls take longer than they did, a few calls try the other plan.
+class WayChoice {
+ public:
+  /// Of the next call.
+  bool moved() const { return moved_ != trying_; }
+
+  /// Whether this call's time is wanted: that of all calls of a trial, and else of a few in a row. A clock costs more than this.
+  bool wants_time() {
+    if (!trying_) return skipped_++ % kLookEvery < kTries;
+    if (++tried_ <= kTriedMax) return true;
+    // Calls in groups and on streams tell no time: a trial that began before them ends without a verdict.
+    trying_ = false;
+    calls_ = 0;
+    return false;
+  }
+
+  /// How long a call took from when all had announced it, if wants_time() said so.
+  void note(double us) {
+    recent_[calls_++ % kTries] = us;
+    if (calls_ < kTries) return;
+    const double best = *std::ranges::min_element(recent_);
+    if (trying_) return end_trial(best);
+    if (calls_ >= interval_ || best > kSlower * usual_us_) begin_trial(best);
+  }
+
+  static constexpr std::uint32_t kTries = 3;
+  static constexpr std::uint32_t kLookEvery = 48;  ///< calls, of which as many are timed as a trial has
+  /// Timed calls from one trial to the next: each trial that changes nothing doubles them.
+  static constexpr std::uint32_t kFirstInterval = kTries;
+  static constexpr std::uint32_t kLongestInterval = 32 * kTries;
+
+ private:
+  static constexpr std::uint32_t kTriedMax = 4 * kTries;
+  static constexpr double kSlower = 1.5;
+  static constexpr double kFaster = 0.8;
+
+  void begin_trial(double best) {
+    if (best > kSlower * usual_us_) interval_ = kFirstInterval;
+    usual_us_ = best;
+    trying_ = true;
+    tried_ = 0;
+    calls_ = 0;
+  }
+  void end_trial(double best) {
+    trying_ = false;
+    calls_ = 0;
+    interval_ = std::min(2 * interval_, kLongestInterval);
+    if (best >= kFaster * usual_us_) return;
+    moved_ = !moved_;
+    usual_us_ = best;
+    interval_ = kFirstInterval;
+  }
+
+  bool moved_ = false;
+  bool trying_ = false;        ///< the other plan
+  std::uint32_t tried_ = 0;    ///< calls of this trial, timed or not
+  std::uint32_t skipped_ = 0;  ///< calls, but for those of trials
+  std::uint32_t calls_ = 0;    ///< timed ones, since the last change
+  std::uint32_t interval_ = kFirstInterval;
+  double usual_us_ = std::numeric_limits<double>::infinity();  ///< before the last trial, or in it if it won
+  std::array<double, kTries> recent_{};
+};
+
+}  // namespace tutti::comm

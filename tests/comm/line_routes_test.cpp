@@ -1,0 +1,93 @@
+// Routes of announce lines between hosts: every line comes to every host once, from one that has it; and which pattern is taken.
+#include "comm/line_routes.h"
+#include "comm/far_inputs.h"
+
+#include <catch2/catch.hpp>
+
+#include <set>
+#include <vector>
+
+using tutti::comm::choose_pattern;
+using tutti::comm::LineRoutes;
+using Pattern = LineRoutes::Pattern;
+
+namespace {
+
+constexpr int kHostsMax = 33;
+
+/// Runs the rounds; by host the hosts whose lines it has then.
+std::vector<std::set<int>> run(int hosts, const LineRoutes& routes) {
+  std::vector<std::set<int>> has(static_cast<std::size_t>(hosts));
+  for (int host = 0; host < hosts; ++host) has[static_cast<std::size_t>(host)] = {host};
+  for (int round = 0; round < routes.rounds(); ++round) {
+    const std::vector<std::set<int>> before = has;
+    for (int host = 0; host < hosts; ++host) {
+      const int to = routes.to(host, round);
+      INFO("round " << round << ": " << host << " to " << to);
+      REQUIRE(to != host);
+      REQUIRE(routes.from(to, round) == host);
+      for (int of = 0; of < hosts; ++of) {
+        if (of == to || routes.round_of(to, of) != round) continue;
+        REQUIRE(before[static_cast<std::size_t>(host)].contains(of));
+        REQUIRE(has[static_cast<std::size_t>(to)].insert(of).second);
+      }
+    }
+  }
+  return has;
+}
+
+}  // namespace
+
+TEST_CASE("every host's lines come to every other host once, from one that has them") {
+  for (const Pattern pattern : {Pattern::kDirect, Pattern::kDoubling}) {
+    for (int hosts = 2; hosts <= kHostsMax; ++hosts) {
+      INFO(hosts << " hosts, " << (pattern == Pattern::kDirect ? "direct" : "doubling"));
+      const LineRoutes routes(hosts, pattern);
+      for (const std::set<int>& of_host : run(hosts, routes)) CHECK(static_cast<int>(of_host.size()) == hosts);
+    }
+  }
+}
+
+TEST_CASE("lines of doubling hosts take a message for each doubling, others one for each other host") {
+  for (const auto& [hosts, rounds] : {std::pair{2, 1}, {3, 2}, {4, 2}, {5, 3}, {8, 3}, {9, 4}, {16, 4}}) {
+    CHECK(LineRoutes(hosts, Pattern::kDoubling).rounds() == rounds);
+    CHECK(LineRoutes(hosts, Pattern::kDirect).rounds() == hosts - 1);
+  }
+}
+
+TEST_CASE("lines are passed on where messages cost more than ways through the network") {
+  CHECK(choose_pattern(2, {15, 8, 1}) == Pattern::kDirect);
+  CHECK(choose_pattern(3, {0.5, 8, 1}) == Pattern::kDirect);
+  CHECK(choose_pattern(4, {5, 6, 1}) == Pattern::kDoubling);
+  CHECK(choose_pattern(4, {50, 6, 1}) == Pattern::kDirect);
+  CHECK(choose_pattern(16, {50, 6, 1}) == Pattern::kDirect);
+  CHECK(choose_pattern(16, {30, 6, 1}) == Pattern::kDoubling);
+}
+
+TEST_CASE("inputs that were read give their place to the next ones, inputs ahead of a call another") {
+  using tutti::comm::FarInputs;
+  FarInputs inputs;
+  constexpr std::size_t kBytes = 100;
+  std::byte* const first = inputs.place_for(1, 3, kBytes, 1);
+  REQUIRE(first != nullptr);
+  CHECK(inputs.of(1, 3, kBytes) == nullptr);
+  inputs.note_arrived(1, 3);
+  CHECK(inputs.of(1, 3, kBytes) == first);
+  CHECK(inputs.of(1, 3, kBytes + 1) == nullptr);
+  // This rank is still in call 1.
+  std::byte* const ahead = inputs.place_for(2, 3, kBytes, 1);
+  REQUIRE(ahead != nullptr);
+  CHECK(ahead != first);
+  CHECK(inputs.of(1, 3, kBytes) == first);
+  inputs.note_arrived(2, 3);
+  // A third one is sent by nobody before call 2 has begun here.
+  CHECK(inputs.place_for(3, 3, kBytes, 1) == nullptr);
+  CHECK(inputs.place_for(3, 3, kBytes, 2) == first);
+  CHECK(inputs.of(2, 3, kBytes) == ahead);
+  // Nobody is ahead: the same place again and again, across the end of the numbers.
+  const std::uint32_t last = ~std::uint32_t{0};
+  std::byte* const before = inputs.place_for(last, 4, kBytes, last);
+  CHECK(inputs.place_for(0, 4, kBytes, 0) == before);
+  CHECK(inputs.place_for(5, 3, FarInputs::kBytesMax + 1, 5) == nullptr);
+  CHECK(inputs.place_for(5, FarInputs::kPartsMax, kBytes, 5) == nullptr);
+}

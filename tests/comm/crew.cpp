@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,18 +31,33 @@ std::string read_all(int fd) {
   return text;
 }
 
-/// Where the parent leaves the ids. They are made when all ranks are forked: their threads must not hold a sanitizer's
-/// locks at a fork. (The conformance program has it the other way round.)
+/// Where the ids are left. A process of its own makes them, and has their threads: the one that forks the ranks has none,
+/// now or in its next crew. A thread might hold a lock of a sanitizer's allocator at a fork, and the marks that
+/// AddressSanitizer has made on its stack would be found by whatever the child maps there.
 struct Ids {
   std::atomic<int> made;
   ncclUniqueId all[1];
 };
 
+/// Makes the ids and keeps their bootstraps until it is killed.
+pid_t start_keeper(Ids* ids, int count) {
+  const pid_t keeper = fork();
+  if (keeper != 0) return keeper;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  for (int i = 0; i < count; ++i) {
+    if (ncclGetUniqueId(&ids->all[i]) == ncclSuccess) continue;
+    ids->made = -1;
+    _exit(1);
+  }
+  ids->made = 1;
+  while (true) pause();
+}
+
 [[noreturn]] void live(const Member& member, const Body& body, int report, unsigned limit_s, const Ids* ids) {
   alarm(limit_s);
   hosts::enter_host(member.rank);
   while (ids->made == 0) usleep(200);
-  const std::string wrong = body(member);
+  const std::string wrong = ids->made == 1 ? body(member) : "no id could be made";
   if (!wrong.empty() && write(report, wrong.data(), wrong.size()) < 0) _exit(3);
   _exit(0);
 }
@@ -53,6 +69,8 @@ std::vector<Ending> run(int ranks, const Body& body, unsigned limit_s, int id_co
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(memory != MAP_FAILED);
   auto* ids = static_cast<Ids*>(memory);
+  const pid_t keeper = start_keeper(ids, id_count);
+  REQUIRE(keeper > 0);
   std::vector<pid_t> children;
   std::vector<int> reports;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -68,8 +86,6 @@ std::vector<Ending> run(int ranks, const Body& body, unsigned limit_s, int id_co
     children.push_back(child);
     reports.push_back(ends[0]);
   }
-  for (int i = 0; i < id_count; ++i) REQUIRE(ncclGetUniqueId(&ids->all[i]) == ncclSuccess);
-  ids->made = 1;
   std::vector<Ending> endings;
   for (int rank = 0; rank < ranks; ++rank) {
     Ending ending;
@@ -82,6 +98,8 @@ std::vector<Ending> run(int ranks, const Body& body, unsigned limit_s, int id_co
       ending.wrong += "exit code " + std::to_string(WEXITSTATUS(status));
     endings.push_back(ending);
   }
+  kill(keeper, SIGKILL);
+  waitpid(keeper, nullptr, 0);
   munmap(memory, bytes);
   return endings;
 }

@@ -1,6 +1,7 @@
 // The same functions where the library is built without CUDA's headers: there is no device.
 #include "cuda/access.h"
 #include "cuda/device.h"
+#include "cuda/mapped_memory.h"
 #include "cuda/pointers.h"
 #include "cuda/stream_words.h"
 
@@ -56,6 +57,10 @@ bool is_for_user(const void*) { return false; }
 Result<MemoryHandle> export_memory(const void*, void*) { return absent(); }
 Result<ImportedMemory> ImportedMemory::open(const MemoryHandle&, void*) { return absent(); }
 ImportedMemory::~ImportedMemory() = default;
+std::size_t SharedPieces::total() const { return 0; }
+Result<SharedPieces> export_pieces(const Device&, const void*, std::size_t, std::size_t) { return absent(); }
+Result<ImportedPieces> ImportedPieces::open(const Device&, const SharedPieces&) { return absent(); }
+ImportedPieces::~ImportedPieces() = default;
 
 Result<RegisteredMemory> RegisteredMemory::add(std::shared_ptr<Device>, void*, std::size_t) { return absent(); }
 RegisteredMemory::~RegisteredMemory() = default;

@@ -14,12 +14,20 @@ struct DeviceCallNote {
   std::uint64_t count = 0;
 };
 
+/// How other processes come to a window's memory.
+enum class DeviceWindowKind : std::uint64_t {
+  kNone,    ///< they do not
+  kHandle,  ///< by `handle`, CUDA's for IPC
+  kMailed,  ///< by descriptors that were sent to them (device_mail.h)
+};
+
 /// A window of the rank's (device_windows.h).
 struct DeviceWindow {
   std::uint64_t allocation = 0;  ///< where it begins at that rank
+  std::uint64_t bytes = 0;       ///< of the allocation
   std::uint8_t handle[64] = {};
-  std::uint64_t exported = 0;  ///< 1: handle counts
-  std::uint64_t number = 0;    ///< of the rank's windows, from 1; written last
+  DeviceWindowKind kind = DeviceWindowKind::kNone;
+  std::uint64_t number = 0;  ///< of the rank's windows, from 1; written last
 };
 
 /// Whether the rank has mapped the others' segments, or those of DeviceCard::mapped.
@@ -39,7 +47,9 @@ struct DeviceCard {
   std::uint32_t mapped = 0;  ///< a bit for each rank whose segment it has mapped
   std::uint32_t far =
       0;  ///< a bit for each rank whose GPU NCCL_P2P_LEVEL keeps apart from this one's; rank 0 writes all of them
-  char why[232] = {};      ///< what a link or an export has failed of
+  char why[232] = {};  ///< what a link or an export has failed of
+  char mail[64] = {};  ///< where it takes descriptors; "": it does not
+  std::uint64_t mail_token[2] = {};
   std::uint64_t maps = 0;  ///< 1: the rank has others' segments mapped, or is about to
   // While the communicator works, of ranks in several processes, and of those whose GPUs do not all reach each other's memory:
   static constexpr std::size_t kNotes = 8;

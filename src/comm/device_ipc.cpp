@@ -33,6 +33,7 @@ Result<std::unique_ptr<DeviceIpc>> DeviceIpc::open(std::shared_ptr<cuda::Device>
   TUTTI_TRY_ASSIGN(auto segment, DeviceSegment::open(device, control, rank, SegmentUse::kProcesses));
   std::unique_ptr<DeviceIpc> made(new DeviceIpc(std::move(device), std::move(segment)));
   TUTTI_TRY_ASSIGN(made->order_, DeviceOrder::make(made->device_));
+  TUTTI_TRY_ASSIGN(made->mail_, DeviceMail::open(control.device_card(rank)));
   return made;
 }
 
@@ -49,7 +50,7 @@ Status DeviceIpc::link(const Membership& members, int rank) {
 Status DeviceIpc::start(Communicator& communicator, const DeviceLinks& links) {
   comm_ = &communicator;
   TUTTI_TRY(segment_->link(links));
-  windows_ = std::make_unique<DeviceWindows>(communicator, *segment_, *device_);
+  windows_ = std::make_unique<DeviceWindows>(communicator, *segment_, *device_, mail_);
   TUTTI_TRY_ASSIGN(watch_, DeviceWatch::start(communicator, *segment_, bells_.get()));
   return {};
 }

@@ -24,6 +24,7 @@
 #include "comm/communicator.h"
 #include "comm/device_bells.h"
 #include "comm/device_lanes.h"
+#include "comm/device_mail.h"
 #include "comm/device_order.h"
 #include "comm/device_path.h"
 #include "comm/device_segment.h"
@@ -106,6 +107,7 @@ class DeviceIpc {
   const std::unique_ptr<DeviceSegment> segment_;
   Communicator* comm_ = nullptr;
   std::unique_ptr<DeviceBells> bells_;  ///< where processes share a GPU
+  DeviceMail mail_;
   std::unique_ptr<DeviceWindows> windows_;
   std::unique_ptr<DeviceWatch> watch_;
   std::shared_ptr<DeviceLanes> lanes_;

@@ -1,5 +1,7 @@
 #include "comm/device_windows.h"
 
+#include "base/log.h"
+#include "cuda/access.h"
 #include "executor/backoff.h"
 
 #include <fmt/format.h>
@@ -12,16 +14,66 @@ namespace tutti::comm {
 Status DeviceWindows::share(Window& window, DeviceWindow& place) const {
   const auto* const begin = reinterpret_cast<const void*>(window.begin);
   TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(begin));
-  window.buffer_id = facts.buffer_id;
   if (facts.kind != cuda::MemoryKind::kDevice) return {};
   TUTTI_TRY_ASSIGN(const cuda::AddressRange range, cuda::address_range(begin));
   const auto* const allocation = reinterpret_cast<const void*>(range.begin);
   const Result<cuda::MemoryHandle> handle = cuda::export_memory(allocation, device_.context());
-  if (!handle.ok()) return {};  // memory of pools, for instance: calls use the staging
+  if (!handle.ok()) return share_pieces(window, place, handle.error().message);
   std::memcpy(place.handle, &handle.value(), sizeof place.handle);
-  window.allocation = place.allocation = range.begin;
-  place.exported = 1;
+  place.allocation = range.begin;
+  place.bytes = range.bytes;
+  place.kind = DeviceWindowKind::kHandle;
+  window.allocations = {{range.begin, range.begin + range.bytes, facts.buffer_id}};
   return {};
+}
+
+Status DeviceWindows::share_pieces(Window& window, DeviceWindow& place, const std::string& why_no_handle) const {
+  const auto stage = [&](const Status& status) {
+    // Memory of pools, for instance.
+    log_info("window {} of rank {} is not shared with other processes, calls copy what lies in it: {}; {}",
+             window.number, comm_.rank(), why_no_handle, status.error().message);
+    return Status();
+  };
+  const Result<cuda::SharedPieces> exported =
+      cuda::export_pieces(device_, reinterpret_cast<const void*>(window.begin), window.bytes, DeviceMail::kPiecesMax);
+  if (!exported.ok()) return stage(exported.error());
+  const cuda::SharedPieces& pieces = exported.value();
+  std::vector<Allocation> allocations;
+  std::uint64_t at = pieces.begin;
+  for (const std::size_t bytes : pieces.bytes) {
+    TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(reinterpret_cast<const void*>(at)));
+    allocations.push_back({at, at + bytes, facts.buffer_id});
+    at += bytes;
+  }
+  const Membership& members = comm_.members();
+  for (int r = 0; r < comm_.ranks(); ++r) {
+    if (members.reach.same_process(r)) continue;
+    const Status sent = DeviceMail::send(members.control.device_card(r), comm_.rank(), window.number, pieces);
+    if (!sent.ok()) return stage(sent);
+  }
+  place.allocation = pieces.begin;
+  place.bytes = pieces.total();
+  place.kind = DeviceWindowKind::kMailed;
+  window.allocations = std::move(allocations);
+  return {};
+}
+
+Result<bool> DeviceWindows::Window::holds(std::uint64_t at, std::size_t length) const {
+  for (const std::uint64_t byte : {at, at + std::max<std::size_t>(length, 1) - 1}) {
+    const auto one = std::ranges::find_if(
+        allocations, [byte](const Allocation& found) { return found.begin <= byte && byte < found.end; });
+    if (one == allocations.end()) return false;
+    TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(reinterpret_cast<const void*>(byte)));
+    if (facts.buffer_id != one->id) return false;
+  }
+  return true;
+}
+
+void DeviceWindows::sift_mail() {
+  mail_.sift([this](std::uint64_t number) {
+    const auto found = std::ranges::find(windows_, number, &Window::number);
+    return number > added_ || (found != windows_.end() && !found->is_linked);
+  });
 }
 
 Status DeviceWindows::add(const void* begin, std::size_t bytes) {
@@ -34,10 +86,11 @@ Status DeviceWindows::add(const void* begin, std::size_t bytes) {
   // All ranks have the same ones, and leave out the same ones.
   if (std::ranges::any_of(windows_, [&](const Window& other) { return place_of(other.number) == at; })) return {};
   DeviceWindow& place = comm_.members().control.device_card(comm_.rank()).windows[at];
-  place.exported = 0;
+  place.kind = DeviceWindowKind::kNone;
   const Status shared = share(window, place);
   executor::store_release(&place.number, window.number);
   windows_.push_back(std::move(window));
+  sift_mail();
   return shared;
 }
 
@@ -45,6 +98,7 @@ void DeviceWindows::remove(const void* begin) {
   const std::lock_guard lock(mutex_);
   const auto found = std::ranges::find(windows_, reinterpret_cast<std::uint64_t>(begin), &Window::begin);
   if (found != windows_.end()) windows_.erase(found);
+  sift_mail();
 }
 
 Result<std::optional<protocol::BufferReference>> DeviceWindows::find(const void* address, std::size_t bytes) {
@@ -53,12 +107,13 @@ Result<std::optional<protocol::BufferReference>> DeviceWindows::find(const void*
   const std::lock_guard lock(mutex_);
   for (Window& window : windows_) {
     if (at < window.begin || at + bytes > window.begin + window.bytes) continue;
-    TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(address));
-    if (facts.buffer_id != window.buffer_id) continue;
+    TUTTI_TRY_ASSIGN(const bool holds, window.holds(at, bytes));
+    // One that this rank could not share is found by none of them.
+    if (!holds && !window.allocations.empty()) continue;
     if (!window.is_linked) TUTTI_TRY(link(window));
     if (!window.is_usable) return none;
-    return std::optional(
-        protocol::BufferReference{DeviceSegment::window_mapping(place_of(window.number)), at - window.allocation});
+    return std::optional(protocol::BufferReference{DeviceSegment::window_mapping(place_of(window.number)),
+                                                   at - window.allocations.front().begin});
   }
   return none;
 }
@@ -83,24 +138,39 @@ Status DeviceWindows::wait_for(int peer, const Window& window) const {
   return {};
 }
 
+Result<std::uint64_t> DeviceWindows::map(int peer, Window& window) {
+  const DeviceWindow& theirs = comm_.members().control.device_card(peer).windows[place_of(window.number)];
+  if (comm_.members().reach.same_process(peer)) {
+    // Those of cudaMalloc are reached as the peer's segment is.
+    if (theirs.kind == DeviceWindowKind::kMailed) {
+      const int device = device_.facts().ordinal;
+      const auto* const memory = reinterpret_cast<const void*>(theirs.allocation);
+      TUTTI_TRY(cuda::allow_access(device_, memory, theirs.bytes, {&device, 1}));
+    }
+    return theirs.allocation;
+  }
+  if (theirs.kind == DeviceWindowKind::kMailed) {
+    TUTTI_TRY_ASSIGN(const cuda::SharedPieces pieces, mail_.take(peer, window.number));
+    TUTTI_TRY_ASSIGN(cuda::ImportedPieces memory, cuda::ImportedPieces::open(device_, pieces));
+    window.imported_pieces.push_back(std::move(memory));
+    return window.imported_pieces.back().begin();
+  }
+  cuda::MemoryHandle handle{};
+  std::memcpy(&handle, theirs.handle, sizeof handle);
+  TUTTI_TRY_ASSIGN(cuda::ImportedMemory memory, cuda::ImportedMemory::open(handle, device_.context()));
+  window.imports.push_back(std::move(memory));
+  return reinterpret_cast<std::uint64_t>(window.imports.back().data());
+}
+
 Status DeviceWindows::link(Window& window) {
-  const Membership& members = comm_.members();
   const std::size_t place = place_of(window.number);
   bool usable = true;
   for (int r = 0; r < comm_.ranks(); ++r) {
     TUTTI_TRY(wait_for(r, window));
-    usable &= members.control.device_card(r).windows[place].exported != 0;
+    usable &= comm_.members().control.device_card(r).windows[place].kind != DeviceWindowKind::kNone;
   }
   for (int r = 0; usable && r < comm_.ranks(); ++r) {
-    const DeviceWindow& theirs = members.control.device_card(r).windows[place];
-    std::uint64_t base = theirs.allocation;
-    if (!members.reach.same_process(r)) {
-      cuda::MemoryHandle handle{};
-      std::memcpy(&handle, theirs.handle, sizeof handle);
-      TUTTI_TRY_ASSIGN(cuda::ImportedMemory memory, cuda::ImportedMemory::open(handle, device_.context()));
-      base = reinterpret_cast<std::uint64_t>(memory.data());
-      window.imports.push_back(std::move(memory));
-    }
+    TUTTI_TRY_ASSIGN(const std::uint64_t base, map(r, window));
     TUTTI_TRY(segment_.set_window(r, place, base));
   }
   window.is_linked = true;

@@ -82,12 +82,13 @@ void* Gpu::allocate_from_pool(std::size_t bytes, CUstream stream) const {
 void Gpu::release_to_pool(void* memory, CUstream stream) const {
   check(mem_free_async_(reinterpret_cast<CUdeviceptr>(memory), stream), "cuMemFreeAsync");
 }
-void* Gpu::map(int device, std::size_t piece_bytes, std::size_t pieces) const {
+void* Gpu::map(int device, std::size_t piece_bytes, std::size_t pieces, bool shared) const {
   CUdeviceptr begin = 0;
   check(reserve_(&begin, piece_bytes * pieces, 0, 0, 0), "cuMemAddressReserve");
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  prop.requestedHandleTypes = shared ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
   CUmemAccessDesc access{};
   access.location = prop.location;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;

@@ -27,8 +27,8 @@ class Gpu {
   /// Of the current device's pool, in the stream's order.
   void* allocate_from_pool(std::size_t bytes, CUstream stream) const;
   void release_to_pool(void* memory, CUstream stream) const;
-  /// Pieces of physical memory at consecutive addresses, which the device may use and no other.
-  void* map(int device, std::size_t piece_bytes, std::size_t pieces) const;
+  /// Pieces of physical memory at consecutive addresses, which the device may use and no other; `shared`: other processes can be given them.
+  void* map(int device, std::size_t piece_bytes, std::size_t pieces, bool shared = false) const;
   void unmap(void* memory, std::size_t piece_bytes, std::size_t pieces) const;
   void release_pinned(void* memory) const;
   /// Waits.

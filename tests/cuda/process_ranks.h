@@ -26,6 +26,7 @@ struct Rank {
   const Member& m;
   ncclComm_t comm = nullptr;
   CUstream stream = nullptr;
+  int device = 0;
 
   explicit Rank(const Member& member) : m(member) {}
   /// `devices`: the ranks are on so many, if there are, by turns. On one their streams meet, on several the kernels do.
@@ -33,7 +34,8 @@ struct Rank {
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
     setenv("TUTTI_DEVICE", "cuda", 1);
     if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
-    Gpu::get().use(m.rank % std::min(devices, Gpu::get().devices()));
+    device = m.rank % std::min(devices, Gpu::get().devices());
+    Gpu::get().use(device);
     stream = Gpu::get().make_stream();
     return fine(ncclCommInitRank(&comm, m.ranks, m.ids[id], m.rank), "ncclCommInitRank");
   }

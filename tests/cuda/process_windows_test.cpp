@@ -3,24 +3,45 @@
 
 #include <catch2/catch.hpp>
 
+#include <array>
+
 namespace tutti::test {
 namespace {
 
-/// Memory of ncclMemAlloc in a window of all ranks.
+/// What a window lies in.
+enum class Memory { kAllocated, kMapped, kUnshareable };
+
+/// Memory in a window of all ranks: of ncclMemAlloc, or pieces of cuMemMap, in whose first one it begins.
 struct Window {
+  static constexpr std::size_t kPiece = std::size_t{2} << 20;
+  static constexpr std::size_t kInPiece = 8192;
+
   ncclComm_t comm = nullptr;
   void* memory = nullptr;
   ncclWindow_t window = nullptr;
+  void* reserved = nullptr;
+  std::size_t pieces = 0;
 
-  std::string open(ncclComm_t of, std::size_t bytes) {
+  std::string open(const Rank& rank, std::size_t bytes, Memory kind) {
+    return open(rank.comm, rank.device, bytes, kind);
+  }
+  std::string open(ncclComm_t of, int device, std::size_t bytes, Memory kind) {
     comm = of;
-    CREW_TRY(fine(ncclMemAlloc(&memory, bytes), "ncclMemAlloc"));
+    if (kind == Memory::kAllocated) {
+      CREW_TRY(fine(ncclMemAlloc(&memory, bytes), "ncclMemAlloc"));
+    } else {
+      pieces = (kInPiece + bytes + kPiece - 1) / kPiece;
+      reserved = Gpu::get().map(device, kPiece, pieces, kind == Memory::kMapped);
+      memory = static_cast<std::byte*>(reserved) + kInPiece;
+    }
     return fine(ncclCommWindowRegister(comm, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC),
                 "ncclCommWindowRegister");
   }
   std::string close() const {
     CREW_TRY(fine(ncclCommWindowDeregister(comm, window), "ncclCommWindowDeregister"));
-    return fine(ncclMemFree(memory), "ncclMemFree");
+    if (!reserved) return fine(ncclMemFree(memory), "ncclMemFree");
+    Gpu::get().unmap(reserved, kPiece, pieces);
+    return "";
   }
   std::int32_t* at(std::size_t element) const { return static_cast<std::int32_t*>(memory) + element; }
   void write(const Values& values) const { Gpu::get().copy(memory, values.data(), values.size() * 4); }
@@ -35,15 +56,21 @@ struct Window {
 
 TEST_CASE("processes: windows of all ranks are worked on in place", "[device][processes]") {
   const int devices = GENERATE(1, 4);
+  // Each rank's may be of another kind; one whose memory cannot be shared has all go through the staging.
+  const auto kinds = GENERATE(std::array{Memory::kAllocated, Memory::kAllocated, Memory::kAllocated},
+                              std::array{Memory::kMapped, Memory::kMapped, Memory::kMapped},
+                              std::array{Memory::kAllocated, Memory::kMapped, Memory::kAllocated},
+                              std::array{Memory::kMapped, Memory::kMapped, Memory::kUnshareable});
   crew::check(crew::run(3, [&](const Member& m) -> std::string {
     Rank rank(m);
     CREW_TRY(rank.open(devices));
+    const Memory kind = kinds[static_cast<std::size_t>(m.rank)];
     // More than the staging holds, and not at the window's beginning.
     const std::size_t count = 2000003;
     Window in;
     Window out;
-    CREW_TRY(in.open(rank.comm, 4 * (3 * count + 5)));
-    CREW_TRY(out.open(rank.comm, 4 * (3 * count + 5)));
+    CREW_TRY(in.open(rank, 4 * (3 * count + 5), kind));
+    CREW_TRY(out.open(rank, 4 * (3 * count + 5), kind));
     in.write(values(m.rank, 3 * count + 5));
     const auto check = [&](const char* name, ncclResult_t called,
                            const std::function<std::int32_t(std::size_t)>& wanted, std::size_t written) -> std::string {
@@ -85,11 +112,12 @@ TEST_CASE("processes: windows of all ranks are worked on in place", "[device][pr
 }
 
 TEST_CASE("processes: a window that one rank does not use is a call that differs", "[device][processes]") {
+  const Memory kind = GENERATE(Memory::kAllocated, Memory::kMapped);
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     Rank rank(m);
     CREW_TRY(rank.open());
     Window window;
-    CREW_TRY(window.open(rank.comm, 4096));
+    CREW_TRY(window.open(rank, 4096, kind));
     const OnGpu<std::int32_t> outside(Values(9, 1));
     std::int32_t* const data = m.rank == 0 ? window.at(0) : outside.data();
     CREW_TRY(fine(ncclAllReduce(data, data, 9, ncclInt32, ncclSum, rank.comm, rank.stream), "unlike"));
@@ -100,6 +128,80 @@ TEST_CASE("processes: a window that one rank does not use is a call that differs
     CREW_TRY(window.close());
     Gpu::get().destroy(rank.stream);
     return fine(ncclCommAbort(rank.comm), "ncclCommAbort");
+  }));
+}
+
+TEST_CASE("processes: windows of threads of one process and of another process", "[device][processes]") {
+  const Memory kind = GENERATE(Memory::kAllocated, Memory::kMapped);
+  // Ranks 0 and 1 are in the first process, rank 2 in the second; each has a GPU.
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    setenv("TUTTI_DEVICE", "cuda", 1);
+    if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
+    if (Gpu::get().devices() < 3) return "";
+    const std::vector<int> own = m.rank == 0 ? std::vector{0, 1} : std::vector{2};
+    std::vector<ncclComm_t> comms(own.size());
+    std::vector<CUstream> streams;
+    std::vector<Window> windows(own.size());
+    CREW_TRY(fine(ncclGroupStart(), "group"));
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      Gpu::get().use(own[i]);
+      streams.push_back(Gpu::get().make_stream());
+      CREW_TRY(fine(ncclCommInitRank(&comms[i], 3, m.ids[0], own[i]), "ncclCommInitRank"));
+    }
+    CREW_TRY(fine(ncclGroupEnd(), "ncclGroupEnd"));
+    constexpr std::size_t kCount = 700001;  // three pieces
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      Gpu::get().use(own[i]);
+      CREW_TRY(windows[i].open(comms[i], own[i], 4 * kCount, kind));
+      windows[i].write(values(own[i], kCount));
+    }
+    for (int round = 1; round <= 2; ++round) {
+      CREW_TRY(fine(ncclGroupStart(), "group"));
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        std::int32_t* const data = windows[i].at(0);
+        const ncclRedOp_t op = round == 1 ? ncclSum : ncclMax;
+        CREW_TRY(fine(ncclAllReduce(data, data, kCount, ncclInt32, op, comms[i], streams[i]), "ncclAllReduce"));
+      }
+      CREW_TRY(fine(ncclGroupEnd(), "ncclGroupEnd"));
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        Gpu::get().use(own[i]);
+        Gpu::get().wait(streams[i]);
+        CREW_TRY(differs(
+            "sum", windows[i].read(0, kCount), [&](std::size_t k) { return sum(3, k); }, kCount));
+      }
+    }
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      Gpu::get().use(own[i]);
+      CREW_TRY(windows[i].close());
+      Gpu::get().destroy(streams[i]);
+      CREW_TRY(fine(ncclCommDestroy(comms[i]), "ncclCommDestroy"));
+    }
+    return "";
+  }));
+}
+
+TEST_CASE("processes: windows of mapped memory come and go", "[device][processes]") {
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(2));
+    crew::Belongings before{};
+    for (int i = 0; i < 60; ++i) {
+      Window window;
+      CREW_TRY(window.open(rank, 5 << 20, Memory::kMapped));
+      // Not all are called with, and those that are come back at the same addresses with other memory.
+      if (i % 3 == 0) {
+        window.write(Values(700000, m.rank + i));
+        CREW_TRY(fine(ncclAllReduce(window.at(0), window.at(0), 700000, ncclInt32, ncclSum, rank.comm, rank.stream),
+                      "ncclAllReduce"));
+        Gpu::get().wait(rank.stream);
+        CREW_TRY(differs(
+            "all_reduce", window.read(0, 700000), [i](std::size_t) { return 2 * i + 1; }, 700000));
+      }
+      CREW_TRY(window.close());
+      if (i == 10) before = crew::Belongings::count();
+    }
+    CREW_TRY(crew::left_behind(before));
+    return rank.close();
   }));
 }
 

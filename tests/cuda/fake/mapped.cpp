@@ -1,8 +1,15 @@
 // Memory by cuMemCreate and cuMemMap, and pools: which devices may use it is said for each.
 #include "calls.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <string_view>
 
 namespace fake_driver {
 namespace {
@@ -14,6 +21,7 @@ struct Physical {
   int device = 0;
   int fd = -1;
   int holders = 1;
+  bool shareable = false;
 };
 Physical* physical_of(CUmemGenericAllocationHandle handle) { return reinterpret_cast<Physical*>(handle); }
 /// What is mapped where.
@@ -45,9 +53,12 @@ CUresult create(CUmemGenericAllocationHandle* handle, std::size_t bytes, const C
                 unsigned long long) {
   FAKE_CALL("cuMemCreate");
   if (bytes == 0 || bytes % kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
-  const int fd = memfd_create("fake-cuda", MFD_CLOEXEC);
+  // The name tells another process whose memory it is.
+  const std::string name = "fake-cuda-" + std::to_string(prop->location.id);
+  const int fd = memfd_create(name.c_str(), MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(new Physical{bytes, prop->location.id, fd, 1});
+  const bool shareable = prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(new Physical{bytes, prop->location.id, fd, 1, shareable});
   ++world().counts.device_allocations;
   world().counts.device_bytes += static_cast<std::int64_t>(bytes);
   return CUDA_SUCCESS;
@@ -94,6 +105,36 @@ CUresult retain(CUmemGenericAllocationHandle* handle, void* address) {
   Physical* const physical = mapped().at(begin);
   ++physical->holders;
   *handle = reinterpret_cast<CUmemGenericAllocationHandle>(physical);
+  return CUDA_SUCCESS;
+}
+
+CUresult export_handle(void* descriptor, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                       unsigned long long) {
+  FAKE_CALL("cuMemExportToShareableHandle");
+  const Physical* const physical = physical_of(handle);
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !physical->shareable) return CUDA_ERROR_INVALID_VALUE;
+  const int fd = fcntl(physical->fd, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  *static_cast<int*>(descriptor) = fd;
+  return CUDA_SUCCESS;
+}
+CUresult import_handle(CUmemGenericAllocationHandle* handle, void* number, CUmemAllocationHandleType type) {
+  FAKE_CALL("cuMemImportFromShareableHandle");
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  const int fd = fcntl(static_cast<int>(reinterpret_cast<std::uintptr_t>(number)), F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::string name = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd));
+  constexpr std::string_view kName = "/memfd:fake-cuda-";
+  struct stat facts = {};
+  if (!name.starts_with(kName) || fstat(fd, &facts) != 0) {
+    close(fd);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const int device = std::atoi(name.c_str() + kName.size());
+  const auto bytes = static_cast<std::size_t>(facts.st_size);
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(new Physical{bytes, device, fd, 1, true});
+  ++world().counts.device_allocations;
+  world().counts.device_bytes += static_cast<std::int64_t>(bytes);
   return CUDA_SUCCESS;
 }
 
@@ -164,6 +205,8 @@ std::vector<Entry> mapped_entries() {
           {"cuMemMap", entry(map)},
           {"cuMemUnmap", entry(unmap)},
           {"cuMemRetainAllocationHandle", entry(retain)},
+          {"cuMemExportToShareableHandle", entry(export_handle)},
+          {"cuMemImportFromShareableHandle", entry(import_handle)},
           {"cuMemGetAccess", entry(get_access)},
           {"cuMemSetAccess", entry(set_access)},
           {"cuDeviceGetMemPool", entry(device_pool)},

@@ -1,0 +1,151 @@
+#include "comm/device_mail.h"
+
+#include "base/random.h"
+#include "comm/unix_socket.h"
+
+#include <fmt/format.h>
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace tutti::comm {
+namespace {
+
+/// One message, and nothing else, on a connection of its own; the descriptors go with it.
+struct Head {
+  std::uint64_t token[2] = {};  ///< of the receiver's card, which only the communicator's ranks can read
+  std::uint64_t number = 0;
+  std::int32_t from = 0;
+  std::uint32_t pieces = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t bytes[DeviceMail::kPiecesMax] = {};
+};
+
+/// Room for the descriptors of a message.
+struct alignas(cmsghdr) Attached {
+  char bytes[CMSG_SPACE(DeviceMail::kPiecesMax * sizeof(int))] = {};
+};
+
+std::vector<Descriptor> descriptors_of(msghdr& message) {
+  std::vector<Descriptor> found;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
+      found.emplace_back(fd);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+Result<DeviceMail> DeviceMail::open(DeviceCard& card) {
+  DeviceMail made;
+  std::uint64_t name = 0;
+  TUTTI_TRY(fill_random(&name, sizeof name));
+  TUTTI_TRY(fill_random(made.token_, sizeof made.token_));
+  const std::string address = fmt::format("{}tutti-gpu-{}-{:016x}", kUnixPrefix, getpid(), name);
+  TUTTI_TRY_ASSIGN(made.listener_, listen_unix(address));
+  address.copy(card.mail, sizeof card.mail - 1);
+  std::memcpy(card.mail_token, made.token_, sizeof made.token_);
+  return made;
+}
+
+Status DeviceMail::send(const DeviceCard& to, int from, std::uint64_t number, const cuda::SharedPieces& pieces) {
+  Head head;
+  std::memcpy(head.token, to.mail_token, sizeof head.token);
+  head.number = number;
+  head.from = from;
+  head.pieces = static_cast<std::uint32_t>(pieces.bytes.size());
+  head.begin = pieces.begin;
+  std::ranges::copy(pieces.bytes, head.bytes);
+  const PrivateDescriptor socket = connect_unix(to.mail);
+  if (!socket) return system_error(fmt::format("connect to {}", to.mail));
+  iovec part = {&head, sizeof head};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  Attached attached;
+  message.msg_control = attached.bytes;
+  message.msg_controllen = CMSG_SPACE(pieces.descriptors.size() * sizeof(int));
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(pieces.descriptors.size() * sizeof(int));
+  for (std::size_t i = 0; i < pieces.descriptors.size(); ++i) {
+    const int fd = pieces.descriptors[i].get();
+    std::memcpy(CMSG_DATA(rights) + i * sizeof fd, &fd, sizeof fd);
+  }
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0) return system_error(fmt::format("send descriptors to {}", to.mail));
+  if (sent != static_cast<ssize_t>(sizeof head)) return error(Code::kInternal, "a part of a message was sent");
+  return {};
+}
+
+bool DeviceMail::read(int socket) {
+  Head head;
+  iovec part = {&head, sizeof head};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  Attached attached;
+  message.msg_control = attached.bytes;
+  message.msg_controllen = sizeof attached.bytes;
+  const ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got < 0) return errno != EAGAIN && errno != EINTR;
+  std::vector<Descriptor> descriptors = descriptors_of(message);
+  const bool whole = got == static_cast<ssize_t>(sizeof head) && (message.msg_flags & MSG_CTRUNC) == 0;
+  if (!whole || std::memcmp(head.token, token_, sizeof token_) != 0) return true;
+  if (head.pieces == 0 || head.pieces > kPiecesMax || head.pieces != descriptors.size()) return true;
+  Letter& letter = letters_.emplace_back();
+  letter.from = head.from;
+  letter.number = head.number;
+  letter.pieces.begin = head.begin;
+  letter.pieces.bytes.assign(head.bytes, head.bytes + head.pieces);
+  letter.pieces.descriptors = std::move(descriptors);
+  return true;
+}
+
+void DeviceMail::collect() {
+  while (true) {
+    PrivateDescriptor caller = PrivateDescriptor::open(
+        [this] { return accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
+    if (!caller) break;
+    callers_.push_back(std::move(caller));
+    callers_.remove_if([this](const PrivateDescriptor& one) { return read(one.get()); });
+    if (callers_.size() > kCallersMax) callers_.pop_front();
+  }
+  callers_.remove_if([this](const PrivateDescriptor& one) { return read(one.get()); });
+}
+
+void DeviceMail::sift(const std::function<bool(std::uint64_t)>& is_wanted) {
+  collect();
+  letters_.remove_if([&](const Letter& letter) { return !is_wanted(letter.number); });
+}
+
+Result<cuda::SharedPieces> DeviceMail::take(int from, std::uint64_t number) {
+  collect();
+  const auto found = std::ranges::find_if(
+      letters_, [&](const Letter& letter) { return letter.from == from && letter.number == number; });
+  if (found == letters_.end()) {
+    return error(Code::kInternal,
+                 fmt::format("the memory of rank {}'s window {} has not come: this process may have too "
+                             "many open files, raise ulimit -n",
+                             from, number));
+  }
+  cuda::SharedPieces pieces = std::move(found->pieces);
+  letters_.erase(found);
+  return pieces;
+}
+
+}  // namespace tutti::comm

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include <array>
+#include <utility>
 
 namespace tutti::test {
 namespace {
@@ -55,13 +56,13 @@ struct Window {
 }  // namespace
 
 TEST_CASE("processes: windows of all ranks are worked on in place", "[device][processes]") {
-  const int devices = GENERATE(1, 4);
   // Each rank's may be of another kind; one whose memory cannot be shared has all go through the staging.
-  const auto kinds = GENERATE(std::array{Memory::kAllocated, Memory::kAllocated, Memory::kAllocated},
-                              std::array{Memory::kMapped, Memory::kMapped, Memory::kMapped},
-                              std::array{Memory::kAllocated, Memory::kMapped, Memory::kAllocated},
-                              std::array{Memory::kMapped, Memory::kMapped, Memory::kUnshareable});
-  crew::check(crew::run(3, [&](const Member& m) -> std::string {
+  constexpr Memory kA = Memory::kAllocated;
+  constexpr Memory kM = Memory::kMapped;
+  const auto [devices, kinds] =
+      GENERATE(std::pair(1, std::array{kA, kA, kA}), std::pair(4, std::array{kM, kM, kM}),
+               std::pair(4, std::array{kA, kM, kA}), std::pair(1, std::array{kM, kM, Memory::kUnshareable}));
+  crew::check(crew::run(3, [devices = devices, kinds = kinds](const Member& m) -> std::string {
     Rank rank(m);
     CREW_TRY(rank.open(devices));
     const Memory kind = kinds[static_cast<std::size_t>(m.rank)];

@@ -10,6 +10,8 @@
 #include <cpuid.h>
 #endif
 
+#include <array>
+
 namespace tutti {
 
 // Each of these is reduce_kernels.cpp, compiled for one instruction set.
@@ -56,11 +58,7 @@ bool has_f16c() {
 }
 #endif
 
-}  // namespace
-
-std::string_view name_of(ReduceVariant variant) { return kVariantNames[static_cast<int>(variant)]; }
-
-bool is_usable(ReduceVariant variant) {
+bool find_usable(ReduceVariant variant) {
 #if defined(__x86_64__)
   // These answers include that the operating system saves the registers.
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
@@ -71,6 +69,20 @@ bool is_usable(ReduceVariant variant) {
   }
 #endif
   return variant == ReduceVariant::kPortable;
+}
+
+}  // namespace
+
+std::string_view name_of(ReduceVariant variant) { return kVariantNames[static_cast<int>(variant)]; }
+
+bool is_usable(ReduceVariant variant) {
+  // Asked once: on a virtual machine each answer of the processor's takes some 10 us, as the host gives it.
+  static const std::array<bool, kReduceVariants> usable = [] {
+    std::array<bool, kReduceVariants> found{};
+    for (int i = 0; i < kReduceVariants; ++i) found[i] = find_usable(static_cast<ReduceVariant>(i));
+    return found;
+  }();
+  return usable[static_cast<int>(variant)];
 }
 
 ReduceFunction reduce_function_of(ReduceVariant variant, DataType type, ReduceOp op) {

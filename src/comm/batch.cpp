@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <utility>
 
 namespace tutti::comm {
 
@@ -11,22 +12,26 @@ void Batch::begin(std::optional<std::uint64_t> ticket) {
   open_ = false;
   ended_ = executor::Progress::kBlocked;
   idle_since_ = {};
+  copies_.clear();
   collectives_.clear();
   next_collective_ = 0;
   collective_running_ = false;
   queue_count_ = 0;
+  send_queues_ = 0;
   self_sends_.clear();
   self_receives_.clear();
   if (!status_.ok()) status_ = {};
 }
 
-void Batch::add(const CallArgs& call) {
+void Batch::add(const CallArgs& call) { refer(copies_.emplace_back(call)); }
+
+void Batch::refer(const CallArgs& call) {
   if (!is_point_to_point(call)) {
-    collectives_.push_back(call);
+    collectives_.push_back(&call);
   } else if (call.root != comm_.rank()) {
-    queue_for(call).calls.push_back(call);
+    queue_for(call).calls.push_back(&call);
   } else {
-    (call.collective == Collective::kSend ? self_sends_ : self_receives_).push_back(call);
+    (call.collective == Collective::kSend ? self_sends_ : self_receives_).push_back(&call);
   }
 }
 
@@ -54,14 +59,20 @@ Status check_pairs(const Communicator& communicator, std::span<const CallArgs> c
 
 Batch::Queue& Batch::queue_for(const CallArgs& call) {
   for (Queue& queue : queues()) {
-    if (queue.calls[0].root == call.root && queue.calls[0].collective == call.collective) return queue;
+    if (queue.calls[0]->root == call.root && queue.calls[0]->collective == call.collective) return queue;
   }
   if (queue_count_ == queues_.size()) queues_.emplace_back();
-  Queue& queue = queues_[queue_count_++];
-  queue.calls.clear();
-  queue.next = 0;
-  queue.running = nullptr;
-  return queue;
+  Queue* queue = &queues_[queue_count_++];
+  if (call.collective == Collective::kSend) {
+    // Sends start first, whatever the order of the calls: others wait for them.
+    Queue* const place = &queues_[send_queues_++];
+    if (place != queue) std::swap(*place, *queue);
+    queue = place;
+  }
+  queue->calls.clear();
+  queue->next = 0;
+  queue->running = nullptr;
+  return *queue;
 }
 
 void Batch::keep(const Status& status) {
@@ -70,8 +81,9 @@ void Batch::keep(const Status& status) {
 
 void Batch::copy_to_self() {
   for (std::size_t i = 0; i < self_sends_.size(); ++i) {
-    const std::size_t bytes = self_sends_[i].count * size_of(self_sends_[i].type);
-    if (bytes != 0) std::memmove(self_receives_[i].receive, self_sends_[i].send, bytes);
+    const CallArgs& sent = *self_sends_[i];
+    const std::size_t bytes = sent.count * size_of(sent.type);
+    if (bytes != 0) std::memmove(self_receives_[i]->receive, sent.send, bytes);
   }
 }
 
@@ -85,6 +97,8 @@ void Batch::open() {
     return;
   }
   copy_to_self();
+  // Receives are announced before the first send copies anything: or the other rank would wait for that with its own.
+  for (Queue& queue : queues().subspan(send_queues_)) start_next(queue);
 }
 
 executor::Progress Batch::advance_collectives() {
@@ -92,7 +106,7 @@ executor::Progress Batch::advance_collectives() {
   CollectiveCall& call = comm_.collective_call();
   if (!collective_running_) {
     if (next_collective_ != 0 && has_lent()) return executor::Progress::kBlocked;
-    call.start(collectives_[next_collective_]);
+    call.start(*collectives_[next_collective_]);
     collective_running_ = true;
   }
   const executor::Progress progress = call.advance();
@@ -111,12 +125,15 @@ bool Batch::has_lent() {
   return !bridge->is_sent();
 }
 
+void Batch::start_next(Queue& queue) {
+  const CallArgs& args = *queue.calls[queue.next];
+  queue.running = &comm_.point_to_point_call(args);
+  queue.running->start(args);
+}
+
 executor::Progress Batch::advance_queue(Queue& queue) {
   if (queue.next == queue.calls.size()) return executor::Progress::kDone;
-  if (!queue.running) {
-    queue.running = &comm_.point_to_point_call(queue.calls[queue.next]);
-    queue.running->start(queue.calls[queue.next]);
-  }
+  if (!queue.running) start_next(queue);
   const executor::Progress progress = queue.running->advance();
   if (progress != executor::Progress::kDone && progress != executor::Progress::kFailed) return progress;
   keep(queue.running->status());
@@ -191,6 +208,45 @@ void Batch::check_patience() {
   for (Queue& queue : queues()) {
     if (queue.running) static_cast<executor::Task&>(*queue.running).check_patience();
   }
+}
+
+namespace {
+bool has_ended(executor::Progress progress) {
+  return progress == executor::Progress::kDone || progress == executor::Progress::kFailed;
+}
+}  // namespace
+
+/// A short send is made first, whatever the order of the calls: its receiver waits for it. Before a longer one copies anything the receive
+/// is announced: or the other rank would wait for that with its own.
+Exchange::Exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second)
+    : sending_(communicator.point_to_point_call(first.collective == Collective::kSend ? first : second)),
+      receiving_(communicator.point_to_point_call(first.collective == Collective::kSend ? second : first)) {
+  const bool in_order = first.collective == Collective::kSend;
+  communicator.members().reach.settle();
+  sending_.start(in_order ? first : second);
+  if (sending_.may_be_eager()) sent_ = has_ended(sending_.advance());
+  receiving_.start(in_order ? second : first);
+}
+
+executor::Progress Exchange::advance() {
+  bool moved = false;
+  if (!sent_) {
+    const executor::Progress progress = sending_.advance();
+    sent_ = has_ended(progress);
+    moved = progress != executor::Progress::kBlocked;
+  }
+  if (!received_) {
+    const executor::Progress progress = receiving_.advance();
+    received_ = has_ended(progress);
+    moved = moved || progress != executor::Progress::kBlocked;
+  }
+  if (!sent_ || !received_) return moved ? executor::Progress::kAdvanced : executor::Progress::kBlocked;
+  return status().ok() ? executor::Progress::kDone : executor::Progress::kFailed;
+}
+
+void Exchange::check_patience() {
+  if (!sent_) static_cast<executor::Task&>(sending_).check_patience();
+  if (!received_) static_cast<executor::Task&>(receiving_).check_patience();
 }
 
 }  // namespace tutti::comm

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
@@ -30,7 +31,10 @@ class Batch : public executor::Task {
 
   /// Empties it, keeping its memory. `ticket`: its place in the communicator's order; none: it has come.
   void begin(std::optional<std::uint64_t> ticket = std::nullopt);
+  /// Keeps a copy.
   void add(const CallArgs& call);
+  /// The call stays where it is until the batch is done.
+  void refer(const CallArgs& call);
 
   executor::Progress advance() override;
   void check_patience() override;
@@ -39,7 +43,7 @@ class Batch : public executor::Task {
 
  private:
   struct Queue {
-    std::vector<CallArgs> calls;
+    std::vector<const CallArgs*> calls;
     std::size_t next = 0;
     PointToPointCall* running = nullptr;
   };
@@ -54,6 +58,7 @@ class Batch : public executor::Task {
   void copy_to_self();
   executor::Progress advance_collectives();
   bool has_lent();
+  void start_next(Queue& queue);
   executor::Progress advance_queue(Queue& queue);
   void keep(const Status& status);
 
@@ -64,14 +69,40 @@ class Batch : public executor::Task {
   std::chrono::steady_clock::time_point idle_since_;  ///< over hosts: nothing has moved since
   executor::Progress ended_ =
       executor::Progress::kBlocked;  ///< over hosts: what the calls came to while not all is sent
-  std::vector<CallArgs> collectives_;
+  std::deque<CallArgs> copies_;
+  std::vector<const CallArgs*> collectives_;
   std::size_t next_collective_ = 0;
   bool collective_running_ = false;
-  std::vector<Queue> queues_;  ///< the first queue_count_ are of this batch
+  std::vector<Queue> queues_;  ///< the first queue_count_ are of this batch, those of sends before all others
   std::size_t queue_count_ = 0;
-  std::vector<CallArgs> self_sends_;
-  std::vector<CallArgs> self_receives_;
+  std::size_t send_queues_ = 0;
+  std::vector<const CallArgs*> self_sends_;
+  std::vector<const CallArgs*> self_receives_;
   Status status_;
+};
+
+/// A group of one send and one receive, of other ranks: a batch without lists.
+class Exchange : public executor::Task {
+ public:
+  /// Whether a group's calls are that. `second` may come before `first`.
+  static bool is_one(const Communicator& communicator, const CallArgs& first, const CallArgs& second) {
+    const bool one_each =
+        is_point_to_point(first) && is_point_to_point(second) && first.collective != second.collective;
+    return one_each && !is_to_self(communicator, first) && !is_to_self(communicator, second);
+  }
+  /// By whoever has the turn.
+  Exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second);
+
+  executor::Progress advance() override;
+  void check_patience() override;
+  /// After the end: the first error, or success.
+  const Status& status() const { return sending_.status().ok() ? receiving_.status() : sending_.status(); }
+
+ private:
+  PointToPointCall& sending_;
+  PointToPointCall& receiving_;
+  bool sent_ = false;
+  bool received_ = false;
 };
 
 }  // namespace tutti::comm

@@ -8,6 +8,7 @@
 #include "protocol/announce.h"
 #include "protocol/lane.h"
 #include "protocol/lane_storage.h"
+#include "transport/shared_memory.h"
 
 #include <chrono>
 #include <memory>
@@ -94,6 +95,31 @@ class Call : public executor::Task {
 
  protected:
   using Progress = executor::Progress;
+
+  /// What this rank's buffers are to others, and while what it holds. Kept, as finding out takes time, and words that were just written
+  /// cannot be read as a vector before all stores ahead of them are done.
+  class Described {
+   public:
+    bool holds_for(const CallArgs& args) const {
+      return send_ == args.send && receive_ == args.receive && (version_ & 1) == 0 &&
+             version_ == transport::shared_version() && freed_ == transport::shared_freed_count();
+    }
+    /// To be called before the buffers are looked at.
+    void begin(const CallArgs& args) {
+      send_ = args.send;
+      receive_ = args.receive;
+      version_ = transport::shared_version();
+      freed_ = transport::shared_freed_count();
+    }
+    void forget() { version_ = 1; }
+    protocol::BufferReferences references{};
+
+   private:
+    const void* send_ = nullptr;
+    void* receive_ = nullptr;
+    std::uint64_t version_ = 1;  ///< odd: never equal
+    std::uint64_t freed_ = 0;
+  };
 
   /// Blocked: still fine, or failed because the communicator has.
   Progress blocked();
@@ -208,14 +234,6 @@ class CollectiveCall final : public Call {
   /// have reached the cache, and those of a line wait for the line; these are before them.
   alignas(64) std::byte own_input_[2 * protocol::kAnnounceVectorBytes]{};
 
-  /// What this rank's buffers are to others, and while what it holds.
-  struct Described {
-    const void* send = nullptr;
-    void* receive = nullptr;
-    std::uint64_t version = 1;  ///< odd: never equal
-    std::uint64_t freed = 0;
-    protocol::BufferReferences references{};
-  };
   Described own_;
   std::vector<protocol::BufferReferences> references_;  ///< all ranks', of the last call that ran lanes
   bool reached_ = false;                                ///< the lanes and peers_ are those of references_
@@ -235,6 +253,8 @@ class PointToPointCall final : public Call {
   executor::Progress advance() override;
   /// Both, to the end.
   void run(const CallArgs& args);
+  /// After start(): a send that may be over without its receiver.
+  bool may_be_eager() const { return eager_ || may_carry_; }
 
  private:
   enum class Phase : std::uint8_t { kRoom, kMeet, kRun };
@@ -255,6 +275,8 @@ class PointToPointCall final : public Call {
   bool peer_has_announced();
   Progress meet();
   Status run();
+  void describe_buffers();
+  bool is_like_last_run(const protocol::BufferReferences& theirs);
   Status mismatch();
   Progress finish(Progress progress);
 
@@ -262,6 +284,7 @@ class PointToPointCall final : public Call {
   const Direction theirs_;
   const protocol::Pair pair_;
   const PairSignatures signatures_;
+  const std::uint64_t* const peers_phase_;
   Phase phase_ = Phase::kMeet;
   bool prepared_ = false;
   bool eager_ = false;               ///< by the signature
@@ -270,6 +293,15 @@ class PointToPointCall final : public Call {
   std::uint64_t prepared_with_ = 0;  ///< the version of the schedules and tuning that are set
   std::uint32_t fingerprint_ = 0;
   std::uint32_t taken_ = 0;  ///< sends that the receiver is done with, as this sender last saw
+
+  Described own_;
+  bool carries_ = false;  ///< a send that may be carried, from buffers as own_ has them: it is
+
+  // The last run of lanes, which the next one may do again.
+  bool ran_ = false;
+  std::uint64_t ran_with_ = 0;                ///< Reach::drops() then
+  std::uint32_t ran_flags_ = 0;               ///< of this rank's buffers
+  protocol::BufferReferences theirs_then_{};  ///< what the peer had announced
 };
 
 }  // namespace tutti::comm

@@ -76,7 +76,7 @@ void CollectiveCall::prepare(const CallArgs& args) {
   announced_call_.carried = carriage_ == Carriage::kBesideLines;
   announced_call_.set_block(args.count, size_of(args.type));
   announced_call_.own_input = nullptr;
-  own_.version = 1;
+  own_.forget();
   reached_ = false;
   watched_ = false;
   way_ = set == nullptr ? way_of_calls() : nullptr;
@@ -206,11 +206,7 @@ bool CollectiveCall::all_carry() const {
 }
 
 const protocol::BufferReferences& CollectiveCall::describe_buffers() {
-  const std::uint64_t version = transport::shared_version();
-  const std::uint64_t freed = transport::shared_freed_count();
-  const bool known = own_.send == args_.send && own_.receive == args_.receive && own_.version == version &&
-                     own_.freed == freed && (version & 1) == 0;
-  if (known) {
+  if (own_.holds_for(args_)) {
     if (own_.references.scale != args_.scale) [[unlikely]] {  // another PreMulSum
       reached_ = false;
       own_.references.scale = args_.scale;
@@ -218,14 +214,11 @@ const protocol::BufferReferences& CollectiveCall::describe_buffers() {
     return own_.references;
   }
   reached_ = false;
+  own_.begin(args_);
   shape_.in_place = is_in_place(args_, comm_.rank());
   own_.references = comm_.members().reach.describe(args_.send, shape_.input_bytes, args_.receive, shape_.output_bytes);
   if (shape_.in_place) own_.references.flags |= protocol::kInPlace;
   own_.references.scale = args_.scale;
-  own_.send = args_.send;
-  own_.receive = args_.receive;
-  own_.version = version;
-  own_.freed = freed;
   return own_.references;
 }
 

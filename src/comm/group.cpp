@@ -26,6 +26,7 @@ struct QueuedCall {
 };
 
 struct Group {
+  bool plain = true;  ///< no call names a stream, or is to the own rank
   std::vector<QueuedCall> calls;
   std::vector<std::shared_ptr<Communicator>> communicators;  ///< of the calls, in order of first use
   std::vector<InitJob> jobs;
@@ -34,11 +35,13 @@ struct Group {
   void add(Communicator& communicator, const CallArgs& args) {
     const auto is_it = [&](const auto& known) { return known.get() == &communicator; };
     if (std::ranges::none_of(communicators, is_it)) communicators.push_back(communicator.shared_from_this());
+    plain = plain && args.stream == nullptr && !is_to_self(communicator, args);
     calls.push_back({&communicator, args});
   }
   /// Makes it as new; what it had room for stays, if it is not much.
   void reset() {
     constexpr std::size_t kKeptCalls = 256;
+    plain = true;
     calls.clear();
     if (calls.capacity() > kKeptCalls) calls.shrink_to_fit();
     communicators.clear();
@@ -47,9 +50,33 @@ struct Group {
   }
 };
 
-thread_local Group group;
-/// The last group that ended, for its memory: a group's calls run after it is closed.
-thread_local Group ended_group;
+}  // namespace
+
+/// A thread's: the one that is open, or will be, and the last one that ended, for its memory: a group's calls run after it is closed.
+struct Groups {
+  Group places[2];
+  int open = 0;
+};
+
+namespace {
+
+Group& open_group() {
+  if (this_thread.groups == nullptr) [[unlikely]] {
+    // Found by a pointer, as the way to a thread's own object with a destructor leads through functions.
+    thread_local Groups groups;
+    this_thread.groups = &groups;
+  }
+  return this_thread.groups->places[this_thread.groups->open];
+}
+
+/// The one that was open; another one, empty, is in its place.
+Group& close_group() {
+  Group& closed = open_group();
+  Groups& groups = *this_thread.groups;
+  groups.open ^= 1;
+  groups.places[groups.open].reset();  // an exception may have left something
+  return closed;
+}
 
 /// A communicator's calls in the group and the streams they name, in order of first use.
 struct Work {
@@ -214,7 +241,7 @@ Status run_batch(Communicator& communicator, const std::vector<QueuedCall>& call
   HeldTurn turn(communicator);
   Batch& batch = communicator.batch();
   batch.begin();
-  for (const QueuedCall& call : calls) batch.add(call.args);
+  for (const QueuedCall& call : calls) batch.refer(call.args);
   executor::Task* task = &batch;
   executor::run_tasks({&task, 1}, communicator.yields());
   Status status = batch.status();
@@ -270,11 +297,35 @@ Status end_group(Group& ended) {
   return started;
 }
 
+/// The hottest of groups.
+Status run_exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second) {
+  HeldTurn turn(communicator);
+  Exchange exchange(communicator, first, second);
+  executor::Task* task = &exchange;
+  executor::run_tasks({&task, 1}, communicator.yields());
+  Status status = exchange.status();
+  turn.end();
+  return status;
+}
+
+Status run_lone_group(Communicator& communicator, const std::vector<QueuedCall>& calls) {
+  if (calls.size() == 2 && Exchange::is_one(communicator, calls[0].args, calls[1].args)) {
+    return run_exchange(communicator, calls[0].args, calls[1].args);
+  }
+  return run_batch(communicator, calls);
+}
+
+/// What end_group() finds out is known of calls of one communicator that takes lone ones.
+bool is_lone(const Group& ended) {
+  return ended.plain && ended.communicators.size() == 1 && ended.jobs.empty() && !ended.failure &&
+         ended.communicators[0]->takes_lone_calls();
+}
+
 }  // namespace
 
 Status submit_any(Communicator& communicator, const CallArgs& args) {
   if (this_thread.group_depth > 0) {
-    group.add(communicator, args);
+    open_group().add(communicator, args);
     return {};
   }
   if (!args.stream && !communicator.device() && !is_to_self(communicator, args)) {
@@ -295,11 +346,8 @@ Status group_start() {
 Status group_end() {
   if (this_thread.group_depth == 0) return error(Code::kInvalidUsage, "ncclGroupEnd without ncclGroupStart");
   if (--this_thread.group_depth > 0) return {};
-  Group& open = group;
-  Group& ended = ended_group;
-  ended.reset();  // an exception may have left something
-  std::swap(ended, open);
-  Status status = end_group(ended);
+  Group& ended = close_group();
+  Status status = is_lone(ended) ? run_lone_group(*ended.communicators[0], ended.calls) : end_group(ended);
   ended.reset();
   return status;
 }
@@ -307,8 +355,8 @@ Status group_end() {
 Result<float> group_simulate_end() {
   if (this_thread.group_depth == 0) return error(Code::kInvalidUsage, "ncclGroupSimulateEnd without ncclGroupStart");
   if (--this_thread.group_depth > 0) return 0.0f;
-  Group ended;
-  std::swap(ended, group);
+  const std::unique_ptr<Group, void (*)(Group*)> closed(&close_group(), [](Group* group) { group->reset(); });
+  Group& ended = *closed;
   for (InitJob& job : ended.jobs) {
     job.communicator->fail_initialisation(error(Code::kInvalidUsage, "its group was ended by ncclGroupSimulateEnd"));
   }
@@ -325,9 +373,10 @@ Result<float> group_simulate_end() {
 bool in_group() { return this_thread.group_depth > 0; }
 
 void fail_group(const Error& failure) {
-  if (this_thread.group_depth > 0 && !group.failure) group.failure = failure;
+  if (this_thread.group_depth == 0) return;
+  if (Group& group = open_group(); !group.failure) group.failure = failure;
 }
 
-void queue_job(InitJob job) { group.jobs.push_back(std::move(job)); }
+void queue_job(InitJob job) { open_group().jobs.push_back(std::move(job)); }
 
 }  // namespace tutti::comm

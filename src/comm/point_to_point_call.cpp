@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace tutti::comm {
 namespace {
@@ -22,7 +23,8 @@ PointToPointCall::PointToPointCall(Communicator& communicator, int peer, Directi
                                           : communicator.members().control.pair(peer, communicator.rank())),
       signatures_(direction == Direction::kSend
                       ? communicator.members().control.pair_signatures(communicator.rank(), peer)
-                      : communicator.members().control.pair_signatures(peer, communicator.rank())) {
+                      : communicator.members().control.pair_signatures(peer, communicator.rank())),
+      peers_phase_(communicator.members().control.phase(peer)) {
   peers_.resize(communicator.ranks());
 }
 
@@ -45,6 +47,8 @@ void PointToPointCall::prepare(const CallArgs& args) {
   may_carry_ = may_carry(signature_);
   prepared_with_ = plans.schedules_version();
   prepared_ = true;
+  ran_ = false;
+  own_.forget();
 }
 
 bool PointToPointCall::is_prepared_for(const CallArgs& args) const {
@@ -95,16 +99,19 @@ void PointToPointCall::announce() {
   Signature& place = signatures_.of(direction_, sequence);
   place = signature_;
   place.sequence = sequence;
-  const Membership& members = comm_.members();
-  protocol::BufferReferences buffers{};
-  if (!eager_) {
-    buffers = members.reach.describe(args_.send, shape_.input_bytes, args_.receive, shape_.output_bytes);
-  }
-  done_ = sends && (eager_ || (may_carry_ && !members.maps(buffers)));
+  if (!eager_ && !own_.holds_for(args_)) describe_buffers();
+  done_ = sends && (eager_ || (may_carry_ && carries_));
   if (done_) return send_eagerly(machine, pair_, word, args_.send, shape_.input_bytes);
   protocol::AnnounceLine& line = sends ? pair_.send(sequence) : pair_.receive(sequence);
-  if (!eager_) announce_buffers(machine, line, buffers);
+  if (!eager_) announce_buffers(machine, line, own_.references);
   publish(machine, line, word);
+}
+
+void PointToPointCall::describe_buffers() {
+  const Membership& members = comm_.members();
+  own_.begin(args_);
+  own_.references = members.reach.describe(args_.send, shape_.input_bytes, args_.receive, shape_.output_bytes);
+  carries_ = !members.maps(own_.references);
 }
 
 const protocol::AnnounceLine& PointToPointCall::line_of(int) const {
@@ -148,7 +155,8 @@ executor::Progress PointToPointCall::meet() {
     finish(Progress::kFailed);
     return fail(differs.error());
   }
-  if (direction_ == Direction::kReceive && sender_carries(signature_)) {
+  const bool carried = eager_ || (may_carry_ && (pair_.send(sequence_).buffers.flags & protocol::kCarried) != 0);
+  if (direction_ == Direction::kReceive && carried) {
     receive_eagerly(lanes_.machine(), pair_, sequence_, args_.receive, shape_.output_bytes);
     return finish(Progress::kDone);
   }
@@ -167,13 +175,25 @@ executor::Progress PointToPointCall::finish(Progress progress) {
   return progress;
 }
 
+/// Whether both ends' buffers are reached as in the last run: then nothing needs to be found out.
+bool PointToPointCall::is_like_last_run(const protocol::BufferReferences& theirs) {
+  return ran_ && ran_with_ == comm_.members().reach.drops() && ran_flags_ == own_.references.flags &&
+         std::memcmp(&theirs, &theirs_then_, sizeof theirs) == 0;
+}
+
 Status PointToPointCall::run() {
   Membership& members = comm_.members();
+  const protocol::BufferReferences theirs = announced_buffers(lanes_.machine(), line_of(args_.root));
+  if (is_like_last_run(theirs)) {
+    lanes_.start_again(args_);
+    return {};
+  }
+  ran_ = false;
   planner::Question question;
   question.request = shape_.request;
   question.count = shape_.count;
   question.element_bytes = static_cast<std::uint32_t>(size_of(args_.type));
-  const std::uint32_t flags = pair_.send(sequence_).buffers.flags & pair_.receive(sequence_).buffers.flags;
+  const std::uint32_t flags = own_.references.flags & theirs.flags;
   const bool same_process = members.reach.same_process(args_.root);
   question.access = members.access((flags & protocol::kMappable) != 0 || same_process, same_process);
   TUTTI_TRY_ASSIGN(auto plan, members.plans.find(question, comm_.rank()));
@@ -181,6 +201,10 @@ Status PointToPointCall::run() {
   TUTTI_TRY(reach_buffers(*plan));
   lanes_.start(args_, std::move(plan), peers_.data(),
                {kPointToPointLane, writes_past_caches(args_, comm_.ranks(), false)});
+  ran_ = true;
+  ran_with_ = members.reach.drops();
+  ran_flags_ = own_.references.flags;
+  theirs_then_ = theirs;
   return {};
 }
 
@@ -194,7 +218,7 @@ void PointToPointCall::run(const CallArgs& args) {
 
 executor::Progress PointToPointCall::advance() {
   if (phase_ == Phase::kRoom) {
-    if (comm_.has_left(args_.root)) {
+    if (static_cast<RankPhase>(lanes_.machine().load_acquire(peers_phase_)) == RankPhase::kLeft) {
       // No receive can have met this send, of which nothing is written yet.
       comm_.check_patience(args_.root, true, name(), {});
       return fail(comm_.failure());

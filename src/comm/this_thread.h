@@ -3,8 +3,11 @@
 
 namespace tutti::comm {
 
+struct Groups;
+
 struct ThisThread {
-  int group_depth = 0;  ///< of ncclGroupStart
+  int group_depth = 0;       ///< of ncclGroupStart
+  Groups* groups = nullptr;  ///< once there is one (group.cpp)
 };
 
 /// At a fixed distance from the thread's pointer, so that no function is called to find it. Libraries that are opened later have little room

@@ -317,6 +317,28 @@ TEST_CASE("one rank alone works in place") {
   run_calls(calls);
 }
 
+// Sends and receives run the last call's lanes again if both ends' buffers are reached as they were then.
+TEST_CASE("a ring of sends whose memory changes, at one rank or at all") {
+  const unsigned seed = number_of("SEED", 1);
+  crew::check(crew::run(kRanks, [seed](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "init"));
+    {
+      std::mt19937 random(seed);
+      Caller caller(m.rank, comm);
+      Choice choice;
+      for (unsigned i = 0; i < 400 * number_of("ROUNDS", 1); ++i) {
+        choice.change(random);
+        choice.what = kRing;
+        if (i % 3 != 0) choice.count = 30000;
+        if (std::string wrong = caller.call(choice); !wrong.empty())
+          return "SEED=" + std::to_string(seed) + " " + wrong;
+      }
+    }
+    return fine(ncclCommDestroy(comm), "destroy");
+  }));
+}
+
 TEST_CASE("a sum meets a scaled one, and a gathering a split: refused on every rank") {
   crew::check(crew::run(2, [](const Member& m) -> std::string {
     ncclComm_t comm = nullptr;

@@ -164,6 +164,7 @@ class CollectiveCall final : public Call {
   void write_signature(std::uint32_t sequence);
   bool write_input();
   void copy_input(std::byte* to);
+  void carry_input(std::byte* to);
   bool all_carry() const;
   bool all_have_announced();
   Status open();

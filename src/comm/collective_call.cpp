@@ -134,7 +134,7 @@ void CollectiveCall::start(const CallArgs& args) {
   signed_ = sequence;
 }
 
-/// The longest input whose next place is asked for early.
+/// The longest input whose next place is asked for early, if the store that will fill it asks for lines one by one.
 constexpr std::size_t kPreparedBytes = 8 << 10;
 
 /// The next call is expected to be like this one: what it will write is written already, or asked for, while this call waits.
@@ -146,7 +146,8 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
   if (signature_.one_way != 0 && carriage_ == Carriage::kBesideLines) in_line = 0;
 
   machine.prepare_write(reinterpret_cast<std::byte*>(&board.line(comm_.rank(), next)), sizeof(std::uint64_t) + in_line);
-  if (carries && shape_.input_bytes <= kPreparedBytes)
+  if (carries && shape_.input_bytes <= kPreparedBytes &&
+      !machine.takes_lines_over(shape_.input_bytes, signature_.one_way != 0))
     machine.prepare_write(board.carried(comm_.rank(), next), shape_.input_bytes);
   write_signature(next);
 }
@@ -180,16 +181,30 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
   if (way_ != nullptr) announce_way();
   const bool carries = carriage_ == Carriage::kBesideLines && !comm_.members().maps(buffers);
   announce_buffers(lanes_.machine(), line, buffers);
+  announced_call_.own_input = carries && !args_.scaled ? static_cast<const std::byte*>(args_.send) : nullptr;
   if (carries) {
     line.buffers.flags |= protocol::kCarried;
-    copy_input(beside);
+    carry_input(beside);
   }
   return carries;
+}
+
+/// What others read of the input: this rank's own block, if they have others, it takes from its own buffer.
+[[gnu::always_inline]] inline void CollectiveCall::carry_input(std::byte* to) {
+  const bool by_blocks = args_.collective == Collective::kAllToAll || args_.collective == Collective::kReduceScatter;
+  if (!by_blocks || args_.scaled) return copy_input(to);
+  const executor::HostMachine& machine = lanes_.machine();
+  const auto* const from = static_cast<const std::byte*>(args_.send);
+  const std::size_t own = announced_call_.rank * announced_call_.block_bytes;
+  const std::size_t behind = own + announced_call_.block_bytes;
+  if (own != 0) machine.store_bytes(to, from, own);
+  if (behind < shape_.input_bytes) machine.store_bytes(to + behind, from + behind, shape_.input_bytes - behind);
 }
 
 [[gnu::always_inline]] inline void CollectiveCall::copy_input(std::byte* to) {
   executor::HostMachine& machine = lanes_.machine();
   if (shape_.input_bytes == 0) return;
+  if (!args_.scaled && signature_.one_way != 0) return machine.store_ahead(to, args_.send, shape_.input_bytes);
   if (!args_.scaled) return machine.store_bytes(to, args_.send, shape_.input_bytes);
   const void* source = args_.send;
   void* destination = to;

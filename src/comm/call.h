@@ -42,6 +42,10 @@ enum class Carriage : std::uint8_t {
   kInLines,      ///< whatever the buffers are
 };
 Carriage carriage_of(const Membership& members, const CallArgs& args);
+/// Whether each rank reads one block of another's input, and another one of its own.
+inline bool reads_one_block(Collective collective) {
+  return collective == Collective::kAllToAll || collective == Collective::kReduceScatter;
+}
 inline bool goes_from_buffers(Carriage carriage) {
   return carriage == Carriage::kFromBuffers || carriage == Carriage::kAddedUp;
 }

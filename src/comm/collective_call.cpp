@@ -191,8 +191,7 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
 
 /// What others read of the input: this rank's own block, if they have others, it takes from its own buffer.
 [[gnu::always_inline]] inline void CollectiveCall::carry_input(std::byte* to) {
-  const bool by_blocks = args_.collective == Collective::kAllToAll || args_.collective == Collective::kReduceScatter;
-  if (!by_blocks || args_.scaled) return copy_input(to);
+  if (!reads_one_block(args_.collective) || args_.scaled) return copy_input(to);
   const executor::HostMachine& machine = lanes_.machine();
   const auto* const from = static_cast<const std::byte*>(args_.send);
   const std::size_t own = announced_call_.rank * announced_call_.block_bytes;

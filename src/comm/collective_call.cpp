@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 
 namespace tutti::comm {
 namespace {
@@ -243,44 +242,6 @@ const protocol::BufferReferences& CollectiveCall::describe_buffers() {
   return own_.references;
 }
 
-/// Some of `ranks`, which have all announced the call of number `last`, differ from this one in it or in an earlier one. Where they all
-/// know that, the communicator goes on. If some rank may have gone on with what it believed to be a success, it fails.
-Error CollectiveCall::mismatch(const std::vector<int>& ranks, std::uint32_t last) {
-  std::uint32_t sequence = announcer_.met() + 1;
-  const auto describe = [&](int r) { return signatures_.of(r, sequence).describe(); };
-  const auto differs = [&](int r) { return describe(r) != describe(comm_.rank()); };
-  while (sequence != last && std::ranges::none_of(ranks, differs)) ++sequence;
-  const bool late = sequence != sequence_ || static_cast<int>(ranks.size()) < comm_.ranks() ||
-                    std::ranges::any_of(ranks, [&](int r) { return signatures_.of(r, sequence).one_way != 0; });
-  std::map<std::string, std::string> callers;
-  for (int r : ranks) {
-    std::string& who = callers[describe(r)];
-    who += fmt::format("{}rank {}", who.empty() ? "" : ", ", r);
-  }
-  std::string text;
-  for (const auto& [what, who] : callers) text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", what, who);
-  Error failure =
-      error(Code::kInvalidUsage,
-            fmt::format("the ranks' calls {}differ{}: {}. Every rank must make the same call with the same "
-                        "arguments",
-                        late ? fmt::format("#{} ", sequence) : "", late ? "" : ", and nothing was done", text));
-  if (late) {
-    comm_.fail(failure.code, -1, name() + ": " + failure.message);
-  } else {
-    announcer_.forget_history();
-  }
-  return failure;
-}
-
-/// Over hosts the lines of earlier one-way calls may come later than this call's: then it is not known yet which call differs.
-bool CollectiveCall::knows_calls(const std::vector<int>& ranks, std::uint32_t last) const {
-  for (std::uint32_t sequence = announcer_.met() + 1; static_cast<std::int32_t>(last - sequence) >= 0; ++sequence) {
-    for (const int r : ranks)
-      if (static_cast<std::int32_t>(signatures_.of(r, sequence).sequence - sequence) < 0) return false;
-  }
-  return true;
-}
-
 const protocol::AnnounceLine& CollectiveCall::line_of(int peer) const {
   return announcer_.board().line(peer, sequence_);
 }
@@ -325,15 +286,6 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
   announced_call_.sequence = sequence_;
   announced_call_.output = static_cast<std::byte*>(args_.receive);
   finish_announced(lanes_.machine(), announcer_.board(), announced_call_);
-}
-
-/// This rank and those whose lines it reads.
-std::vector<int> CollectiveCall::ranks_read() const {
-  std::vector<int> ranks;
-  for (int r = 0; r < comm_.ranks(); ++r) {
-    if (r == comm_.rank() || reads_.has(static_cast<std::uint32_t>(r))) ranks.push_back(r);
-  }
-  return ranks;
 }
 
 /// Whether all inputs lie with the lines.

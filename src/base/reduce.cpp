@@ -140,6 +140,19 @@ void copy_past_caches(void* to, const void* from, std::size_t bytes) {
   copy(args);
 }
 
+bool has_fast_strings() {
+#if defined(__x86_64__)
+  static const bool fast = [] {
+    constexpr unsigned kFastShortStrings = 1u << 4;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kFastShortStrings) != 0;
+  }();
+  return fast;
+#else
+  return false;
+#endif
+}
+
 ReduceFunction reduce_mixed_function(DataType type, ReduceOp op) {
   TUTTI_ASSERT(is_narrow_float(type));
   const int column = static_cast<int>(op);

@@ -42,6 +42,9 @@ ReduceFunction reduce_function(DataType type, ReduceOp op);
 /// As memcpy, with `to` written past the caches where it begins a cache line.
 void copy_past_caches(void* to, const void* from, std::size_t bytes);
 
+/// Whether a copy by a string instruction (x86's rep movsb) is fast from some hundred bytes on.
+bool has_fast_strings();
+
 /// As reduce_function, for a float of 16 or 8 bits and arguments of which some may be float32. The sum is never rounded
 /// but to narrow destinations.
 ReduceFunction reduce_mixed_function(DataType type, ReduceOp op);

@@ -66,6 +66,15 @@ std::size_t in_lines_max(const Membership& members, Collective collective) {
   return of_two ? kOfTwo : protocol::announce_payload_bytes(ranks);
 }
 
+/// The longest input beside the lines, in calls that all wait for. Two ranks of a host write only what the other one reads, which lines that
+/// are open take from one to the other sooner than slots do: a rank waits once.
+std::size_t beside_lines_max(const Membership& members, Collective collective) {
+  constexpr std::size_t kOfTwo = 16 << 10;
+  const Settings& settings = members.control.settings();
+  if (members.control.ranks() != 2 || members.bridge) return settings.carry_bytes;
+  return std::min<std::size_t>(settings.one_way_carry_bytes, reads_one_block(collective) ? 2 * kOfTwo : kOfTwo);
+}
+
 /// Over hosts of one rank each: kNone: not from buffers.
 Carriage far_carriage(const Membership& members, const CallArgs& args, std::size_t bytes) {
   const bool sums = args.collective == Collective::kAllReduce;
@@ -90,7 +99,8 @@ Carriage carriage_of(const Membership& members, const CallArgs& args) {
     if (const Carriage far = far_carriage(members, args, bytes); far != Carriage::kNone) return far;
   }
   const bool one_way = is_rooted(args.collective) && !members.bridge;
-  if (bytes <= (one_way ? settings.one_way_carry_bytes : settings.carry_bytes)) return Carriage::kBesideLines;
+  const std::size_t beside_max = one_way ? settings.one_way_carry_bytes : beside_lines_max(members, args.collective);
+  if (bytes <= beside_max) return Carriage::kBesideLines;
   return members.bridge ? far_carriage(members, args, bytes) : Carriage::kNone;
 }
 

@@ -43,6 +43,10 @@ enum class Carriage : std::uint8_t {
   kInLines,      ///< whatever the buffers are
 };
 Carriage carriage_of(const Membership& members, const CallArgs& args);
+/// Whether each rank reads one block of another's input, and another one of its own.
+inline bool reads_one_block(Collective collective) {
+  return collective == Collective::kAllToAll || collective == Collective::kReduceScatter;
+}
 inline bool goes_from_buffers(Carriage carriage) {
   return carriage == Carriage::kFromBuffers || carriage == Carriage::kAddedUp;
 }
@@ -190,6 +194,7 @@ class CollectiveCall final : public Call {
   void write_signature(std::uint32_t sequence);
   bool write_input();
   void copy_input(std::byte* to);
+  void carry_input(std::byte* to);
   bool all_carry() const;
   bool all_have_announced();
   Status open();

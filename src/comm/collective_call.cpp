@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 
 namespace tutti::comm {
 namespace {
@@ -134,7 +133,7 @@ void CollectiveCall::start(const CallArgs& args) {
   signed_ = sequence;
 }
 
-/// The longest input whose next place is asked for early.
+/// The longest input whose next place is asked for early, if the store that will fill it asks for lines one by one.
 constexpr std::size_t kPreparedBytes = 8 << 10;
 
 /// The next call is expected to be like this one: what it will write is written already, or asked for, while this call waits.
@@ -146,7 +145,8 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
   if (signature_.one_way != 0 && carriage_ == Carriage::kBesideLines) in_line = 0;
 
   machine.prepare_write(reinterpret_cast<std::byte*>(&board.line(comm_.rank(), next)), sizeof(std::uint64_t) + in_line);
-  if (carries && shape_.input_bytes <= kPreparedBytes)
+  if (carries && shape_.input_bytes <= kPreparedBytes &&
+      !machine.takes_lines_over(shape_.input_bytes, signature_.one_way != 0))
     machine.prepare_write(board.carried(comm_.rank(), next), shape_.input_bytes);
   write_signature(next);
 }
@@ -180,16 +180,29 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
   if (way_ != nullptr) announce_way();
   const bool carries = carriage_ == Carriage::kBesideLines && !comm_.members().maps(buffers);
   announce_buffers(lanes_.machine(), line, buffers);
+  announced_call_.own_input = carries && !args_.scaled ? static_cast<const std::byte*>(args_.send) : nullptr;
   if (carries) {
     line.buffers.flags |= protocol::kCarried;
-    copy_input(beside);
+    carry_input(beside);
   }
   return carries;
+}
+
+/// What others read of the input: this rank's own block, if they have others, it takes from its own buffer.
+[[gnu::always_inline]] inline void CollectiveCall::carry_input(std::byte* to) {
+  if (!reads_one_block(args_.collective) || args_.scaled) return copy_input(to);
+  const executor::HostMachine& machine = lanes_.machine();
+  const auto* const from = static_cast<const std::byte*>(args_.send);
+  const std::size_t own = announced_call_.rank * announced_call_.block_bytes;
+  const std::size_t behind = own + announced_call_.block_bytes;
+  if (own != 0) machine.store_bytes(to, from, own);
+  if (behind < shape_.input_bytes) machine.store_bytes(to + behind, from + behind, shape_.input_bytes - behind);
 }
 
 [[gnu::always_inline]] inline void CollectiveCall::copy_input(std::byte* to) {
   executor::HostMachine& machine = lanes_.machine();
   if (shape_.input_bytes == 0) return;
+  if (!args_.scaled && signature_.one_way != 0) return machine.store_ahead(to, args_.send, shape_.input_bytes);
   if (!args_.scaled) return machine.store_bytes(to, args_.send, shape_.input_bytes);
   const void* source = args_.send;
   void* destination = to;
@@ -220,44 +233,6 @@ const protocol::BufferReferences& CollectiveCall::describe_buffers() {
   if (shape_.in_place) own_.references.flags |= protocol::kInPlace;
   own_.references.scale = args_.scale;
   return own_.references;
-}
-
-/// Some of `ranks`, which have all announced the call of number `last`, differ from this one in it or in an earlier one. Where they all
-/// know that, the communicator goes on. If some rank may have gone on with what it believed to be a success, it fails.
-Error CollectiveCall::mismatch(const std::vector<int>& ranks, std::uint32_t last) {
-  std::uint32_t sequence = announcer_.met() + 1;
-  const auto describe = [&](int r) { return signatures_.of(r, sequence).describe(); };
-  const auto differs = [&](int r) { return describe(r) != describe(comm_.rank()); };
-  while (sequence != last && std::ranges::none_of(ranks, differs)) ++sequence;
-  const bool late = sequence != sequence_ || static_cast<int>(ranks.size()) < comm_.ranks() ||
-                    std::ranges::any_of(ranks, [&](int r) { return signatures_.of(r, sequence).one_way != 0; });
-  std::map<std::string, std::string> callers;
-  for (int r : ranks) {
-    std::string& who = callers[describe(r)];
-    who += fmt::format("{}rank {}", who.empty() ? "" : ", ", r);
-  }
-  std::string text;
-  for (const auto& [what, who] : callers) text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", what, who);
-  Error failure =
-      error(Code::kInvalidUsage,
-            fmt::format("the ranks' calls {}differ{}: {}. Every rank must make the same call with the same "
-                        "arguments",
-                        late ? fmt::format("#{} ", sequence) : "", late ? "" : ", and nothing was done", text));
-  if (late) {
-    comm_.fail(failure.code, -1, name() + ": " + failure.message);
-  } else {
-    announcer_.forget_history();
-  }
-  return failure;
-}
-
-/// Over hosts the lines of earlier one-way calls may come later than this call's: then it is not known yet which call differs.
-bool CollectiveCall::knows_calls(const std::vector<int>& ranks, std::uint32_t last) const {
-  for (std::uint32_t sequence = announcer_.met() + 1; static_cast<std::int32_t>(last - sequence) >= 0; ++sequence) {
-    for (const int r : ranks)
-      if (static_cast<std::int32_t>(signatures_.of(r, sequence).sequence - sequence) < 0) return false;
-  }
-  return true;
 }
 
 const protocol::AnnounceLine& CollectiveCall::line_of(int peer) const {
@@ -304,15 +279,6 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
   announced_call_.sequence = sequence_;
   announced_call_.output = static_cast<std::byte*>(args_.receive);
   finish_announced(lanes_.machine(), announcer_.board(), announced_call_);
-}
-
-/// This rank and those whose lines it reads.
-std::vector<int> CollectiveCall::ranks_read() const {
-  std::vector<int> ranks;
-  for (int r = 0; r < comm_.ranks(); ++r) {
-    if (r == comm_.rank() || reads_.has(static_cast<std::uint32_t>(r))) ranks.push_back(r);
-  }
-  return ranks;
 }
 
 /// Whether all inputs lie with the lines.

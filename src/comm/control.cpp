@@ -151,7 +151,7 @@ struct Control::Layout {
     const std::size_t announcing = n > 1 ? n : 0;
     const std::size_t pair_count = n > 1 ? n * n : 0;
     const std::size_t carried_bytes = n > 1 ? protocol::carried_bytes_max(static_cast<int>(n)) : 0;
-    const std::size_t input_bytes = n > 1 ? protocol::one_way_bytes_max(static_cast<int>(n)) : 0;
+    const std::size_t input_stride = n > 1 ? protocol::carried_stride(static_cast<int>(n)) : 0;
     tuning = round_up(sizeof(Header), kPage);
     machine = tuning + (n > 1 ? round_up(planner::kTuningBytesMax, kPage) : 0);
     ranks = round_up(machine + MachineBoard::bytes_for(static_cast<int>(n)), n > 1 ? kPage : 64);
@@ -162,7 +162,7 @@ struct Control::Layout {
     shrink_lists = shrinks + n * sizeof(ShrinkPlace);
     announces = round_up(shrink_lists + n * ((n + 63) / 64) * sizeof(std::uint64_t), 64);
     inputs = round_up(announces + protocol::kAnnounceDepth * announcing * sizeof(protocol::AnnounceLine), kPage);
-    signatures = inputs + protocol::kAnnounceDepth * announcing * input_bytes;
+    signatures = inputs + protocol::kAnnounceDepth * announcing * input_stride;
     pairs = round_up(signatures + CollectiveSignatures::kDepth * announcing * sizeof(CollectiveSignatures::Place), 64);
     pair_inputs = round_up(pairs + pair_count * sizeof(PairMemory), kPage);
     counts = pair_inputs + pair_count * protocol::kSendDepth * carried_bytes;
@@ -308,7 +308,7 @@ std::uint64_t* Control::shrink_list(int rank) const {
 protocol::AnnounceBoard Control::board() const {
   const Layout l(ranks_, kAnySlots);
   return {at<protocol::AnnounceLine>(l.announces), static_cast<std::uint32_t>(ranks_), at<std::byte>(l.inputs),
-          protocol::one_way_bytes_max(ranks_)};
+          protocol::carried_stride(ranks_)};
 }
 CollectiveSignatures Control::signatures() const {
   return {at<CollectiveSignatures::Place>(Layout(ranks_, kAnySlots).signatures), static_cast<std::uint32_t>(ranks_)};

@@ -82,6 +82,10 @@ TUTTI_DEVICE_CALL constexpr std::size_t one_way_bytes_max(int ranks) {
   return ranks > 4 ? carried_bytes_max(ranks) : 64 << 10;
 }
 
+/// From one place beside the lines to the next: not a power of two, or short inputs would all lie in the same few sets of the innermost
+/// cache.
+TUTTI_DEVICE_CALL constexpr std::size_t carried_stride(int ranks) { return one_way_bytes_max(ranks) + 5 * 64; }
+
 /// `fingerprint`: of the call, or of all calls so far.
 TUTTI_DEVICE_CALL constexpr std::uint64_t announce_word(std::uint32_t sequence, std::uint32_t fingerprint) {
   return std::uint64_t{sequence} << 32 | fingerprint;
@@ -94,8 +98,8 @@ TUTTI_DEVICE_CALL constexpr std::uint32_t sequence_of(std::uint64_t word) {
 struct AnnounceBoard {
   AnnounceLine* lines = nullptr;
   std::uint32_t ranks = 0;
-  std::byte* inputs = nullptr;  ///< carried ones
-  std::size_t input_bytes = 0;  ///< the most that one may have
+  std::byte* inputs = nullptr;   ///< carried ones
+  std::size_t input_stride = 0;  ///< from one to the next
 
   TUTTI_DEVICE_CALL std::size_t index(std::uint32_t rank, std::uint32_t sequence) const {
     return std::size_t{sequence % kAnnounceDepth} * ranks + rank;
@@ -104,7 +108,7 @@ struct AnnounceBoard {
     return lines[index(rank, sequence)];
   }
   TUTTI_DEVICE_CALL std::byte* carried(std::uint32_t rank, std::uint32_t sequence) const {
-    return inputs + index(rank, sequence) * input_bytes;
+    return inputs + index(rank, sequence) * input_stride;
   }
 };
 
@@ -275,7 +279,7 @@ struct AnnouncedInputs {
   std::size_t stride;
 };
 TUTTI_DEVICE_CALL inline AnnouncedInputs announced_inputs(const AnnounceBoard& board, const AnnouncedCall& call) {
-  if (call.carried) return {board.carried(0, call.sequence), board.input_bytes};
+  if (call.carried) return {board.carried(0, call.sequence), board.input_stride};
   return {board.line(0, call.sequence).payload, sizeof(AnnounceLine)};
 }
 
@@ -312,6 +316,11 @@ TUTTI_DEVICE_CALL void finish_announced(Machine& m, const AnnounceBoard& board, 
     const std::byte* const input = detail::announced_input(board, call, from) + block * bytes;
     if (input != call.output + to * bytes) m.load_bytes(call.output + to * bytes, input, bytes);
   };
+  // What lies in others' caches takes longer to come, and this rank's own is copied meanwhile.
+  const auto copy_others_first = [&](const auto& copy_of) {
+    for (std::uint32_t r = call.rank + 1; r < board.ranks; ++r) copy_of(r);
+    for (std::uint32_t r = 0; r <= call.rank; ++r) copy_of(r);
+  };
   switch (call.collective) {
     case Collective::kAllReduce: return detail::fold_announced(m, board, call, 0);
     case Collective::kReduce: return at_root ? detail::fold_announced(m, board, call, 0) : void();
@@ -320,13 +329,9 @@ TUTTI_DEVICE_CALL void finish_announced(Machine& m, const AnnounceBoard& board, 
     case Collective::kScatter: return copy_block(call.root, call.rank, 0);
     case Collective::kAllGather:
     case Collective::kGather:
-      for (std::uint32_t r = 0; r < board.ranks; ++r) {
-        if (at_root || call.collective == Collective::kAllGather) copy_block(r, 0, r);
-      }
+      if (at_root || call.collective == Collective::kAllGather) copy_others_first([&](auto r) { copy_block(r, 0, r); });
       return;
-    case Collective::kAllToAll:
-      for (std::uint32_t r = 0; r < board.ranks; ++r) copy_block(r, call.rank, r);
-      return;
+    case Collective::kAllToAll: return copy_others_first([&](auto r) { copy_block(r, call.rank, r); });
     case Collective::kSend:
     case Collective::kReceive: return;  // between two ranks: the line itself
   }

@@ -110,6 +110,7 @@ class RankRun final : public Locator {
   void announce();
   bool open();
   const std::byte* own_input() const;
+  bool is_read_by_root_alone() const;
   void finish_by_lines();
   bool buffers_are_as_announced();
   void start_lanes();
@@ -240,7 +241,7 @@ void RankRun<Machine>::announce() {
   protocol::AnnounceLine& line = announcer_.line();
   if (c.call.protocol != Protocol::kAnnounce) {
     protocol::announce_buffers(machine(), line, references());
-  } else if (values != 0 && (!own_input() || !announcer_.reads().has(static_cast<std::uint32_t>(s_.rank)))) {
+  } else if (values != 0 && !is_read_by_root_alone()) {
     std::byte* const beside = s_.board.carried(static_cast<std::uint32_t>(s_.rank), sequence());
     machine().store_bytes(is_carried(c.call) ? beside : line.payload, c.input, values * sizeof(Value));
   }
@@ -259,12 +260,19 @@ bool RankRun<Machine>::open() {
   return true;
 }
 
-/// Where the root of a one-way call finds its own input, if not in its line.
+/// Of a one-way call: the input of the root, which needs no room beside its line then.
+template <class Machine>
+bool RankRun<Machine>::is_read_by_root_alone() const {
+  const auto rank = static_cast<std::uint32_t>(s_.rank);
+  return is_one_way(call().call) && own_input() != nullptr && announcer_.reads().has(rank);
+}
+
+/// Where a rank finds its own input, if not in its line: in one-way calls only the root reads its own.
 template <class Machine>
 const std::byte* RankRun<Machine>::own_input() const {
   const CallCase& c = call().call;
-  const bool at_root = is_one_way(c) && is_carried(c) && s_.rank == c.request.root;
-  return at_root ? reinterpret_cast<const std::byte*>(call().input) : nullptr;
+  const bool reads_own = is_carried(c) && (!is_one_way(c) || s_.rank == c.request.root);
+  return reads_own ? reinterpret_cast<const std::byte*>(call().input) : nullptr;
 }
 
 template <class Machine>

@@ -71,7 +71,7 @@ class World {
     board_.lines = take<protocol::AnnounceLine>(
         lines, {AreaKind::kAnnounce, 0, n, -1, static_cast<std::uint32_t>(sizeof(protocol::AnnounceLine))});
     board_.ranks = static_cast<std::uint32_t>(n);
-    board_.input_bytes = kCarriedBytesMax;
+    board_.input_stride = kCarriedBytesMax;
     board_.inputs = source_.take(lines * kCarriedBytesMax, {AreaKind::kCarried, 0, n, -1, kCarriedBytesMax});
   }
   /// Both ways: acknowledgements go against the messages.

@@ -94,14 +94,23 @@ TEST_CASE("what others read is stored whole, past the caches too", "[streams]") 
   for (const bool streams : {false, true}) {
     executor::HostMachine machine{&kAbort, nullptr};
     machine.set_streams(streams);
-    for (const std::size_t bytes : {std::size_t{3}, std::size_t{64}, protocol::kStreamedBytes - 1, std::size_t{5001}}) {
+    for (const std::size_t bytes : {3u, 64u, 1023u, 1024u, 2047u, 2048u, 2049u, 5001u, 8192u, 8193u}) {
       std::vector<std::byte> from(bytes), to(bytes + 64);
       for (std::size_t i = 0; i < bytes; ++i) from[i] = static_cast<std::byte>(i * 7 + 1);
       machine.prepare_write(to.data(), bytes);
       machine.store_bytes(to.data(), from.data(), bytes);
-      CHECK(std::equal(from.begin(), from.end(), to.begin()));
-      CHECK(std::all_of(to.begin() + static_cast<std::ptrdiff_t>(bytes), to.end(),
-                        [](std::byte b) { return b == std::byte{0}; }));
+      const auto is_whole = [&] {
+        return std::equal(from.begin(), from.end(), to.begin()) &&
+               std::all_of(to.begin() + static_cast<std::ptrdiff_t>(bytes), to.end(),
+                           [](std::byte b) { return b == std::byte{0}; });
+      };
+      CHECK(is_whole());
+      std::ranges::fill(to, std::byte{0});
+      machine.store_ahead(to.data(), from.data(), bytes);
+      CHECK(is_whole());
+      std::ranges::fill(to, std::byte{0});
+      machine.load_bytes(to.data(), from.data(), bytes);
+      CHECK(is_whole());
     }
   }
 }

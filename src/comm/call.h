@@ -37,7 +37,7 @@ bool writes_past_caches(const CallArgs& args, int ranks, bool in_place);
 /// Whether the announcements can carry all inputs of a collective: by its signature alone.
 enum class Carriage : std::uint8_t {
   kNone,
-  kBesideLines,  ///< where all buffers are private, or the call is rooted
+  kBesideLines,  ///< where all buffers are private, or the call is rooted, or up to kCarriedAnywayBytes
   kFromBuffers,  ///< hosts of one rank: with the lines too, from the caller's buffer (far_inputs.h)
   kAddedUp,      ///< the same of an all-reduce whose lines double: added up on the way
   kInLines,      ///< whatever the buffers are
@@ -46,6 +46,13 @@ Carriage carriage_of(const Membership& members, const CallArgs& args);
 /// Whether each rank reads one block of another's input, and another one of its own.
 inline bool reads_one_block(Collective collective) {
   return collective == Collective::kAllToAll || collective == Collective::kReduceScatter;
+}
+/// Inputs up to here go beside the line whatever the buffers are: ranks that map each other's would have to meet twice.
+inline constexpr std::size_t kCarriedAnywayBytes = 512;
+/// Whether this rank's input, of a call that is not one-way, does.
+inline bool goes_beside_line(const Membership& members, Carriage carriage, std::size_t input_bytes,
+                             const protocol::BufferReferences& buffers) {
+  return carriage == Carriage::kBesideLines && (input_bytes <= kCarriedAnywayBytes || !members.maps(buffers));
 }
 inline bool goes_from_buffers(Carriage carriage) {
   return carriage == Carriage::kFromBuffers || carriage == Carriage::kAddedUp;

@@ -178,7 +178,7 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
   }
   const protocol::BufferReferences& buffers = describe_buffers();
   if (way_ != nullptr) announce_way();
-  const bool carries = carriage_ == Carriage::kBesideLines && !comm_.members().maps(buffers);
+  const bool carries = goes_beside_line(comm_.members(), carriage_, shape_.input_bytes, buffers);
   announce_buffers(lanes_.machine(), line, buffers);
   announced_call_.own_input = carries && !args_.scaled ? static_cast<const std::byte*>(args_.send) : nullptr;
   if (carries) {
@@ -246,7 +246,7 @@ bool CollectiveCall::read_references() {
   for (int r = 0; r < comm_.ranks(); ++r) {
     if (same && r == comm_.rank()) continue;  // describe_buffers has looked
     const protocol::AnnounceLine& line = line_of(r);
-    if (same && std::memcmp(&line.buffers, &references_[r], sizeof line.buffers) == 0) continue;
+    if (same && line.buffers == references_[r]) continue;
     references_[r] = announced_buffers(lanes_.machine(), line);
     same = false;
   }

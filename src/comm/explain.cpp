@@ -50,7 +50,7 @@ Carriage carriage_here(Communicator& communicator, const CallArgs& args) {
   const Carriage carriage = carriage_of(members, args);
   if (carriage != Carriage::kBesideLines || is_rooted(args.collective)) return carriage;
   const auto buffers = buffers_of(communicator, args, shape);
-  return members.maps(buffers) ? Carriage::kNone : carriage;
+  return goes_beside_line(members, carriage, shape.input_bytes, buffers) ? carriage : Carriage::kNone;
 }
 
 /// The candidates at this size, cheapest first, and which of them runs: calls remember one choice per size class.

@@ -35,6 +35,8 @@ namespace tutti::protocol {
 struct BufferReference {
   std::uint64_t address;  ///< in the announcing process (private memory), or the inode of its memfd (shared)
   std::uint64_t offset;   ///< shared: within the allocation
+
+  bool operator==(const BufferReference&) const = default;
 };
 struct BufferReferences {
   BufferReference input;
@@ -44,6 +46,8 @@ struct BufferReferences {
   std::uint64_t scale;  ///< PreMulSum: one element of the data type
   std::uint32_t flags;  ///< kInPlace, ...
   std::uint32_t reserved;
+
+  bool operator==(const BufferReferences&) const = default;
 };
 inline constexpr std::uint32_t kInPlace = 1;  ///< input and output are the same memory
 inline constexpr std::uint32_t kMappable =

@@ -14,6 +14,7 @@
 
 #include "base/reduce.h"
 #include "protocol/binding.h"
+#include "protocol/exchange.h"
 #include "protocol/lane_call.h"
 
 #include <cstddef>
@@ -31,6 +32,8 @@ class Lane {
   static constexpr std::size_t kBurstBytes = 4 << 20;
   /// The longest message whose successor's slot is asked for early: it must not drive what is in use out of the innermost cache.
   static constexpr std::size_t kPreparedBytes = 16 << 10;
+  /// How often an exchange looks for the peer's part before it lets others have their turn.
+  static constexpr int kExchangeLooks = 64;
 
   TUTTI_DEVICE_CALL void start(const LaneCall& call) {
     call_ = call;
@@ -49,6 +52,7 @@ class Lane {
 
   /// Does what can be done without waiting.
   TUTTI_DEVICE_CALL Progress advance(Machine& machine) {
+    if (exchange_.channel != nullptr) return exchange(machine);
     Progress progress = Progress::kBlocked;
     while (round_ < rounds_) {
       const schedule::Step& step = call_.steps[step_];
@@ -69,6 +73,8 @@ class Lane {
 
   /// The peer that the lane waits for, or -1.
   TUTTI_DEVICE_CALL int waiting_for(Machine& machine) {
+    if (exchange_.channel != nullptr)
+      return given_ && !has_come(machine, exchange_) ? static_cast<int>(exchange_.peer) : -1;
     if (round_ < rounds_) return ready_ ? -1 : blocking_peer(machine, call_.steps[step_]);
     return drained(machine) ? -1 : static_cast<int>(call_.workspace.pulled[pulled_count_ - 1]);
   }
@@ -90,9 +96,13 @@ class Lane {
     round_ = 0;
     step_ = 0;
     pulled_count_ = 0;
-    if (rounds_ == 0) return;
+    given_ = false;
+    if (rounds_ == 0) {
+      exchange_ = Exchange{};
+      return;
+    }
     bind();
-    begin_step();
+    if (exchange_.channel == nullptr) begin_step();
   }
   /// At the start of a round: all but the last are equally long.
   TUTTI_DEVICE_CALL void bind() {
@@ -101,8 +111,26 @@ class Lane {
     const Binding binding(call_, count);
     binding.bind();
     if constexpr (kCrosses) binding.cross();
-    if (rounds_ == 1) binding.make_reductions(kBurstBytes);
+    exchange_ = Exchange{};
+    if (rounds_ == 1) {
+      binding.make_reductions(kBurstBytes);
+      exchange_ = find_exchange(call_);
+    }
     bound_count_ = count;
+  }
+
+  /// The whole call (exchange.h).
+  TUTTI_DEVICE_CALL Progress exchange(Machine& m) {
+    if (round_ == rounds_) return Progress::kDone;
+    const bool gives = !given_;
+    if (gives) give(m, exchange_);
+    given_ = true;
+    for (int look = 0; !has_come(m, exchange_); ++look) {
+      if (look == kExchangeLooks) return gives ? Progress::kAdvanced : Progress::kBlocked;
+    }
+    ++exchange_.channel->received;
+    round_ = rounds_;
+    return Progress::kDone;
   }
 
   TUTTI_DEVICE_CALL void begin_step() {
@@ -394,6 +422,8 @@ class Lane {
   bool landed_ = false;  ///< its data has come to its place already
   std::uint64_t done_elements_ = 0;
   std::uint32_t pulled_count_ = 0;
+  Exchange exchange_;
+  bool given_ = false;             ///< of an exchange: what this rank does for the other one
   const std::byte* sums_[2] = {};  ///< by width: the burst's sum, for sinks that have no memory
 };
 

@@ -21,8 +21,9 @@ namespace {
 using crew::fine;
 using crew::Member;
 
-constexpr int kRanks = 4;                                          // averages of small integers are exact
-constexpr std::size_t kCounts[] = {0, 5, 26, 78, 79, 300, 30000};  // about what announce lines carry, and far beyond
+constexpr int kRanks = 4;  // or fewer; averages of small integers are exact
+constexpr std::size_t kCounts[] = {0,   5,   26,  78,   79,
+                                   128, 129, 300, 30000};  // about what announce lines carry, and far beyond
 constexpr std::size_t kAreaBytes = kRanks * 30000 * sizeof(float);
 enum What { kAllReduce, kReduce, kBroadcast, kReduceScatter, kAllGather, kAllToAll, kGather, kScatter, kRing, kWhats };
 enum Op { kSum, kMax, kAverage, kScaled, kOps };
@@ -35,6 +36,7 @@ struct Memory {
 };
 
 struct Choice {
+  int ranks = kRanks;
   int what = kAllReduce;
   int op = kSum;
   int root = 0;
@@ -47,11 +49,11 @@ struct Choice {
   void change(std::mt19937& random) {
     ++call;
     const auto pick = [&](unsigned below) { return static_cast<int>(random() % below); };
-    Memory& some = memory[pick(kRanks)];
+    Memory& some = memory[pick(static_cast<unsigned>(ranks))];
     switch (pick(14)) {
       case 0: what = pick(kWhats); break;
       case 1: op = pick(kOps); break;
-      case 2: root = pick(kRanks); break;
+      case 2: root = pick(static_cast<unsigned>(ranks)); break;
       case 3:
       case 4: factor = pick(4); break;  // nought is a factor too
       case 5: count = kCounts[pick(std::size(kCounts))]; break;
@@ -98,8 +100,9 @@ class Caller {
     arrange(c.memory[rank_]);
     CREW_TRY(make_op(c));
     place(c);
-    for (std::size_t i = 0; i < c.count * kRanks; ++i) areas_[1][i] = -77;
-    const std::size_t inputs = c.what == kReduceScatter || c.what == kAllToAll || c.what == kScatter ? kRanks : 1;
+    for (std::size_t i = 0; i < c.count * static_cast<std::size_t>(c.ranks); ++i) areas_[1][i] = -77;
+    const std::size_t inputs =
+        c.what == kReduceScatter || c.what == kAllToAll || c.what == kScatter ? static_cast<std::size_t>(c.ranks) : 1;
     for (std::size_t i = 0; i < c.count * inputs; ++i) in_[i] = value(c.call, rank_, i);
     CREW_TRY(fine(submit(c), c.text().c_str()));
     return check(c);
@@ -174,19 +177,19 @@ class Caller {
       case kScatter: return ncclScatter(in_, out_, n, ncclFloat, c.root, comm_, nullptr);
       default:
         ncclGroupStart();
-        ncclSend(in_, n, ncclFloat, (rank_ + 1) % kRanks, comm_, nullptr);
-        ncclRecv(out_, n, ncclFloat, (rank_ + kRanks - 1) % kRanks, comm_, nullptr);
+        ncclSend(in_, n, ncclFloat, (rank_ + 1) % c.ranks, comm_, nullptr);
+        ncclRecv(out_, n, ncclFloat, (rank_ + c.ranks - 1) % c.ranks, comm_, nullptr);
         return ncclGroupEnd();
     }
   }
 
   static float sum(const Choice& c, std::size_t i) {
     float total = 0;
-    for (int r = 0; r < kRanks; ++r) {
+    for (int r = 0; r < c.ranks; ++r) {
       const float own = value(c.call, r, i) * (c.op == kScaled ? factor_of(c, r) : 1);
       total = c.op == kMax ? std::max(total, own) : total + own;
     }
-    return c.op == kAverage ? total / kRanks : total;
+    return c.op == kAverage ? total / static_cast<float>(c.ranks) : total;
   }
   float wanted(const Choice& c, std::size_t i) const {
     const std::size_t mine = c.count * static_cast<std::size_t>(rank_);
@@ -198,13 +201,14 @@ class Caller {
       case kGather: return value(c.call, block, i % c.count);
       case kAllToAll: return value(c.call, block, mine + i % c.count);
       case kScatter: return value(c.call, c.root, mine + i);
-      case kRing: return value(c.call, (rank_ + kRanks - 1) % kRanks, i);
+      case kRing: return value(c.call, (rank_ + c.ranks - 1) % c.ranks, i);
       default: return sum(c, i);
     }
   }
   std::string check(const Choice& c) const {
     if ((c.what == kReduce || c.what == kGather) && rank_ != c.root) return "";
-    const std::size_t blocks = c.what == kAllGather || c.what == kAllToAll || c.what == kGather ? kRanks : 1;
+    const std::size_t blocks =
+        c.what == kAllGather || c.what == kAllToAll || c.what == kGather ? static_cast<std::size_t>(c.ranks) : 1;
     for (std::size_t i = 0; i < c.count * blocks; ++i) {
       const float right = wanted(c, i);
       if (out_[i] == right) continue;
@@ -230,10 +234,11 @@ unsigned number_of(const char* name, unsigned otherwise) {
   return text ? static_cast<unsigned>(std::strtoul(text, nullptr, 10)) : otherwise;
 }
 
-std::string many_calls(int rank, ncclComm_t comm, unsigned seed) {
+std::string many_calls(int ranks, int rank, ncclComm_t comm, unsigned seed) {
   std::mt19937 random(seed);
   Caller caller(rank, comm);
   Choice choice;
+  choice.ranks = ranks;
   for (unsigned i = 0; i < 600 * number_of("ROUNDS", 1); ++i) {
     choice.change(random);
     if (std::string wrong = caller.call(choice); !wrong.empty()) return "SEED=" + std::to_string(seed) + " " + wrong;
@@ -241,32 +246,38 @@ std::string many_calls(int rank, ncclComm_t comm, unsigned seed) {
   return "";
 }
 
-}  // namespace
-
-TEST_CASE("calls that differ from the last in one thing: processes") {
+void differ_among_processes(int ranks) {
   const unsigned seed = number_of("SEED", 1);
-  crew::check(crew::run(kRanks, [seed](const Member& m) -> std::string {
+  crew::check(crew::run(ranks, [seed](const Member& m) -> std::string {
     ncclComm_t comm = nullptr;
     CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "init"));
-    CREW_TRY(many_calls(m.rank, comm, seed));
+    CREW_TRY(many_calls(m.ranks, m.rank, comm, seed));
     return fine(ncclCommDestroy(comm), "destroy");
   }));
 }
 
-TEST_CASE("calls that differ from the last in one thing: threads") {
+void differ_among_threads(int ranks) {
   const unsigned seed = number_of("SEED", 1);
-  crew::check(crew::run(1, [seed](const Member&) -> std::string {
-    std::vector<ncclComm_t> comms(kRanks);
-    CREW_TRY(fine(ncclCommInitAll(comms.data(), kRanks, nullptr), "init"));
-    std::vector<std::string> wrong(kRanks);
+  crew::check(crew::run(1, [seed, ranks](const Member&) -> std::string {
+    std::vector<ncclComm_t> comms(ranks);
+    CREW_TRY(fine(ncclCommInitAll(comms.data(), ranks, nullptr), "init"));
+    std::vector<std::string> wrong(ranks);
     std::vector<std::thread> threads;
-    for (int r = 0; r < kRanks; ++r) threads.emplace_back([&, r] { wrong[r] = many_calls(r, comms[r], seed); });
+    for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { wrong[r] = many_calls(ranks, r, comms[r], seed); });
     for (std::thread& thread : threads) thread.join();
     for (const std::string& text : wrong) CREW_TRY(text);
     for (ncclComm_t comm : comms) CREW_TRY(fine(ncclCommDestroy(comm), "destroy"));
     return "";
   }));
 }
+
+}  // namespace
+
+// Two ranks make exchanges (protocol/exchange.h) of what more ranks do in steps.
+TEST_CASE("calls that differ from the last in one thing: processes") { differ_among_processes(kRanks); }
+TEST_CASE("calls that differ from the last in one thing: two processes") { differ_among_processes(2); }
+TEST_CASE("calls that differ from the last in one thing: threads") { differ_among_threads(kRanks); }
+TEST_CASE("calls that differ from the last in one thing: two threads") { differ_among_threads(2); }
 
 namespace {
 

@@ -15,7 +15,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import mutants  # pylint: disable=wrong-import-position
 
-LANE, BINDING, LINES, ANNOUNCE = "lane.h", "binding.h", "lines.h", "announce.h"
+LANE, BINDING, LINES, ANNOUNCE, EXCHANGE = "lane.h", "binding.h", "lines.h", "announce.h", "exchange.h"
 
 # (name, header, text, what it becomes, options of tutti-sim). The text must be there exactly once.
 MUTANTS = [
@@ -137,6 +137,17 @@ MUTANTS = [
     ("more is believed to be met than was seen", ANNOUNCE, "    met_ = wanted;\n", "    met_ = sequence_ - 1;\n", "--protocol announce"),
     ("one rank that was met counts for all", ANNOUNCE, "reads_.end - reads_.first + 1 >= board_.ranks",
      "reads_.end - reads_.first + 2 >= board_.ranks", "--protocol announce"),
+    ("an exchange does not wait for what is pushed", EXCHANGE, "m.load_acquire(&c.theirs->tail) > c.received",
+     "m.load_acquire(&c.theirs->tail) >= c.received", "--protocol direct --ranks 2"),
+    ("an exchange ends before its input was read", EXCHANGE, " && m.load_acquire(&c.theirs->head) >= c.owed", "",
+     "--protocol direct --ranks 2 --expect-equivalent"),  # no algorithm pushes before it has read
+    ("an exchange loads tail relaxed", EXCHANGE, "m.load_acquire(&c.theirs->tail)", "m.load_word(&c.theirs->tail)",
+     "--protocol direct --ranks 2"),
+    ("an exchange stores tail relaxed", EXCHANGE, "m.store_release(&c.mine->tail, c.sent)", "m.store_word(&c.mine->tail, c.sent)",
+     "--protocol direct --ranks 2"),
+    ("an exchange does not say that it has read", EXCHANGE, "  c.acknowledged += exchange.read;\n", "", "--protocol direct --ranks 2"),
+    ("an exchange does not count what it lends", EXCHANGE, "  c.owed += exchange.lent;\n", "", "--protocol direct --ranks 2"),
+    ("an exchange does not sum", EXCHANGE, "if (exchange.sum != nullptr) m.reduce(*exchange.sum);", "", "--protocol direct --ranks 2"),
     ("the root forgets its own input", ANNOUNCE, "if (rank == call.rank && call.own_input != nullptr) return call.own_input;", "",
      "--protocol announce"),
 ]

@@ -38,6 +38,7 @@ enum class RankPhase : std::uint64_t {
   kMapped,
   kPlaced,  ///< on GPUs of which NCCL_P2P_LEVEL keeps some apart
   kLinked,  ///< on GPUs that ranks in several processes map memory of, or whose kernels wait for each other
+  kMeasured,  ///< over hosts: nobody measures the network any more
   kReady,
   kLeft
 };

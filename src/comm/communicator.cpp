@@ -215,6 +215,8 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   if (spans_hosts) {
     settle_pacing();
     measure_network_costs();
+    // What follows keeps cores busy, which may be those that others still measure on.
+    if (hosts_share_systems()) TUTTI_TRY(meet(RankPhase::kMeasured, parent));
   }
   TUTTI_TRY(look_at_machine());
   TUTTI_TRY(meet(RankPhase::kReady, parent));

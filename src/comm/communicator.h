@@ -199,6 +199,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Rank 0 and one of another process find out what bytes cost here, unless that is known or not asked for.
   void measure_costs();
   void settle_pacing();
+  bool hosts_share_systems() const;
   void measure_network_costs();
   planner::NetworkCosts network_costs() const;
   void plan_lines(const planner::Rules& rules);

@@ -36,8 +36,9 @@ constexpr std::uint32_t collective_lanes(int ranks) {
 enum class RankPhase : std::uint64_t {
   kAbsent,
   kMapped,
-  kPlaced,  ///< on GPUs of which NCCL_P2P_LEVEL keeps some apart
-  kLinked,  ///< on GPUs that ranks in several processes map memory of, or whose kernels wait for each other
+  kPlaced,    ///< on GPUs of which NCCL_P2P_LEVEL keeps some apart
+  kLinked,    ///< on GPUs that ranks in several processes map memory of, or whose kernels wait for each other
+  kMeasured,  ///< over hosts of which some are one system (containers): the network is measured
   kReady,
   kLeft
 };

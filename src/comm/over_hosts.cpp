@@ -151,6 +151,17 @@ void Communicator::settle_pacing() {
   members_->bridge->settle_pacing(std::move(on_this_system));
 }
 
+/// Some hosts are containers of one system, and may have the same cores: all ranks find the same.
+bool Communicator::hosts_share_systems() const {
+  std::vector<std::string> hosts;
+  std::vector<std::uint64_t> systems;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    hosts.push_back(members_->peers[rank].host);
+    systems.push_back(members_->control.machine().manners(rank).kernel);
+  }
+  return ranks_by_kernel(hosts, systems).size() < first_ranks(hosts_of_ranks()).size();
+}
+
 void Communicator::measure_network_costs() {
   const std::vector<int> first = first_ranks(hosts_of_ranks());
   const auto mine = std::ranges::find(first, rank_);

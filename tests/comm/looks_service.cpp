@@ -1,4 +1,5 @@
-// A plug-in that sees what a test wants: TEST_LOOK names a file with the text that it gives for this machine (no such file: it cannot look).
+// A plug-in that sees what a test wants: TEST_LOOK names a file with the text that it gives for this machine (no such file: it cannot look),
+// TEST_LOOK_LOG one that it adds a line to when it is asked.
 // All else is done by the real plug-in, TEST_PLUG_IN.
 #include "planner/machine_service.h"
 
@@ -11,6 +12,7 @@
 namespace {
 
 tutti::Result<std::string> discover(const std::string&) {
+  if (const char* log = std::getenv("TEST_LOOK_LOG")) std::ofstream(log, std::ios::app) << "looks at the machine\n";
   const char* path = std::getenv("TEST_LOOK");
   std::ifstream file(path == nullptr ? "" : path, std::ios::binary);
   if (!file) return tutti::error(tutti::Code::kSystem, "there is nothing to see");

@@ -220,6 +220,27 @@ TEST_CASE(
   CHECK(has(nothing, "is left out: it could not look"));
 }
 
+TEST_CASE("nobody looks at the machine while others measure the network on its cores") {
+  const Folder folder;
+  const std::string look = folder.write("look", machine("one", 10));
+  const std::string log = folder.path("log");
+  told(
+      hosts({1, 1, 1, 1}),
+      [&](int) {
+        see(look);
+        set("TEST_LOOK_LOG", log);
+        set("NCCL_DEBUG", "INFO");
+        set("NCCL_DEBUG_FILE", log);
+      },
+      [](ncclComm_t, int) { return std::string(); });
+  std::ifstream file(log, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  INFO(text);
+  CHECK(count_of(text, "measured from rank") == 4);
+  CHECK(count_of(text, "looks at the machine") == 4);
+  CHECK(text.rfind("measured from rank") < text.find("looks at the machine"));
+}
+
 TEST_CASE("a look that does not go with the others' is left out, and theirs stand") {
   const Folder folder;
   // Each is a machine; together their bridges are deeper in each other than graphs may be.

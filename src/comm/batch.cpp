@@ -210,11 +210,10 @@ void Batch::check_patience() {
   }
 }
 
-namespace {
-bool has_ended(executor::Progress progress) {
+bool Exchange::ends(PointToPointCall& call, executor::Progress progress) {
+  if (progress == executor::Progress::kFailed && failed_ == nullptr) failed_ = &call;
   return progress == executor::Progress::kDone || progress == executor::Progress::kFailed;
 }
-}  // namespace
 
 /// A short send is made first, whatever the order of the calls: its receiver waits for it. Before a longer one copies anything the receive
 /// is announced: or the other rank would wait for that with its own.
@@ -224,7 +223,7 @@ Exchange::Exchange(Communicator& communicator, const CallArgs& first, const Call
   const bool in_order = first.collective == Collective::kSend;
   communicator.members().reach.settle();
   sending_.start(in_order ? first : second);
-  if (sending_.may_be_eager()) sent_ = has_ended(sending_.advance());
+  if (sending_.may_be_eager()) sent_ = ends(sending_, sending_.advance());
   receiving_.start(in_order ? second : first);
 }
 
@@ -232,12 +231,12 @@ executor::Progress Exchange::advance() {
   bool moved = false;
   if (!sent_) {
     const executor::Progress progress = sending_.advance();
-    sent_ = has_ended(progress);
+    sent_ = ends(sending_, progress);
     moved = progress != executor::Progress::kBlocked;
   }
   if (!received_) {
     const executor::Progress progress = receiving_.advance();
-    received_ = has_ended(progress);
+    received_ = ends(receiving_, progress);
     moved = moved || progress != executor::Progress::kBlocked;
   }
   if (!sent_ || !received_) return moved ? executor::Progress::kAdvanced : executor::Progress::kBlocked;

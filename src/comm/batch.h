@@ -96,11 +96,15 @@ class Exchange : public executor::Task {
   executor::Progress advance() override;
   void check_patience() override;
   /// After the end: the first error, or success.
-  const Status& status() const { return sending_.status().ok() ? receiving_.status() : sending_.status(); }
+  const Status& status() const { return failed_ != nullptr ? failed_->status() : sending_.status(); }
 
  private:
+  /// Whether the call is over now; keeps it if it is the first to fail.
+  bool ends(PointToPointCall& call, executor::Progress progress);
+
   PointToPointCall& sending_;
   PointToPointCall& receiving_;
+  const PointToPointCall* failed_ = nullptr;
   bool sent_ = false;
   bool received_ = false;
 };

@@ -259,7 +259,7 @@ void Call::check_patience() {
   // left is read once: between two reads it could make this very call and leave.
   const bool left = comm_.has_left(peer) && !is_coming(peer);
   if (left && waiting_for() != peer) return;
-  comm_.check_patience(peer, left, name(), waiting_since_);
+  comm_.check_patience(peer, left, name(), waiting_since_, lateness_);
 }
 
 }  // namespace tutti::comm

@@ -164,6 +164,7 @@ class Call : public executor::Task {
   std::vector<protocol::PeerBuffers> peers_;
   std::vector<std::uint64_t> scales_;
   std::chrono::steady_clock::time_point waiting_since_;
+  Lateness lateness_{};  ///< of that wait: calls side by side wait each for its own
   Status status_;
 };
 

@@ -156,11 +156,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool has_left(int peer) const { return phase_of(peer) == RankPhase::kLeft; }
   PeerLife life_of(int peer) const;
   /// Fails the communicator if a call waits for `peer` in vain: it has `left`, as was seen before the call was found still
-  /// waiting for it, or patience is over. `what`: "all_reduce #3". By whoever has the turn.
-  void check_patience(int peer, bool left, const std::string& what, std::chrono::steady_clock::time_point since) {
-    check_patience(peer, left, what, since, lateness_);
-  }
-  /// The same by others, who keep what is said of their wait themselves.
+  /// waiting for it, or patience is over. `what`: "all_reduce #3". `lateness`: the wait's own.
   void check_patience(int peer, bool left, const std::string& what, std::chrono::steady_clock::time_point since,
                       Lateness& lateness);
 
@@ -249,7 +245,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::unique_ptr<CollectiveCall> collective_call_;
   std::vector<std::unique_ptr<PointToPointCall>> point_to_point_calls_;  ///< by peer and direction
   std::unique_ptr<Batch> batch_;
-  Lateness lateness_;  ///< of the wait that was last reported; belongs to whoever has the turn
   std::mutex state_mutex_;
   std::optional<Error> async_failure_;
   std::optional<std::chrono::steady_clock::time_point> stream_ended_;  ///< when a stream was first found so

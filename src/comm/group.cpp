@@ -300,6 +300,10 @@ Status end_group(Group& ended) {
 /// The hottest of groups.
 Status run_exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second) {
   HeldTurn turn(communicator);
+  if (communicator.failed()) [[unlikely]] {  // while this thread waited for its turn
+    turn.end();
+    return communicator.failure();
+  }
   Exchange exchange(communicator, first, second);
   executor::Task* task = &exchange;
   executor::run_tasks({&task, 1}, communicator.yields());

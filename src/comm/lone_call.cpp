@@ -44,6 +44,10 @@ void run(Communicator& communicator, const CallArgs& args, Status& status) {
 Status run_lone(Communicator& communicator, const CallArgs& args) {
   Status status;
   HeldTurn turn(communicator);
+  if (communicator.failed()) [[unlikely]] {  // while this thread waited for its turn
+    turn.end();
+    return communicator.failure();
+  }
   run(communicator, args, status);
   turn.end();
   return status;

@@ -220,7 +220,7 @@ executor::Progress PointToPointCall::advance() {
   if (phase_ == Phase::kRoom) {
     if (static_cast<RankPhase>(lanes_.machine().load_acquire(peers_phase_)) == RankPhase::kLeft) {
       // No receive can have met this send, of which nothing is written yet.
-      comm_.check_patience(args_.root, true, name(), {});
+      comm_.check_patience(args_.root, true, name(), {}, lateness_);
       return fail(comm_.failure());
     }
     if (!has_room()) return blocked();

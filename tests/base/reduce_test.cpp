@@ -4,14 +4,11 @@
 #include "turn.h"
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
 #endif
 #include <catch2/catch.hpp>
 
-#include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -419,31 +416,3 @@ TEST_CASE("the default kernel is one of the usable ones", "[reduce]") {
     }
   }
 }
-
-#if defined(__x86_64__)
-// Every plan that starts looks its kernel up. An answer of the processor's costs microseconds on a virtual machine, and many times as much as
-// a look into a table anywhere.
-TEST_CASE("a kernel is found without asking the processor", "[reduce]") {
-  using Clock = std::chrono::steady_clock;
-  constexpr int kTimes = 200;
-  const auto least = [](auto&& body) {
-    auto best = Clock::duration::max();
-    for (int attempt = 0; attempt < 9; ++attempt) {
-      const auto start = Clock::now();
-      for (int i = 0; i < kTimes; ++i) body();
-      best = std::min(best, Clock::now() - start);
-    }
-    return best;
-  };
-  reduce_function(DataType::kFloat32, ReduceOp::kSum);
-  const auto asking = least([] {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    __get_cpuid(1, &a, &b, &c, &d);
-    asm volatile("" : : "r"(c));
-  });
-  const auto looking = least([] { asm volatile("" : : "r"(reduce_function(DataType::kFloat32, ReduceOp::kSum))); });
-  INFO("ns: " << std::chrono::nanoseconds(looking).count() / kTimes << ", asking takes "
-              << std::chrono::nanoseconds(asking).count() / kTimes);
-  CHECK(2 * looking < asking);
-}
-#endif

@@ -48,6 +48,7 @@ Status keep_for_graph(const Capture&, std::shared_ptr<void>) { return absent(); 
 void release_graph_memory() {}
 
 Result<PointerFacts> pointer_facts(const void*) { return PointerFacts{}; }
+Result<std::uint64_t> physical_id(const void*) { return absent(); }
 Result<AddressRange> address_range(const void*) { return absent(); }
 Status allow_access(const Device&, const void*, std::size_t, std::span<const int>) { return absent(); }
 Status allow_asides(const Device&, std::span<const int>) { return absent(); }

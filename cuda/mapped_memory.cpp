@@ -2,6 +2,7 @@
 
 #include "cuda/driver.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <numeric>
@@ -17,6 +18,7 @@ Result<Descriptor> export_piece(CUdeviceptr begin) {
   int fd = -1;
   Status exported = driver().mem_export(&fd, piece, kByDescriptor, 0);
   Descriptor descriptor(exported.ok() ? fd : -1);
+  if (descriptor) (void)fcntl(descriptor.get(), F_SETFD, FD_CLOEXEC);
   TUTTI_TRY(driver().release_handle(piece));
   TUTTI_TRY(exported);
   return descriptor;
@@ -27,9 +29,9 @@ Status map_piece(CUdeviceptr at, std::size_t bytes, const Descriptor& descriptor
   void* const number = reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor.get()));
   TUTTI_TRY(driver().mem_import(&piece, number, kByDescriptor));
   Status mapped = driver().mem_map(at, bytes, 0, piece, 0);
-  // The mapping keeps the piece.
-  Status released = driver().release_handle(piece);
-  return mapped.ok() ? released : mapped;
+  // The mapping keeps the piece, whatever becomes of this.
+  (void)driver().release_handle(piece);
+  return mapped;
 }
 
 }  // namespace

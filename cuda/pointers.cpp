@@ -49,6 +49,17 @@ Result<PointerFacts> pointer_facts(const void* address) {
   return facts;
 }
 
+Result<std::uint64_t> physical_id(const void* address) {
+  unsigned long long id = 0;
+  CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID;
+  void* value = &id;
+  const CUresult result =
+      driver().pointer_attributes.raw(1, &attribute, &value, reinterpret_cast<CUdeviceptr>(address));
+  if (result == CUDA_ERROR_INVALID_VALUE) return std::uint64_t{0};
+  if (result != CUDA_SUCCESS) return driver_error(driver().pointer_attributes.name(), result);
+  return std::uint64_t{id};
+}
+
 Result<AddressRange> address_range(const void* address) {
   CUdeviceptr begin = 0;
   std::size_t bytes = 0;

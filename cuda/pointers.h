@@ -24,6 +24,9 @@ struct PointerFacts {
 /// Success with kPlainHost where no driver is there.
 Result<PointerFacts> pointer_facts(const void* address);
 
+/// The physical memory behind an address, which another piece that is mapped there (cuMemMap) has not; 0 where the driver does not tell.
+Result<std::uint64_t> physical_id(const void* address);
+
 /// The allocation that a device address lies in.
 struct AddressRange {
   std::uint64_t begin = 0;

@@ -44,6 +44,35 @@ std::vector<Descriptor> descriptors_of(msghdr& message) {
   return found;
 }
 
+/// A message that is there as a whole.
+Result<cuda::SharedPieces> read(int socket) {
+  Head head;
+  iovec part = {&head, sizeof head};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  Attached attached;
+  message.msg_control = attached.bytes;
+  message.msg_controllen = sizeof attached.bytes;
+  const ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got != static_cast<ssize_t>(sizeof head)) return system_error("receive descriptors");
+  cuda::SharedPieces pieces;
+  pieces.descriptors = descriptors_of(message);
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    return error(Code::kSystem,
+                 fmt::format("this process may not open the {} descriptors of rank {}'s window {}; raise "
+                             "ulimit -n",
+                             head.pieces, head.from, head.number));
+  }
+  if (head.pieces == 0 || head.pieces > DeviceMail::kPiecesMax || head.pieces != pieces.descriptors.size()) {
+    return error(Code::kInternal, fmt::format("{} descriptors have come of rank {}'s window {}, not {}",
+                                              pieces.descriptors.size(), head.from, head.number, head.pieces));
+  }
+  pieces.begin = head.begin;
+  pieces.bytes.assign(head.bytes, head.bytes + head.pieces);
+  return pieces;
+}
+
 }  // namespace
 
 Result<DeviceMail> DeviceMail::open(DeviceCard& card) {
@@ -92,27 +121,13 @@ Status DeviceMail::send(const DeviceCard& to, int from, std::uint64_t number, co
   return {};
 }
 
-bool DeviceMail::read(int socket) {
+bool DeviceMail::look_at(PrivateDescriptor& caller) {
   Head head;
-  iovec part = {&head, sizeof head};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  Attached attached;
-  message.msg_control = attached.bytes;
-  message.msg_controllen = sizeof attached.bytes;
-  const ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  const ssize_t got = recv(caller.get(), &head, sizeof head, MSG_DONTWAIT | MSG_PEEK);
   if (got < 0) return errno != EAGAIN && errno != EINTR;
-  std::vector<Descriptor> descriptors = descriptors_of(message);
-  const bool whole = got == static_cast<ssize_t>(sizeof head) && (message.msg_flags & MSG_CTRUNC) == 0;
+  const bool whole = got == static_cast<ssize_t>(sizeof head);
   if (!whole || std::memcmp(head.token, token_, sizeof token_) != 0) return true;
-  if (head.pieces == 0 || head.pieces > kPiecesMax || head.pieces != descriptors.size()) return true;
-  Letter& letter = letters_.emplace_back();
-  letter.from = head.from;
-  letter.number = head.number;
-  letter.pieces.begin = head.begin;
-  letter.pieces.bytes.assign(head.bytes, head.bytes + head.pieces);
-  letter.pieces.descriptors = std::move(descriptors);
+  letters_.push_back({head.from, head.number, std::move(caller)});
   return true;
 }
 
@@ -121,11 +136,11 @@ void DeviceMail::collect() {
     PrivateDescriptor caller = PrivateDescriptor::open(
         [this] { return accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
     if (!caller) break;
+    if (look_at(caller)) continue;
     callers_.push_back(std::move(caller));
-    callers_.remove_if([this](const PrivateDescriptor& one) { return read(one.get()); });
     if (callers_.size() > kCallersMax) callers_.pop_front();
   }
-  callers_.remove_if([this](const PrivateDescriptor& one) { return read(one.get()); });
+  callers_.remove_if([this](PrivateDescriptor& one) { return look_at(one); });
 }
 
 void DeviceMail::sift(const std::function<bool(std::uint64_t)>& is_wanted) {
@@ -138,14 +153,11 @@ Result<cuda::SharedPieces> DeviceMail::take(int from, std::uint64_t number) {
   const auto found = std::ranges::find_if(
       letters_, [&](const Letter& letter) { return letter.from == from && letter.number == number; });
   if (found == letters_.end()) {
-    return error(Code::kInternal,
-                 fmt::format("the memory of rank {}'s window {} has not come: this process may have too "
-                             "many open files, raise ulimit -n",
-                             from, number));
+    return error(Code::kInternal, fmt::format("the memory of rank {}'s window {} has not come", from, number));
   }
-  cuda::SharedPieces pieces = std::move(found->pieces);
+  const PrivateDescriptor socket = std::move(found->socket);
   letters_.erase(found);
-  return pieces;
+  return read(socket.get());
 }
 
 }  // namespace tutti::comm

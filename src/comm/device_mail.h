@@ -29,16 +29,17 @@ class DeviceMail {
   void sift(const std::function<bool(std::uint64_t number)>& is_wanted);
 
  private:
+  /// Its descriptors stay in the socket until it is taken: this process may not open all of them at once.
   struct Letter {
     int from = 0;
     std::uint64_t number = 0;
-    cuda::SharedPieces pieces;
+    PrivateDescriptor socket;
   };
   /// Who has connected and may still send. Strangers may connect too; the oldest make room.
   static constexpr std::size_t kCallersMax = 64;
   void collect();
-  /// Whether nothing more will come.
-  bool read(int socket);
+  /// Whether nothing more will come; makes a letter of what has.
+  bool look_at(PrivateDescriptor& caller);
 
   PrivateDescriptor listener_;
   std::uint64_t token_[2] = {};

@@ -11,6 +11,13 @@
 
 namespace tutti::comm {
 
+Result<DeviceWindows::Allocation> DeviceWindows::look_up(std::uint64_t begin, std::uint64_t end) {
+  const auto* const address = reinterpret_cast<const void*>(begin);
+  TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(address));
+  TUTTI_TRY_ASSIGN(const std::uint64_t physical, cuda::physical_id(address));
+  return Allocation{begin, end, facts.buffer_id, physical};
+}
+
 Status DeviceWindows::share(Window& window, DeviceWindow& place) const {
   const auto* const begin = reinterpret_cast<const void*>(window.begin);
   TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(begin));
@@ -23,33 +30,40 @@ Status DeviceWindows::share(Window& window, DeviceWindow& place) const {
   place.allocation = range.begin;
   place.bytes = range.bytes;
   place.kind = DeviceWindowKind::kHandle;
-  window.allocations = {{range.begin, range.begin + range.bytes, facts.buffer_id}};
+  TUTTI_TRY_ASSIGN(const Allocation whole, look_up(range.begin, range.begin + range.bytes));
+  window.allocations = {whole};
   return {};
 }
 
 Status DeviceWindows::share_pieces(Window& window, DeviceWindow& place, const std::string& why_no_handle) const {
-  const auto stage = [&](const Status& status) {
-    // Memory of pools, for instance.
-    log_info("window {} of rank {} is not shared with other processes, calls copy what lies in it: {}; {}",
-             window.number, comm_.rank(), why_no_handle, status.error().message);
-    return Status();
-  };
   const Result<cuda::SharedPieces> exported =
       cuda::export_pieces(device_, reinterpret_cast<const void*>(window.begin), window.bytes, DeviceMail::kPiecesMax);
-  if (!exported.ok()) return stage(exported.error());
+  if (!exported.ok()) {
+    // Memory of pools, for instance.
+    log_info("window {} of rank {} is not shared with other processes, calls copy what lies in it: {}; {}",
+             window.number, comm_.rank(), why_no_handle, exported.error().message);
+    return {};
+  }
   const cuda::SharedPieces& pieces = exported.value();
   std::vector<Allocation> allocations;
   std::uint64_t at = pieces.begin;
   for (const std::size_t bytes : pieces.bytes) {
-    TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(reinterpret_cast<const void*>(at)));
-    allocations.push_back({at, at + bytes, facts.buffer_id});
+    TUTTI_TRY_ASSIGN(const Allocation piece, look_up(at, at + bytes));
+    allocations.push_back(piece);
     at += bytes;
   }
   const Membership& members = comm_.members();
   for (int r = 0; r < comm_.ranks(); ++r) {
     if (members.reach.same_process(r)) continue;
     const Status sent = DeviceMail::send(members.control.device_card(r), comm_.rank(), window.number, pieces);
-    if (!sent.ok()) return stage(sent);
+    if (!sent.ok()) {
+      log_warn(
+          "window {} of rank {} lies in {} pieces of memory, which could not be sent to rank {}, so that calls copy "
+          "what lies "
+          "in it: {}; a user's processes may have as many descriptors on their way as one may have open (ulimit -n)",
+          window.number, comm_.rank(), pieces.bytes.size(), r, sent.error().message);
+      return {};
+    }
   }
   place.allocation = pieces.begin;
   place.bytes = pieces.total();
@@ -63,8 +77,8 @@ Result<bool> DeviceWindows::Window::holds(std::uint64_t at, std::size_t length) 
     const auto one = std::ranges::find_if(
         allocations, [byte](const Allocation& found) { return found.begin <= byte && byte < found.end; });
     if (one == allocations.end()) return false;
-    TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(reinterpret_cast<const void*>(byte)));
-    if (facts.buffer_id != one->id) return false;
+    TUTTI_TRY_ASSIGN(const Allocation now, look_up(one->begin, one->end));
+    if (now.buffer_id != one->buffer_id || now.physical_id != one->physical_id) return false;
   }
   return true;
 }
@@ -175,6 +189,7 @@ Status DeviceWindows::link(Window& window) {
   }
   window.is_linked = true;
   window.is_usable = usable;
+  sift_mail();
   return {};
 }
 

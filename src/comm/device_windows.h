@@ -42,8 +42,10 @@ class DeviceWindows {
   struct Allocation {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
-    std::uint64_t id = 0;
+    std::uint64_t buffer_id = 0;
+    std::uint64_t physical_id = 0;
   };
+  static Result<Allocation> look_up(std::uint64_t begin, std::uint64_t end);
   struct Window {
     std::uint64_t number = 0;  ///< of this communicator's, from 1
     std::uint64_t begin = 0;

@@ -88,7 +88,9 @@ TUTTI_DEVICE_CALL constexpr std::size_t one_way_bytes_max(int ranks) {
 
 /// From one place beside the lines to the next: not a power of two, or short inputs would all lie in the same few sets of the innermost
 /// cache.
-TUTTI_DEVICE_CALL constexpr std::size_t carried_stride(int ranks) { return one_way_bytes_max(ranks) + 5 * 64; }
+TUTTI_DEVICE_CALL constexpr std::size_t carried_stride(int ranks) {
+  return one_way_bytes_max(ranks) == 0 ? 0 : one_way_bytes_max(ranks) + 5 * 64;
+}
 
 /// `fingerprint`: of the call, or of all calls so far.
 TUTTI_DEVICE_CALL constexpr std::uint64_t announce_word(std::uint32_t sequence, std::uint32_t fingerprint) {

@@ -32,7 +32,7 @@ class Lane {
   static constexpr std::size_t kBurstBytes = 4 << 20;
   /// The longest message whose successor's slot is asked for early: it must not drive what is in use out of the innermost cache.
   static constexpr std::size_t kPreparedBytes = 16 << 10;
-  /// How often an exchange looks for the peer's part before it lets others have their turn.
+  /// How often an exchange looks for the peer's part, which comes soon where it does, before other lanes get theirs; later on once at a time.
   static constexpr int kExchangeLooks = 64;
 
   TUTTI_DEVICE_CALL void start(const LaneCall& call) {
@@ -126,7 +126,7 @@ class Lane {
     if (gives) give(m, exchange_);
     given_ = true;
     for (int look = 0; !has_come(m, exchange_); ++look) {
-      if (look == kExchangeLooks) return gives ? Progress::kAdvanced : Progress::kBlocked;
+      if (look == (gives ? kExchangeLooks : 0)) return gives ? Progress::kAdvanced : Progress::kBlocked;
     }
     ++exchange_.channel->received;
     round_ = rounds_;

@@ -179,12 +179,21 @@ class LibraryBackend final : public Backend {
     std::uint64_t blocks = 0;
     for (int r = 0; r < c.request.ranks; ++r) blocks = std::max<std::uint64_t>(blocks, input_blocks(c, r));
     const std::size_t bytes = blocks * Session::count_of(c) * static_cast<std::size_t>(type_of(c).bytes);
-    const bool rooted = is_rooted(c.request.collective);
-    const std::size_t room = rooted && row_.options.ranks_per_host == 0 ? protocol::one_way_bytes_max(c.request.ranks)
-                             : rooted || row_.executor == Executor::kProcesses
-                                 ? protocol::carried_bytes_max(c.request.ranks)
-                                 : protocol::kAnnouncePayloadBytes;
-    return bytes <= room ? "" : "the input is too long for an announcement";
+    return bytes <= room_for(c) ? "" : "the input is too long for an announcement";
+  }
+
+  /// What announcements carry.
+  std::size_t room_for(const Case& c) const {
+    const Collective collective = c.request.collective;
+    const int ranks = c.request.ranks;
+    const bool one_host = row_.options.ranks_per_host == 0;
+    if (is_rooted(collective))
+      return one_host ? protocol::one_way_bytes_max(ranks) : protocol::carried_bytes_max(ranks);
+    if (row_.executor != Executor::kProcesses) return protocol::kAnnouncePayloadBytes;
+    if (ranks != 2 || !one_host) return protocol::carried_bytes_max(ranks);
+    // Two ranks of a host write only what the other one reads.
+    const bool reads_one_block = collective == Collective::kAllToAll || collective == Collective::kReduceScatter;
+    return reads_one_block ? 32 << 10 : 16 << 10;
   }
 
   std::string run(const Case& c) override {

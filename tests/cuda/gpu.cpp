@@ -82,9 +82,9 @@ void* Gpu::allocate_from_pool(std::size_t bytes, CUstream stream) const {
 void Gpu::release_to_pool(void* memory, CUstream stream) const {
   check(mem_free_async_(reinterpret_cast<CUdeviceptr>(memory), stream), "cuMemFreeAsync");
 }
-void* Gpu::map(int device, std::size_t piece_bytes, std::size_t pieces, bool shared) const {
+void* Gpu::map(int device, std::size_t piece_bytes, std::size_t pieces, bool shared, void* wanted) const {
   CUdeviceptr begin = 0;
-  check(reserve_(&begin, piece_bytes * pieces, 0, 0, 0), "cuMemAddressReserve");
+  check(reserve_(&begin, piece_bytes * pieces, 0, reinterpret_cast<CUdeviceptr>(wanted), 0), "cuMemAddressReserve");
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};

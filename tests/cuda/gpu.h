@@ -28,7 +28,8 @@ class Gpu {
   void* allocate_from_pool(std::size_t bytes, CUstream stream) const;
   void release_to_pool(void* memory, CUstream stream) const;
   /// Pieces of physical memory at consecutive addresses, which the device may use and no other; `shared`: other processes can be given them.
-  void* map(int device, std::size_t piece_bytes, std::size_t pieces, bool shared = false) const;
+  /// `wanted`: the address, if that is free.
+  void* map(int device, std::size_t piece_bytes, std::size_t pieces, bool shared = false, void* wanted = nullptr) const;
   void unmap(void* memory, std::size_t piece_bytes, std::size_t pieces) const;
   void release_pinned(void* memory) const;
   /// Waits.

@@ -188,6 +188,18 @@ TEST_CASE("processes: every CUDA call fails once, and nothing is left", "[device
 
 // A program should deregister first; a GPU need not take it well that it does not.
 TEST_CASE("processes: other memory at a window's address is none of it", "[device][processes][failure]") {
+  const bool mapped = GENERATE(false, true);
+  constexpr std::size_t kPiece = std::size_t{2} << 20;
+  const auto allocate = [&](void*& memory) -> std::string {
+    if (!mapped) return fine(ncclMemAlloc(&memory, kCount * 4), "ncclMemAlloc");
+    memory = Gpu::get().map(0, kPiece, 1, true, memory);
+    return "";
+  };
+  const auto release = [&](void* memory) -> std::string {
+    if (!mapped) return fine(ncclMemFree(memory), "ncclMemFree");
+    Gpu::get().unmap(memory, kPiece, 1);
+    return "";
+  };
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
     setenv("TUTTI_DEVICE", "cuda", 1);
@@ -198,7 +210,7 @@ TEST_CASE("processes: other memory at a window's address is none of it", "[devic
     CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
     void* memory = nullptr;
     ncclWindow_t window = nullptr;
-    CREW_TRY(fine(ncclMemAlloc(&memory, kCount * 4), "ncclMemAlloc"));
+    CREW_TRY(allocate(memory));
     CREW_TRY(fine(ncclCommWindowRegister(comm, memory, kCount * 4, &window, NCCL_WIN_COLL_SYMMETRIC), "register"));
     const void* const before = memory;
     for (int round = 0; round < 2; ++round) {
@@ -209,11 +221,11 @@ TEST_CASE("processes: other memory at a window's address is none of it", "[devic
       std::vector<std::int32_t> found(kCount);
       Gpu::get().copy(found.data(), memory, kCount * 4);
       if (std::ranges::count(found, 2) != kCount) return "the sum differs in round " + std::to_string(round);
-      CREW_TRY(fine(ncclMemFree(memory), "ncclMemFree"));
-      CREW_TRY(fine(ncclMemAlloc(&memory, kCount * 4), "ncclMemAlloc"));
+      CREW_TRY(release(memory));
+      CREW_TRY(allocate(memory));
       if (memory != before) return "the address did not come back, so this says nothing";
     }
-    CREW_TRY(fine(ncclMemFree(memory), "ncclMemFree"));
+    CREW_TRY(release(memory));
     Gpu::get().destroy(stream);
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
   }));

@@ -22,6 +22,7 @@ struct Physical {
   int fd = -1;
   int holders = 1;
   bool shareable = false;
+  std::uint64_t number = world().next_id++;
 };
 Physical* physical_of(CUmemGenericAllocationHandle handle) { return reinterpret_cast<Physical*>(handle); }
 /// What is mapped where.
@@ -37,9 +38,10 @@ void let_go(Physical* physical) {
   delete physical;
 }
 
-CUresult reserve(CUdeviceptr* address, std::size_t bytes, std::size_t, CUdeviceptr, unsigned long long) {
+CUresult reserve(CUdeviceptr* address, std::size_t bytes, std::size_t, CUdeviceptr wanted, unsigned long long) {
   FAKE_CALL("cuMemAddressReserve");
-  void* const made = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const made =
+      mmap(reinterpret_cast<void*>(wanted), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (made == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   *address = reinterpret_cast<CUdeviceptr>(made);
   return CUDA_SUCCESS;
@@ -80,7 +82,8 @@ CUresult map(CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGe
   made.bytes = bytes;
   made.kind = Allocation::Kind::kMapped;
   made.device = physical->device;
-  made.id = world().next_id++;
+  made.id = 1;  // says nothing of what is mapped
+  made.block = physical->number;
   world().allocations[address] = made;
   mapped()[address] = physical;
   ++physical->holders;

@@ -93,6 +93,9 @@ CUresult pointer_attributes(unsigned count, CUpointer_attribute* attributes, voi
       case CU_POINTER_ATTRIBUTE_IS_MANAGED: *static_cast<unsigned*>(values[i]) = 0; break;
       case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(values[i]) = found ? found->device : -2; break;
       case CU_POINTER_ATTRIBUTE_BUFFER_ID: *static_cast<unsigned long long*>(values[i]) = found ? found->id : 0; break;
+      case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        *static_cast<unsigned long long*>(values[i]) = !found ? 0 : found->block != 0 ? found->block : found->id;
+        break;
       case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         *static_cast<int*>(values[i]) = found && found->kind == Kind::kDevice ? 1 : 0;
         break;

@@ -32,6 +32,7 @@ struct Allocation {
   int device = 0;
   std::uint64_t id = 0;
   int fd = -1;
+  std::uint64_t block = 0;  ///< of memory of cuMemMap: its physical memory
   std::set<int> readers{};  ///< devices that may use it, if it is mapped
 };
 

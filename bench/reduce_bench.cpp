@@ -59,6 +59,13 @@ void reduce_one(benchmark::State& state, ReduceVariant variant, DataType type, R
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * bytes * (sources + 1)));
 }
 
+/// Whether the variant's sums of the type are not just those of the variant before it.
+bool is_own(ReduceVariant variant, DataType type) {
+  if (variant != ReduceVariant::kAvx512Whole) return true;
+  return reduce_function_of(variant, type, ReduceOp::kSum) !=
+         reduce_function_of(ReduceVariant::kAvx512, type, ReduceOp::kSum);
+}
+
 void register_all() {
   constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMax, ReduceOp::kMin};
   for (int v = 0; v < kReduceVariants; ++v) {
@@ -66,6 +73,7 @@ void register_all() {
     if (!is_usable(variant)) continue;
     for (int t = 0; t < kDataTypes; ++t) {
       const auto type = static_cast<DataType>(t);
+      if (!is_own(variant, type)) continue;
       for (const ReduceOp op : kOps) {
         for (const int sources : {1, 2, 4, 8}) {
           for (const std::size_t bytes : kBytes) {
@@ -166,7 +174,8 @@ std::vector<Row> measure(Buffers& buffers, ReduceVariant variant, int sources, i
     rows[0].function = nullptr;
   } else if (destinations == 1) {
     for (int t = 0; t < kDataTypes; ++t) {
-      if (static_cast<DataType>(t) != DataType::kFloat32) add(static_cast<DataType>(t), 0);
+      const auto type = static_cast<DataType>(t);
+      if (type != DataType::kFloat32 && is_own(variant, type)) add(type, 0);
     }
   }
   constexpr int kRounds = 7;
@@ -200,8 +209,10 @@ void print_table() {
   for (int v = kReduceVariants - 1; v >= 0; --v) {
     const auto variant = static_cast<ReduceVariant>(v);
     if (!is_usable(variant)) continue;
-    for (const int sources : {1, 2, 4, 8}) print_block(buffers, variant, sources, 1);
-    print_block(buffers, variant, 2, 2);
+    for (const int sources : {1, 2, 4, 8}) {
+      if (sources > 1 || variant != ReduceVariant::kAvx512Whole) print_block(buffers, variant, sources, 1);
+    }
+    if (variant != ReduceVariant::kAvx512Whole) print_block(buffers, variant, 2, 2);
   }
 }
 

@@ -317,7 +317,7 @@ struct Loaded {
     reader.read_rank("NCCL_TOPO_DUMP_FILE_RANK", config.topology_dump_rank);
     reader.read("TUTTI_TOPOLOGY_LIBRARY", config.topology_library);
     reader.read("HWLOC_FSROOT", config.hwloc_root);
-    reader.read_choice("TUTTI_SIMD", config.simd, {"portable", "avx2", "avx512"});
+    reader.read_choice("TUTTI_SIMD", config.simd, {"portable", "avx2", "avx512", "avx512-whole"});
     complaints = reader.take_complaints();
     ignored = reader.ignored({"NCCL_CONF_FILE", "NCCL_COMM_ID", "NCCL_SOCKET_IFNAME"});
   }

@@ -55,7 +55,7 @@ struct Config {
   int topology_dump_rank = 0;      ///< NCCL_TOPO_DUMP_FILE_RANK: who writes it
   std::string topology_library;  ///< TUTTI_TOPOLOGY_LIBRARY: the plug-in's path, or "none"; empty = beside libtutti.so
   std::string hwloc_root;        ///< HWLOC_FSROOT: hwloc and we read /sys below it; empty = this machine's
-  std::string simd;              ///< TUTTI_SIMD: "portable", "avx2", "avx512"; empty = the processor's best
+  std::string simd;              ///< TUTTI_SIMD: a name of base/reduce_variants.h; empty = the processor's best
 };
 
 /// Read from the environment and NCCL's configuration files on first use. Bad values are reported once at WARN, with key, value and what is

@@ -25,24 +25,28 @@ using Byte = unsigned char;
 
 // The operations.
 struct Sum {
+  static constexpr bool kIsSum = true;
   template <class A, class L>
   [[gnu::always_inline]] static L apply(L a, L b) {
     return A::sum(a, b);
   }
 };
 struct Product {
+  static constexpr bool kIsSum = false;
   template <class A, class L>
   [[gnu::always_inline]] static L apply(L a, L b) {
     return A::product(a, b);
   }
 };
 struct Max {
+  static constexpr bool kIsSum = false;
   template <class A, class L>
   [[gnu::always_inline]] static L apply(L a, L b) {
     return A::max(a, b);
   }
 };
 struct Min {
+  static constexpr bool kIsSum = false;
   template <class A, class L>
   [[gnu::always_inline]] static L apply(L a, L b) {
     return A::min(a, b);
@@ -77,11 +81,14 @@ constexpr std::size_t kLarge = 4096;  ///< bytes of a sum that may begin with wh
   return bytes >= std::size_t{256} << 10 ? 1024 : 0;
 }
 
+template <class Type>
+constexpr bool kIsConverted = sizeof(typename Type::Element) < sizeof(typename Type::Lanes{}[0]);
+
 /// Asks for the lines `ahead` of the `bytes` at `from`, for types that are converted: so many instructions work on each line
 /// that the processor by itself does not look far ahead. They may lie behind the source's end.
 template <class Type>
 [[gnu::always_inline]] inline void prefetch(const Byte* from, std::size_t bytes, std::size_t ahead) {
-  if constexpr (sizeof(typename Type::Element) < sizeof(typename Type::Lanes{}[0])) {
+  if constexpr (kIsConverted<Type>) {
     if (ahead == 0) return;
 #pragma GCC unroll 8
     for (std::size_t line = 0; line < bytes; line += kLine) __builtin_prefetch(from + ahead + line);
@@ -90,7 +97,8 @@ template <class Type>
 
 /// Reduces kVectors vectors at `offset` bytes; with `partial` not 0 one, of which only the first `partial` bytes are
 /// there. The first `streamed` destinations are written past the caches where they are aligned; `ahead` is prefetch's.
-template <class Type, class Op, int kVectors>
+/// With kSources not 0, there are so many sources and no scales.
+template <class Type, class Op, int kVectors, int kSources = 0>
 [[gnu::always_inline]] inline void reduce_group(const ReduceArgs& args, std::size_t offset, int streamed,
                                                 std::size_t ahead, std::size_t partial = 0) {
   using Lanes = typename Type::Lanes;
@@ -107,7 +115,7 @@ template <class Type, class Op, int kVectors>
       load_partial(filled, from, partial);
       from = filled;
     }
-    if (args.scales != nullptr && args.scales[s] != nullptr) {
+    if (kSources == 0 && args.scales != nullptr && args.scales[s] != nullptr) {
       scale_vectors<Type>(scaled, from, args.scales[s], kVectors);
       from = scaled;
     }
@@ -118,7 +126,7 @@ template <class Type, class Op, int kVectors>
   const Byte* from = source_at(0);
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) Type::unpack(sums + v * kLanes, load_unaligned<Packed>(from + v * kStride));
-  for (int s = 1; s < args.source_count; ++s) {
+  const auto fold = [&](int s) __attribute__((always_inline)) {
     from = source_at(s);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
@@ -130,6 +138,12 @@ template <class Type, class Op, int kVectors>
         sum = Op::template apply<typename Type::Arithmetic>(sum, next[i]);
       }
     }
+  };
+  if constexpr (kSources == 0) {
+    for (int s = 1; s < args.source_count; ++s) fold(s);
+  } else {
+#pragma GCC unroll 8
+    for (int s = 1; s < kSources; ++s) fold(s);
   }
   if (args.divisor != 0) {
 #pragma GCC unroll 8
@@ -208,16 +222,44 @@ template <class Type, class Op>
                        : reduce_two<Type, Op, 2, true>(args, offset, bytes);
 }
 
+template <class Type>
+constexpr int kGroupVectors = kGroup / Type::kLanes;
+
+/// Reduces whole groups from `offset` on, and returns the new offset.
+template <class Type, class Op, int kSources>
+[[gnu::always_inline]] inline std::size_t reduce_groups(const ReduceArgs& args, std::size_t offset, std::size_t bytes,
+                                                        int streamed) {
+  constexpr std::size_t kStep = kGroupVectors<Type> * sizeof(typename Type::Packed);
+  const std::size_t ahead = ahead_in(bytes);
+  for (; bytes - offset >= kStep; offset += kStep) {
+    reduce_group<Type, Op, kGroupVectors<Type>, kSources>(args, offset, streamed, ahead);
+  }
+  return offset;
+}
+
+/// As reduce_groups, for sums of 3 to 8 sources without scales: each number of sources has a loop of its own, in which each
+/// load reads one source only. A processor that foresees loads by their instruction then sees lines that follow each other.
+/// For more sources it does nothing.
+template <class Type, int kSources = 3>
+[[gnu::noinline]] std::size_t sum_groups(const ReduceArgs& args, std::size_t offset, std::size_t bytes, int streamed) {
+  if constexpr (kSources > 8) {
+    return offset;
+  } else {
+    if (args.source_count != kSources) return sum_groups<Type, kSources + 1>(args, offset, bytes, streamed);
+    return reduce_groups<Type, Sum, kSources>(args, offset, bytes, streamed);
+  }
+}
+
 /// Reduces from `offset` on: whole groups, then vectors, then what is left.
 template <class Type, class Op>
 [[gnu::noinline]] void reduce_from(const ReduceArgs& args, std::size_t offset, std::size_t bytes, int streamed) {
-  constexpr int kVectors = kGroup / Type::kLanes;
   constexpr std::size_t kStep = sizeof(typename Type::Packed);
-  constexpr std::size_t kGroupStep = kVectors * kStep;
-  const std::size_t ahead = ahead_in(bytes);
-  for (; bytes - offset >= kGroupStep; offset += kGroupStep) {
-    reduce_group<Type, Op, kVectors>(args, offset, streamed, ahead);
+  constexpr bool kHasLoops =
+      TUTTI_SIMD_HALF != 0 && Op::kIsSum && kIsConverted<Type> && sizeof(typename Type::Element) == 2;
+  if constexpr (kHasLoops) {
+    if (args.scales == nullptr) offset = sum_groups<Type>(args, offset, bytes, streamed);
   }
+  offset = reduce_groups<Type, Op, 0>(args, offset, bytes, streamed);
   for (; bytes - offset >= kStep; offset += kStep) reduce_group<Type, Op, 1>(args, offset, streamed, 0);
   if (offset < bytes) reduce_group<Type, Op, 1>(args, offset, 0, 0, bytes - offset);
 }
@@ -377,7 +419,7 @@ FloatConversion conversion(DataType type) {
   }
 }
 
-ReduceFunction kernel(DataType type, ReduceOp op) {
+ReduceFunction kernel(DataType type, ReduceOp op, bool whole_halves) {
   static constexpr Row kTable[kDataTypes] = {
       kRow<Integer<std::int8_t, std::uint8_t>>,     // kInt8
       kRow<Integer<std::uint8_t, std::uint8_t>>,    // kUint8
@@ -392,7 +434,9 @@ ReduceFunction kernel(DataType type, ReduceOp op) {
       kRow<FloatOf8<Float8e4m3>>,                   // kFloat8e4m3
       kRow<FloatOf8<Float8e5m2>>,                   // kFloat8e5m2
   };
+  static constexpr Row kWholeHalves = kRow<WholeFloatOf16>;
   const int column = op == ReduceOp::kAverage ? 0 : static_cast<int>(op);
+  if (whole_halves && type == DataType::kFloat16) return kWholeHalves.functions[column];
   return kTable[static_cast<int>(type)].functions[column];
 }
 

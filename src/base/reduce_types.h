@@ -116,14 +116,15 @@ struct NarrowFloat {
 };
 
 #if TUTTI_SIMD_HALF
-/// The processor's conversions give the same numbers as Float16's.
-struct FloatOf16 {
-  struct Arithmetic : FloatArithmetic<float, std::uint32_t, sizeof(EightFloats)> {
-    [[gnu::always_inline]] static Lanes sum(Lanes a, Lanes b) { return sum_of_halves(a, b); }
+/// The processor's conversions give the same numbers as Float16's. As many at a time as Codes has.
+template <class Floats, class Codes>
+struct ConvertedHalf {
+  struct Arithmetic : FloatArithmetic<float, std::uint32_t, sizeof(Floats)> {
+    [[gnu::always_inline]] static Floats sum(Floats a, Floats b) { return sum_of_halves(a, b); }
   };
   using Element = std::uint16_t;
-  using Lanes = EightFloats;
-  using Packed = EightHalves;
+  using Lanes = Floats;
+  using Packed = Codes;
   static constexpr int kLanes = 1;
   [[gnu::always_inline]] static void unpack(Lanes* lanes, Packed packed) { *lanes = decode_half(packed); }
   [[gnu::always_inline]] static Packed pack(const Lanes* lanes) { return encode_half(*lanes); }
@@ -134,6 +135,8 @@ struct FloatOf16 {
     return v / (Lanes{} + static_cast<float>(divisor));
   }
 };
+using FloatOf16 = ConvertedHalf<EightFloats, EightHalves>;
+using WholeFloatOf16 = ConvertedHalf<Float32, Halves>;  // with AVX2 the same
 
 struct BfloatOf16 : NarrowFloat<Bfloat16, std::uint16_t> {
   [[gnu::always_inline]] static Packed pack(const Lanes* lanes) { return join_bfloats(lanes[0], lanes[1]); }
@@ -172,6 +175,7 @@ struct FloatOf8 : NarrowFloat<Format, std::uint8_t> {
 };
 #else
 using FloatOf16 = NarrowFloat<Float16, std::uint16_t>;
+using WholeFloatOf16 = FloatOf16;
 using BfloatOf16 = NarrowFloat<Bfloat16, std::uint16_t>;
 template <class Format>
 using FloatOf8 = NarrowFloat<Format, std::uint8_t>;

@@ -1,5 +1,5 @@
-// The instruction sets that the reduction kernels are built for, one by one: for tests and benchmarks. Everybody else
-// calls reduce_function (reduce.h).
+// The instruction sets that the reduction kernels are built for, and the ways to use them, one by one: for tests and
+// benchmarks. Everybody else calls reduce_function (reduce.h).
 #pragma once
 
 #include "base/dtype.h"
@@ -11,11 +11,12 @@
 
 namespace tutti {
 
-/// In rising order of preference.
-enum class ReduceVariant : std::uint8_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
-inline constexpr int kReduceVariants = 3;
+/// In rising order of preference. kAvx512Whole differs from kAvx512 in that it converts float16 16 numbers at a time, not 8;
+/// it is left out where the processor is slower so.
+enum class ReduceVariant : std::uint8_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Whole = 3 };
+inline constexpr int kReduceVariants = 4;
 
-/// "portable", "avx2", "avx512": what TUTTI_SIMD accepts.
+/// "portable", "avx2", "avx512", "avx512-whole": what TUTTI_SIMD accepts.
 std::string_view name_of(ReduceVariant variant);
 
 /// Whether this build has the variant and this processor can run it.

@@ -1,5 +1,5 @@
 // Sums of two 16-bit floats, every number with each of a set from the edges of the format: the bits of the float32 sum,
-// rounded once, from every instruction set, in the loop for two sources and in that for more.
+// rounded once, from every instruction set, in the loop for two sources and in those for more.
 #include "base/float_formats.h"
 #include "base/reduce_variants.h"
 
@@ -50,6 +50,7 @@ void check_sums(DataType type, int mantissa_bits) {
   for (std::size_t i = 0; i < kCodes; ++i) all[i] = static_cast<Code>(i);
   std::vector<Code> others(kCodes), zeros(kCodes, 0x8000), expected(kCodes), sums(kCodes);  // -0 changes no sum
   std::size_t checked = 0;
+  int more = 3;  // in turn: 3 to 8 sources have loops of their own
   for (const Code other : edges(mantissa_bits)) {
     others.assign(kCodes, other);
     for (std::size_t i = 0; i < kCodes; ++i) {
@@ -58,11 +59,13 @@ void check_sums(DataType type, int mantissa_bits) {
     for (int v = 0; v < kReduceVariants; ++v) {
       const auto variant = static_cast<ReduceVariant>(v);
       if (!is_usable(variant)) continue;
-      for (const int sources : {2, 3}) {
-        const void* const from[] = {all.data(), others.data(), zeros.data()};
+      for (const int sources : {2, more}) {
+        std::vector<const void*> from(sources, zeros.data());
+        from[0] = all.data();
+        from[sources - 1] = others.data();
         void* const to = sums.data();
         ReduceArgs args;
-        args.sources = from;
+        args.sources = from.data();
         args.source_count = sources;
         args.destinations = &to;
         args.destination_count = 1;
@@ -76,6 +79,7 @@ void check_sums(DataType type, int mantissa_bits) {
         checked += kCodes;
       }
     }
+    more = more == 9 ? 3 : more + 1;
   }
   CHECK(checked >= 100 * 2 * kCodes);
 }

@@ -75,7 +75,7 @@ class Bridge {
   void settle_pacing(std::vector<bool> on_this_system);
   bool is_all_on_one_system() const { return std::ranges::all_of(on_this_system_, std::identity()); }
   /// By which ways lines go, kDirect at first. Before the first call, on all ranks alike.
-  void route_lines(LineRoutes::Pattern pattern);
+  void route_lines(LineRoutes routes);
 
   /// While the communicator is made, which all ranks do together: tells this host's ranks that this rank has come to `phase`, and what it
   /// says of itself then.
@@ -94,6 +94,8 @@ class Bridge {
   int whom_it_waits_for(int rank, RankPhase phase) const;
 
   const LineRoutes& routes() const { return routes_; }
+  /// The hub's rank that passes lines on, where each host has one.
+  int hub() const { return hosts_[static_cast<std::size_t>(routes_.hub())].front(); }
 
   /// The input of this rank's call of that number, which is about to be announced, or a sum of some: it goes from where it lies, with the lines of
   /// that round (Carriage::kAddedUp) or of all.
@@ -102,6 +104,10 @@ class Bridge {
   }
   /// That nobody reads any more.
   bool is_input_sent(std::uint32_t number) const { return announced_ == number && is_sent(); }
+  /// Where what comes with the line of rank `part` goes.
+  void expect_input(std::uint32_t number, std::uint32_t part, std::size_t bytes, void* place) {
+    far_inputs_.expect(number, part, bytes, static_cast<std::byte*>(place));
+  }
   /// What came with others' lines: the input of rank `part`, or the sum of round `part`, the call's to write; nullptr: nothing yet.
   std::byte* far_input(std::uint32_t number, std::uint32_t part, std::size_t bytes) const {
     return far_inputs_.of(number, part, bytes);
@@ -231,7 +237,7 @@ class Bridge {
   void collect_pair(Remote& remote);
   void collect_channel(Remote& remote, std::uint32_t lane);
   void queue_part(Remote& remote, const void* payload, std::size_t bytes, std::uint64_t mark);
-  bool carry_input(Round& round, std::uint32_t number);
+  bool carry_inputs(Round& round, std::uint32_t number);
   bool knows_that_calls_differ(std::uint32_t number) const;
   void queue(Remote& remote, const void* payload, std::size_t bytes, const std::uint64_t* word = nullptr);
   void queue_line(Remote& remote, const protocol::AnnounceLine& line, std::size_t payload_bytes);

@@ -82,7 +82,9 @@ Carriage far_carriage(const Membership& members, const CallArgs& args, std::size
   const std::size_t limit = sums ? members.far_limits.sums : gathers ? members.far_limits.gathers : 0;
   if (args.scaled || bytes > std::min<std::size_t>(limit, members.control.settings().far_carry_bytes))
     return Carriage::kNone;
-  if (members.bridge->routes().pattern() == LineRoutes::Pattern::kDirect) return Carriage::kFromBuffers;
+  const LineRoutes::Pattern pattern = members.bridge->routes().pattern();
+  if (sums && pattern == LineRoutes::Pattern::kStar) return Carriage::kAtHub;
+  if (pattern != LineRoutes::Pattern::kDoubling) return Carriage::kFromBuffers;
   return members.plans.may_announce(args.collective, "halving_doubling") ? Carriage::kAddedUp : Carriage::kNone;
 }
 
@@ -94,14 +96,12 @@ Carriage carriage_of(const Membership& members, const CallArgs& args) {
   const std::size_t bytes = announced_bytes(args, ranks);
   if (bytes <= in_lines_max(members, args.collective)) return Carriage::kInLines;
   const Settings& settings = members.control.settings();
-  // Two ranks have nobody to pass lines on to.
-  if (ranks == 2 && members.bridge) {
-    if (const Carriage far = far_carriage(members, args, bytes); far != Carriage::kNone) return far;
-  }
+  const Carriage far = members.bridge ? far_carriage(members, args, bytes) : Carriage::kNone;
+  // Beside lines that are passed on there would be more bytes, and two ranks have nobody to pass lines on to.
+  if (far == Carriage::kAtHub || (far != Carriage::kNone && ranks == 2)) return far;
   const bool one_way = is_rooted(args.collective) && !members.bridge;
   const std::size_t beside_max = one_way ? settings.one_way_carry_bytes : beside_lines_max(members, args.collective);
-  if (bytes <= beside_max) return Carriage::kBesideLines;
-  return members.bridge ? far_carriage(members, args, bytes) : Carriage::kNone;
+  return bytes <= beside_max ? Carriage::kBesideLines : far;
 }
 
 LaneRun::LaneRun(Communicator& communicator)

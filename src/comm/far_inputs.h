@@ -26,6 +26,8 @@ class FarInputs {
   /// Where a part of the call of that number goes. `current`: the number of this rank's last call that has begun; parts of those before it are
   /// read. nullptr: none is so long, or there is no such part, or none is due.
   std::byte* place_for(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::uint32_t current);
+  /// Instead, a part that comes at last goes to where its call has room for it, which all ranks are in then.
+  void expect(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::byte* place);
   /// All of it is there.
   void note_arrived(std::uint32_t number, std::uint32_t part);
   /// nullptr: no such part of so many bytes has arrived. It is its call's to write.
@@ -44,7 +46,19 @@ class FarInputs {
   struct Part {
     Input inputs[2];
   };
+  struct Expected {
+    std::uint32_t number = 0;
+    std::uint32_t part = 0;
+    std::size_t bytes = 0;
+    std::byte* place = nullptr;
+    bool arrived = false;
+
+    bool is(std::uint32_t of_number, std::uint32_t of_part, std::size_t of_bytes) const {
+      return place != nullptr && number == of_number && part == of_part && bytes == of_bytes;
+    }
+  };
   Part parts_[kPartsMax];
+  Expected expected_;
 };
 
 /// The longest inputs that go so, of hosts of one rank each.

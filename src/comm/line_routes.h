@@ -17,11 +17,15 @@ namespace tutti::comm {
 
 class LineRoutes {
  public:
-  enum class Pattern : std::uint8_t { kDirect, kDoubling };
+  enum class Pattern : std::uint8_t { kDirect, kDoubling, kStar };
 
-  LineRoutes(int hosts, Pattern pattern) : hosts_(hosts), pattern_(pattern) {}
+  static constexpr int kNone = -1;
+
+  LineRoutes(int hosts, Pattern pattern, int hub = 0) : hosts_(hosts), pattern_(pattern), hub_(hub) {}
 
   Pattern pattern() const { return pattern_; }
+  /// Of kStar.
+  int hub() const { return hub_; }
   int rounds() const;
   /// The host that `host` sends to in a round, and the one that it hears from.
   int to(int host, int round) const;
@@ -31,10 +35,13 @@ class LineRoutes {
 
  private:
   bool pairs() const;
+  /// How many hosts behind the hub.
+  int place(int host) const { return ahead(host, -hub_); }
   int ahead(int host, int hosts) const { return (host + hosts_ + hosts) % hosts_; }
 
   int hosts_;
   Pattern pattern_;
+  int hub_;
 };
 
 /// The pattern that takes less time: a message keeps a thread for work_us at each end, and each round waits for message_us besides.

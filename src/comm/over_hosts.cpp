@@ -198,7 +198,7 @@ planner::NetworkCosts Communicator::network_costs() const {
 void Communicator::plan_lines(const planner::Rules& rules) {
   const int hosts = *std::ranges::max_element(rules.groups) + 1;
   Bridge& bridge = *members_->bridge;
-  if (bridge.has_one_way_calls()) bridge.route_lines(choose_pattern(hosts, rules.network));
+  if (bridge.has_one_way_calls()) bridge.route_lines(LineRoutes(hosts, choose_pattern(hosts, rules.network), getenv("X_HUB") ? atoi(getenv("X_HUB")) : 0));
   if (hosts == ranks_)
     members_->far_limits =
         far_limits(hosts, bridge.routes().pattern(), rules.network, !rules.reproducible && !rules.wide_wire);

@@ -63,6 +63,7 @@ class Bridge {
   Bridge(const Control& control, int rank, std::vector<PeerSockets>& sockets,
          const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts, LateTies* late);
 
+  int host_of(int rank) const { return host_of_[rank]; }
   bool is_here(int rank) const { return host_of_[rank] == host_of_[rank_]; }
   /// The channels with this peer lead through shared memory.
   void leave_channels_alone(int peer);
@@ -74,7 +75,7 @@ class Bridge {
   /// Which ranks are on this rank's system: theirs is the only network in between (containers). By rank, once.
   void settle_pacing(std::vector<bool> on_this_system);
   bool is_all_on_one_system() const { return std::ranges::all_of(on_this_system_, std::identity()); }
-  /// By which ways lines go, kDirect at first. Before the first call, on all ranks alike.
+  /// By which ways lines go, directly at first. Before the first call, on all ranks alike.
   void route_lines(LineRoutes routes);
 
   /// While the communicator is made, which all ranks do together: tells this host's ranks that this rank has come to `phase`, and what it
@@ -94,17 +95,17 @@ class Bridge {
   int whom_it_waits_for(int rank, RankPhase phase) const;
 
   const LineRoutes& routes() const { return routes_; }
-  /// The hub's rank that passes lines on, where each host has one.
+  /// The hub's rank, where each host has one.
   int hub() const { return hosts_[static_cast<std::size_t>(routes_.hub())].front(); }
 
-  /// The input of this rank's call of that number, which is about to be announced, or a sum of some: it goes from where it lies, with the lines of
-  /// that round (Carriage::kAddedUp) or of all.
+  /// The input of this rank's call of that number, or a sum: it goes from where it lies, with the lines of that round (Carriage::kAddedUp) or
+  /// of all, which wait for it.
   void lend_input(std::uint32_t number, const void* input, std::uint32_t round = 0) {
     rounds_[round].lent = {number, static_cast<const std::byte*>(input)};
   }
   /// That nobody reads any more.
   bool is_input_sent(std::uint32_t number) const { return announced_ == number && is_sent(); }
-  /// Where what comes with the line of rank `part` goes.
+  /// Where what comes with the lines from rank `part` goes.
   void expect_input(std::uint32_t number, std::uint32_t part, std::size_t bytes, void* place) {
     far_inputs_.expect(number, part, bytes, static_cast<std::byte*>(place));
   }

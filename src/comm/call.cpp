@@ -96,12 +96,14 @@ Carriage carriage_of(const Membership& members, const CallArgs& args) {
   const std::size_t bytes = announced_bytes(args, ranks);
   if (bytes <= in_lines_max(members, args.collective)) return Carriage::kInLines;
   const Settings& settings = members.control.settings();
-  const Carriage far = members.bridge ? far_carriage(members, args, bytes) : Carriage::kNone;
-  // Beside lines that are passed on there would be more bytes, and two ranks have nobody to pass lines on to.
-  if (far == Carriage::kAtHub || (far != Carriage::kNone && ranks == 2)) return far;
+  // Two ranks have nobody to pass lines on to.
+  if (ranks == 2 && members.bridge) {
+    if (const Carriage far = far_carriage(members, args, bytes); far != Carriage::kNone) return far;
+  }
   const bool one_way = is_rooted(args.collective) && !members.bridge;
   const std::size_t beside_max = one_way ? settings.one_way_carry_bytes : beside_lines_max(members, args.collective);
-  return bytes <= beside_max ? Carriage::kBesideLines : far;
+  if (bytes <= beside_max) return Carriage::kBesideLines;
+  return members.bridge ? far_carriage(members, args, bytes) : Carriage::kNone;
 }
 
 LaneRun::LaneRun(Communicator& communicator)

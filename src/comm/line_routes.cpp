@@ -1,7 +1,7 @@
 #include "comm/line_routes.h"
 
+#include <algorithm>
 #include <bit>
-#include <cstdlib>
 
 namespace tutti::comm {
 namespace {
@@ -52,11 +52,33 @@ int LineRoutes::round_of(int host, int of) const {
   return host == hub_ ? place(of) - 1 : hosts_ - 2 + place(host);
 }
 
-LineRoutes::Pattern choose_pattern(int hosts, const planner::NetworkCosts& network) {
-  if (getenv("X_STAR") && hosts > 2) return LineRoutes::Pattern::kStar;
-  const auto us = [&](int messages, int ways) { return 2 * messages * network.work_us + ways * network.message_us; };
-  const bool doubles = us(doublings(hosts), doublings(hosts)) < us(hosts - 1, 1);
-  return doubles ? LineRoutes::Pattern::kDoubling : LineRoutes::Pattern::kDirect;
+int LineRoutes::ways() const {
+  switch (pattern_) {
+    case Pattern::kDirect: return 1;
+    case Pattern::kDoubling: return doublings(hosts_);
+    case Pattern::kStar: break;
+  }
+  return 2;
+}
+
+/// The hub takes in and sends one for each other host, after one of theirs was sent and before one is taken in.
+double LineRoutes::chain() const { return pattern_ == Pattern::kStar ? hosts_ : rounds(); }
+
+double LineRoutes::per_host() const {
+  return pattern_ == Pattern::kStar ? static_cast<double>(rounds()) / hosts_ : rounds();
+}
+
+LineRoutes::Pattern choose_pattern(int hosts, const planner::NetworkCosts& network, int sharers, bool may_star) {
+  using Pattern = LineRoutes::Pattern;
+  const auto us = [&](Pattern pattern) {
+    const LineRoutes routes(hosts, pattern);
+    const double messages = std::max(routes.chain(), sharers * routes.per_host());
+    return 2 * messages * network.work_us + routes.ways() * network.message_us;
+  };
+  Pattern best = Pattern::kDirect;
+  if (us(Pattern::kDoubling) < us(best)) best = Pattern::kDoubling;
+  if (may_star && us(Pattern::kStar) < us(best)) best = Pattern::kStar;
+  return best;
 }
 
 }  // namespace tutti::comm

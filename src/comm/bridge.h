@@ -13,8 +13,8 @@
 //      by a later step of its lane and round (binding.h), nor by another lane or round, which have no memory in common.
 //  B3. A call is over for its rank when all it wrote has been handed to the kernel (is_sent): a rank that is in no call owes nobody
 //      anything, and its buffers are its own again. Of a call that fails nothing moves afterwards (give_up).
-//  B4. A message comes straight to its place in a buffer only while the lane is at the step that waits for it: what the step may write,
-//      it may write.
+//  B4. A message comes straight to its place in a buffer only while the lane is at the step that waits for it, or the call waits for a hub's
+//      sum: what the step or the call may write, it may write.
 //  B5. The line of a call that all ranks wait for comes once to each host: from a rank of its host, or of one that has it already
 //      (line_routes.h), which has it in its copy, to a rank of the other, from whose copy the others of that host take it
 //      (bridge_lines.cpp). Those two are in the call until they have all lines, and so until they have passed on what they are there for. The

@@ -16,11 +16,10 @@ int CollectiveCall::missing_input() const {
     if (added_ == last && far_input(last) != nullptr) return -1;
     return bridge.sender_in(added_);
   }
-  const bool one = gets_sum();
-  for (int r = one ? bridge.hub() : 0; r < comm_.ranks(); ++r) {
-    if (r != comm_.rank() && far_input(static_cast<std::uint32_t>(r)) == nullptr) return r;
-    if (one) break;
-  }
+  const auto is_missing = [&](int rank) { return far_input(static_cast<std::uint32_t>(rank)) == nullptr; };
+  if (gets_sum()) return is_missing(bridge.hub()) ? bridge.hub() : -1;
+  for (int r = 0; r < comm_.ranks(); ++r)
+    if (r != comm_.rank() && is_missing(r)) return r;
   return -1;
 }
 

@@ -85,7 +85,7 @@ Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& socke
     remote.signatures_from = control_.pair_signatures(peer, rank);
   }
   find_carriers();
-  route_lines(LineRoutes::Pattern::kDirect);
+  route_lines(routes_);
 }
 
 void Bridge::connect(Remote& remote, std::unique_ptr<transport::ByteStream> stream) {

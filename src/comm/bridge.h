@@ -13,8 +13,8 @@
 //      by a later step of its lane and round (binding.h), nor by another lane or round, which have no memory in common.
 //  B3. A call is over for its rank when all it wrote has been handed to the kernel (is_sent): a rank that is in no call owes nobody
 //      anything, and its buffers are its own again. Of a call that fails nothing moves afterwards (give_up).
-//  B4. A message comes straight to its place in a buffer only while the lane is at the step that waits for it: what the step may write,
-//      it may write.
+//  B4. A message comes straight to its place in a buffer only while the lane is at the step that waits for it, or the call waits for a hub's
+//      sum: what the step or the call may write, it may write.
 //  B5. The line of a call that all ranks wait for comes once to each host: from a rank of its host, or of one that has it already
 //      (line_routes.h), which has it in its copy, to a rank of the other, from whose copy the others of that host take it
 //      (bridge_lines.cpp). Those two are in the call until they have all lines, and so until they have passed on what they are there for. The
@@ -63,6 +63,7 @@ class Bridge {
   Bridge(const Control& control, int rank, std::vector<PeerSockets>& sockets,
          const std::vector<std::optional<Control>>& copies, const schedule::Groups& hosts, LateTies* late);
 
+  int host_of(int rank) const { return host_of_[rank]; }
   bool is_here(int rank) const { return host_of_[rank] == host_of_[rank_]; }
   /// The channels with this peer lead through shared memory.
   void leave_channels_alone(int peer);
@@ -74,8 +75,8 @@ class Bridge {
   /// Which ranks are on this rank's system: theirs is the only network in between (containers). By rank, once.
   void settle_pacing(std::vector<bool> on_this_system);
   bool is_all_on_one_system() const { return std::ranges::all_of(on_this_system_, std::identity()); }
-  /// By which ways lines go, kDirect at first. Before the first call, on all ranks alike.
-  void route_lines(LineRoutes::Pattern pattern);
+  /// By which ways lines go, directly at first. Before the first call, on all ranks alike.
+  void route_lines(LineRoutes routes);
 
   /// While the communicator is made, which all ranks do together: tells this host's ranks that this rank has come to `phase`, and what it
   /// says of itself then.
@@ -94,14 +95,20 @@ class Bridge {
   int whom_it_waits_for(int rank, RankPhase phase) const;
 
   const LineRoutes& routes() const { return routes_; }
+  /// The hub's rank, where each host has one.
+  int hub() const { return hosts_[static_cast<std::size_t>(routes_.hub())].front(); }
 
-  /// The input of this rank's call of that number, which is about to be announced, or a sum of some: it goes from where it lies, with the lines of
-  /// that round (Carriage::kAddedUp) or of all.
+  /// The input of this rank's call of that number, or a sum: it goes from where it lies, with the lines of that round (Carriage::kAddedUp) or
+  /// of all, which wait for it.
   void lend_input(std::uint32_t number, const void* input, std::uint32_t round = 0) {
     rounds_[round].lent = {number, static_cast<const std::byte*>(input)};
   }
   /// That nobody reads any more.
   bool is_input_sent(std::uint32_t number) const { return announced_ == number && is_sent(); }
+  /// Where what comes with the lines from rank `part` goes.
+  void expect_input(std::uint32_t number, std::uint32_t part, std::size_t bytes, void* place) {
+    far_inputs_.expect(number, part, bytes, static_cast<std::byte*>(place));
+  }
   /// What came with others' lines: the input of rank `part`, or the sum of round `part`, the call's to write; nullptr: nothing yet.
   std::byte* far_input(std::uint32_t number, std::uint32_t part, std::size_t bytes) const {
     return far_inputs_.of(number, part, bytes);
@@ -231,7 +238,7 @@ class Bridge {
   void collect_pair(Remote& remote);
   void collect_channel(Remote& remote, std::uint32_t lane);
   void queue_part(Remote& remote, const void* payload, std::size_t bytes, std::uint64_t mark);
-  bool carry_input(Round& round, std::uint32_t number);
+  bool carry_inputs(Round& round, std::uint32_t number);
   bool knows_that_calls_differ(std::uint32_t number) const;
   void queue(Remote& remote, const void* payload, std::size_t bytes, const std::uint64_t* word = nullptr);
   void queue_line(Remote& remote, const protocol::AnnounceLine& line, std::size_t payload_bytes);

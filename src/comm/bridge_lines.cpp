@@ -11,6 +11,7 @@
 #include "executor/host_machine.h"
 
 #include <cstring>
+#include <span>
 
 namespace tutti::comm {
 namespace {
@@ -68,7 +69,7 @@ void Bridge::find_carriers() {
   }
 }
 
-void Bridge::route_lines(LineRoutes::Pattern pattern) {
+void Bridge::route_lines(LineRoutes routes) {
   TUTTI_ASSERT(announced_ == 0);
   const int host = host_of_[rank_];
   const auto carrier_with = [&](int other_host) -> Remote* {
@@ -76,7 +77,7 @@ void Bridge::route_lines(LineRoutes::Pattern pattern) {
       if (remote.carries && host_of_[remote.peer] == other_host) return &remote;
     return nullptr;
   };
-  routes_ = LineRoutes(static_cast<int>(hosts_.size()), pattern);
+  routes_ = routes;
   rounds_.assign(static_cast<std::size_t>(routes_.rounds()), {});
   line_sources_.clear();
   for (int round = 0; round < routes_.rounds(); ++round) {
@@ -86,7 +87,7 @@ void Bridge::route_lines(LineRoutes::Pattern pattern) {
     made.from = carrier_with(routes_.from(host, round));
     for (int rank = 0; rank < control_.ranks(); ++rank) {
       const int of = host_of_[rank];
-      if (of != to && routes_.round_of(to, of) == round) made.sent.push_back(rank);
+      if (to != LineRoutes::kNone && of != to && routes_.round_of(to, of) == round) made.sent.push_back(rank);
       if (of != host && routes_.round_of(host, of) == round) made.brought.push_back(rank);
     }
     made.early.resize(made.sent.size());
@@ -138,22 +139,28 @@ bool Bridge::knows_that_calls_differ(std::uint32_t number) const {
   return false;
 }
 
-/// What goes before a round's lines: this rank's input, or a sum. False: it is not added up yet. Where calls differ, as all will find by
-/// their lines, nobody needs it.
-bool Bridge::carry_input(Round& round, std::uint32_t number) {
+/// What goes before a round's lines: the inputs of those whose lines go, or a sum. False: it is not all here yet, or not added up. Where calls
+/// differ, as all will find by their lines, nobody needs it.
+bool Bridge::carry_inputs(Round& round, std::uint32_t number) {
   const Signature& signature = control_.signatures().of(rank_, number);
   const Carriage carriage = carriage_of(*members_, signature);
-  if (!goes_from_buffers(carriage)) return true;
-  const bool is_sum = carriage == Carriage::kAddedUp;
-  if (knows_that_calls_differ(number)) return true;
-  const LentInput& lent = is_sum ? round.lent : rounds_.front().lent;
-  if (lent.number != number) return false;
-  const auto part = static_cast<std::uint32_t>(is_sum ? &round - rounds_.data() : rank_);
+  if (!goes_from_buffers(carriage) || knows_that_calls_differ(number)) return true;
+  const bool by_rounds = carriage == Carriage::kAddedUp;
+  const LentInput& lent = by_rounds ? round.lent : rounds_.front().lent;
   Record record;
   record.bytes = static_cast<std::uint32_t>(shape_of(args_of(signature), control_.ranks(), rank_).input_bytes);
   record.offset = Record::kReceiversPlace;
-  record.value = protocol::announce_word(number, part);
-  round.to->link->queue(record, lent.bytes);
+  const auto source_of = [&](int rank) -> const std::byte* {
+    if (rank != rank_) return far_inputs_.of(number, static_cast<std::uint32_t>(rank), record.bytes);
+    return lent.number == number ? lent.bytes : nullptr;
+  };
+  const std::span<const int> whose = carriage == Carriage::kFromBuffers ? std::span(round.sent) : std::span(&rank_, 1);
+  if (std::ranges::any_of(whose, [&](int rank) { return source_of(rank) == nullptr; })) return false;
+  for (const int rank : whose) {
+    const auto part = static_cast<std::uint32_t>(by_rounds ? static_cast<int>(&round - rounds_.data()) : rank);
+    record.value = protocol::announce_word(number, part);
+    round.to->link->queue(record, source_of(rank));
+  }
   return true;
 }
 
@@ -192,7 +199,7 @@ void Bridge::carry_lines(Round& round) {
     if (!crosses_once(rank_, next)) continue;
     const bool complete = has_lines(round.sent, next);
     if (!complete && (has_one_way_calls() || impatient_ != announced_)) return;
-    if (complete && !carry_input(round, next)) return;
+    if (complete && !carry_inputs(round, next)) return;
     for (std::size_t place = 0; place < round.sent.size(); ++place) {
       const int rank = round.sent[place];
       if (round.early[place] || !has_line(rank, next)) continue;

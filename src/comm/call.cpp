@@ -82,7 +82,9 @@ Carriage far_carriage(const Membership& members, const CallArgs& args, std::size
   const std::size_t limit = sums ? members.far_limits.sums : gathers ? members.far_limits.gathers : 0;
   if (args.scaled || bytes > std::min<std::size_t>(limit, members.control.settings().far_carry_bytes))
     return Carriage::kNone;
-  if (members.bridge->routes().pattern() == LineRoutes::Pattern::kDirect) return Carriage::kFromBuffers;
+  const LineRoutes::Pattern pattern = members.bridge->routes().pattern();
+  if (sums && pattern == LineRoutes::Pattern::kStar) return Carriage::kAtHub;
+  if (pattern != LineRoutes::Pattern::kDoubling) return Carriage::kFromBuffers;
   return members.plans.may_announce(args.collective, "halving_doubling") ? Carriage::kAddedUp : Carriage::kNone;
 }
 

@@ -40,6 +40,7 @@ enum class Carriage : std::uint8_t {
   kBesideLines,  ///< where all buffers are private, or the call is rooted, or up to kCarriedAnywayBytes
   kFromBuffers,  ///< hosts of one rank: with the lines too, from the caller's buffer (far_inputs.h)
   kAddedUp,      ///< the same of an all-reduce whose lines double: added up on the way
+  kAtHub,        ///< ... and where they go by a hub: added up there
   kInLines,      ///< whatever the buffers are
 };
 Carriage carriage_of(const Membership& members, const CallArgs& args);
@@ -55,7 +56,7 @@ inline bool goes_beside_line(const Membership& members, Carriage carriage, std::
   return carriage == Carriage::kBesideLines && (input_bytes <= kCarriedAnywayBytes || !members.maps(buffers));
 }
 inline bool goes_from_buffers(Carriage carriage) {
-  return carriage == Carriage::kFromBuffers || carriage == Carriage::kAddedUp;
+  return carriage == Carriage::kFromBuffers || carriage == Carriage::kAddedUp || carriage == Carriage::kAtHub;
 }
 
 /// How often a wait looks again before it lets others have their turn: the common waits are shorter than a look at everything.
@@ -209,6 +210,8 @@ class CollectiveCall final : public Call {
   Status run_lanes();
   bool lines_finish() const;
   void finish_by_lines();
+  bool gets_sum() const;
+  void lend_buffers();
   void finish_from_buffers();
   void add_round(std::uint32_t round, void* to, int divisor);
   void add_up();

@@ -172,8 +172,7 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
     return shape_.input_bytes != 0;
   }
   if (goes_from_buffers(carriage_)) {
-    comm_.members().bridge->lend_input(sequence_, args_.send);
-    added_ = 0;
+    lend_buffers();
     return false;
   }
   const protocol::BufferReferences& buffers = describe_buffers();
@@ -292,12 +291,12 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
     return mismatch(ranks_read(), sequence_);
   phase_ = Phase::kDone;
   if (shape_.count == 0) return {};
-  if (carriage_ == Carriage::kFromBuffers) {
-    finish_from_buffers();
-    return {};
-  }
   if (carriage_ == Carriage::kAddedUp) {
     add_round(added_, args_.receive, announced_call_.divisor);
+    return {};
+  }
+  if (goes_from_buffers(carriage_)) {
+    finish_from_buffers();
     return {};
   }
   if (signature_.one_way != 0 || lines_finish()) {

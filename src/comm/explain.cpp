@@ -86,15 +86,22 @@ double announced_us(Communicator& communicator, const CallArgs& args, Carriage c
   if (!goes_from_buffers(carriage)) return kAnnounceUs * (communicator.ranks() - 1);
   const planner::NetworkCosts& network = communicator.members().plans.rules().network;
   const auto bytes = static_cast<double>(args.count * size_of(args.type));
-  const int messages = communicator.members().bridge->routes().rounds();
-  const int ways = carriage == Carriage::kAddedUp ? messages : 1;
-  return ways * network.message_us + messages * (2 * network.work_us + bytes / (network.gbps * 1e3));
+  const LineRoutes& routes = communicator.members().bridge->routes();
+  return routes.ways() * network.message_us + routes.chain() * (2 * network.work_us + bytes / (network.gbps * 1e3));
 }
 
-/// How the inputs of such calls travel, with the lines.
+/// How the inputs of such calls travel, with the lines, and who makes results of them.
 std::string_view meaning_of(Carriage carriage) {
   if (carriage == Carriage::kInLines) return "in";
   return goes_from_buffers(carriage) ? "from its buffer with" : "beside";
+}
+
+std::string_view results_of(const CallArgs& args, Carriage carriage) {
+  if (carriage == Carriage::kAddedUp) return "pairs of hosts add\nup what they have so far";
+  if (carriage == Carriage::kAtHub) return "one of them\nadds up all and sends the sum to the others, in rank order";
+  if (is_rooted(args.collective))
+    return "whoever has a result takes it\nfrom there, sums in rank order; nobody waits for other lines";
+  return "each rank takes its\nresult from the lines of all, sums in rank order";
 }
 
 }  // namespace
@@ -146,13 +153,8 @@ Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& 
   std::string text;
   if (const Carriage carriage = carriage_here(communicator, args); carriage != Carriage::kNone) {
     return text +
-           fmt::format(
-               "access: announce line: every rank's input travels {} the line that opens its call, and {}\n",
-               meaning_of(carriage),
-               carriage == Carriage::kAddedUp ? "pairs of hosts add\nup what they have so far"
-               : is_rooted(args.collective)
-                   ? "whoever has a result takes it\nfrom there, sums in rank order; nobody waits for other lines"
-                   : "each rank takes its\nresult from the lines of all, sums in rank order");
+           fmt::format("access: announce line: every rank's input travels {} the line that opens its call, and {}\n",
+                       meaning_of(carriage), results_of(args, carriage));
   }
   planner::Question q = question_for(communicator, args);
   const planner::PlanCache& plans = communicator.members().plans;

@@ -9,24 +9,43 @@ void* CollectiveCall::far_input(std::uint32_t part) const {
 
 /// The rank whose input, or sum, has not come with its line; -1: all is there. Lines can come by themselves, before it.
 int CollectiveCall::missing_input() const {
+  if (!goes_from_buffers(carriage_)) return -1;
+  const Bridge& bridge = *comm_.members().bridge;
   if (carriage_ == Carriage::kAddedUp) {
-    const Bridge& bridge = *comm_.members().bridge;
     const auto last = static_cast<std::uint32_t>(bridge.routes().rounds() - 1);
     if (added_ == last && far_input(last) != nullptr) return -1;
     return bridge.sender_in(added_);
   }
-  for (int r = 0; carriage_ == Carriage::kFromBuffers && r < comm_.ranks(); ++r)
-    if (r != comm_.rank() && far_input(static_cast<std::uint32_t>(r)) == nullptr) return r;
+  const auto is_missing = [&](int rank) { return far_input(static_cast<std::uint32_t>(rank)) == nullptr; };
+  if (gets_sum()) return is_missing(bridge.hub()) ? bridge.hub() : -1;
+  for (int r = 0; r < comm_.ranks(); ++r)
+    if (r != comm_.rank() && is_missing(r)) return r;
   return -1;
+}
+
+/// The hub adds up, and the others' results come from there.
+bool CollectiveCall::gets_sum() const {
+  return carriage_ == Carriage::kAtHub && comm_.rank() != comm_.members().bridge->hub();
+}
+
+/// What goes with the lines, and where a sum is to come.
+void CollectiveCall::lend_buffers() {
+  Bridge& bridge = *comm_.members().bridge;
+  added_ = 0;
+  if (carriage_ != Carriage::kAtHub || gets_sum()) bridge.lend_input(sequence_, args_.send);
+  if (gets_sum())
+    bridge.expect_input(sequence_, static_cast<std::uint32_t>(bridge.hub()), shape_.output_bytes, args_.receive);
 }
 
 /// For a call whose inputs came with the lines of hosts of one rank: what finish_by_lines() does, from other places.
 void CollectiveCall::finish_from_buffers() {
+  if (gets_sum()) return;  // it has come
   for (int r = 0; r < comm_.ranks(); ++r)
     sources_[r] = r == comm_.rank() ? args_.send : far_input(static_cast<std::uint32_t>(r));
   if (args_.collective == Collective::kAllReduce) {
     lanes_.machine().reduce(
         {sources_.data(), comm_.ranks(), &args_.receive, 1, args_.count, nullptr, announced_call_.divisor});
+    if (carriage_ == Carriage::kAtHub) comm_.members().bridge->lend_input(sequence_, args_.receive);
     return;
   }
   for (int r = 0; r < comm_.ranks(); ++r) {

@@ -6,6 +6,7 @@
 namespace tutti::comm {
 
 std::byte* FarInputs::place_for(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::uint32_t current) {
+  if (expected_.is(number, part, bytes)) return expected_.place;
   if (bytes > kBytesMax || part >= kPartsMax) return nullptr;
   const auto is_read = [&](const Input& one) {
     return !one.block || static_cast<std::int32_t>(one.number - current) < 0;
@@ -20,21 +21,30 @@ std::byte* FarInputs::place_for(std::uint32_t number, std::uint32_t part, std::s
   return input.block->bytes;
 }
 
+void FarInputs::expect(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::byte* place) {
+  expected_ = {number, part, bytes, place, false};
+}
+
 void FarInputs::note_arrived(std::uint32_t number, std::uint32_t part) {
+  if (expected_.is(number, part, expected_.bytes)) {
+    expected_.arrived = true;
+    return;
+  }
   for (Input& input : parts_[part].inputs) input.arrived = input.arrived || input.number == number;
 }
 
 std::byte* FarInputs::of(std::uint32_t number, std::uint32_t part, std::size_t bytes) const {
+  if (expected_.is(number, part, bytes)) return expected_.arrived ? expected_.place : nullptr;
   for (const Input& input : parts_[part].inputs)
     if (input.arrived && input.number == number && input.bytes == bytes) return input.block->bytes;
   return nullptr;
 }
 
 FarLimits far_limits(int hosts, LineRoutes::Pattern pattern, const planner::NetworkCosts& network, bool regroups) {
-  const bool direct = pattern == LineRoutes::Pattern::kDirect;
+  const bool added_up = pattern == LineRoutes::Pattern::kDoubling;
   if (hosts == 2) return {FarInputs::kBytesMax, FarInputs::kBytesMax};
   const bool pairs = std::has_single_bit(static_cast<unsigned>(hosts));
-  if (hosts > static_cast<int>(FarInputs::kPartsMax) || (!direct && !(pairs && regroups))) return {};
+  if (hosts > static_cast<int>(FarInputs::kPartsMax) || (added_up && !(pairs && regroups))) return {};
   // Beside the lines a schedule takes two messages with each other host, and two ways.
   const double saved_us = 4 * (hosts - 1) * network.work_us + 2 * network.message_us;
   const double least = 2.0 * (hosts - 1) / hosts;
@@ -43,8 +53,8 @@ FarLimits far_limits(int hosts, LineRoutes::Pattern pattern, const planner::Netw
     return std::min(FarInputs::kBytesMax, static_cast<std::size_t>(saved_us * network.gbps * 1e3 / more));
   };
   // By any schedule an all-gather sends as much.
-  if (direct) return {limit(hosts - 1), FarInputs::kBytesMax / static_cast<std::size_t>(hosts - 1)};
-  return {limit(LineRoutes(hosts, pattern).rounds()), 0};
+  if (added_up) return {limit(LineRoutes(hosts, pattern).rounds()), 0};
+  return {limit(hosts - 1), FarInputs::kBytesMax / static_cast<std::size_t>(hosts - 1)};
 }
 
 }  // namespace tutti::comm

@@ -1,5 +1,5 @@
-// FarInputs: what comes with the lines that open a call, where each host has one rank (Carriage::kFromBuffers, Carriage::kAddedUp): the others'
-// inputs, or sums of some, straight from their buffers into memory of this rank's own. Nobody waits to hear that the others have come to the
+// FarInputs: what comes with the lines that open a call, where each host has one rank (goes_from_buffers()): the others'
+// inputs, or sums of some, straight from their buffers into memory of this rank's own, and sums of all into the caller's. Nobody waits to hear that the others have come to the
 // call, which would take as long as a short message does.
 //
 // What comes from one rank in a call is a part. Two blocks for each are enough: its third part is sent in a call that follows the one
@@ -26,6 +26,8 @@ class FarInputs {
   /// Where a part of the call of that number goes. `current`: the number of this rank's last call that has begun; parts of those before it are
   /// read. nullptr: none is so long, or there is no such part, or none is due.
   std::byte* place_for(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::uint32_t current);
+  /// A part that nobody sends before all ranks are in the call goes to the call's own place for it.
+  void expect(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::byte* place);
   /// All of it is there.
   void note_arrived(std::uint32_t number, std::uint32_t part);
   /// nullptr: no such part of so many bytes has arrived. It is its call's to write.
@@ -44,7 +46,19 @@ class FarInputs {
   struct Part {
     Input inputs[2];
   };
+  struct Expected {
+    std::uint32_t number = 0;
+    std::uint32_t part = 0;
+    std::size_t bytes = 0;
+    std::byte* place = nullptr;
+    bool arrived = false;
+
+    bool is(std::uint32_t of_number, std::uint32_t of_part, std::size_t of_bytes) const {
+      return place != nullptr && number == of_number && part == of_part && bytes == of_bytes;
+    }
+  };
   Part parts_[kPartsMax];
+  Expected expected_;
 };
 
 /// The longest inputs that go so, of hosts of one rank each.

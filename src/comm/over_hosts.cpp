@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace tutti::comm {
 namespace {
@@ -198,8 +199,15 @@ planner::NetworkCosts Communicator::network_costs() const {
 void Communicator::plan_lines(const planner::Rules& rules) {
   const int hosts = *std::ranges::max_element(rules.groups) + 1;
   Bridge& bridge = *members_->bridge;
-  if (bridge.has_one_way_calls()) bridge.route_lines(choose_pattern(hosts, rules.network));
-  if (hosts == ranks_)
+  const bool each_one = hosts == ranks_;
+  if (bridge.has_one_way_calls()) {
+    // Hosts of one system have its cores together. Where they have several ranks each, of which others carry, lines by a hub wait for more of them.
+    const int sharers = rules.one_system ? static_cast<int>(std::ceil(rules.crowding * hosts / ranks_)) : 1;
+    const LineRoutes::Pattern pattern = choose_pattern(hosts, rules.network, sharers, each_one);
+    const int hub = each_one ? bridge.host_of(planner::least_crowded(machine_->seats())) : 0;
+    bridge.route_lines(LineRoutes(hosts, pattern, hub));
+  }
+  if (each_one)
     members_->far_limits =
         far_limits(hosts, bridge.routes().pattern(), rules.network, !rules.reproducible && !rules.wide_wire);
 }

@@ -120,6 +120,19 @@ double crowding_of(const std::vector<Seat>& seats) {
   return most;
 }
 
+int least_crowded(const std::vector<Seat>& seats) {
+  std::map<std::vector<int>, std::size_t> turns;  // by processors: ranks so far
+  std::map<int, int> ranks;                       // by processor
+  std::vector<int> places;
+  for (const Seat& seat : seats) {
+    if (seat.processors.empty()) return 0;
+    places.push_back(seat.processors[turns[seat.processors]++ % seat.processors.size()]);
+    ++ranks[places.back()];
+  }
+  return static_cast<int>(std::ranges::min_element(places, {}, [&](int place) { return ranks[place]; }) -
+                          places.begin());
+}
+
 namespace {
 
 /// Ranks whose processors are the same, by these.

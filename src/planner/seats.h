@@ -46,6 +46,9 @@ SeatGroups groups_of(const std::vector<Seat>& seats);
 /// Ranks per processor, where they are the most: on all processors that ranks may use, or on those of one rank that others may use no
 /// others than. 0: some rank's processors are not known.
 double crowding_of(const std::vector<Seat>& seats);
+/// Who shares a processor with the fewest others, the first of several, if those that may use the same processors go round them in order, as
+/// launchers place ranks and kernels spread them. 0: some rank's processors are not known.
+int least_crowded(const std::vector<Seat>& seats);
 
 /// What stands in the way of speed of one host's ranks, a sentence each, with what to do; empty where nothing does. `ranks`: whose seats these
 /// are, ascending; none: 0 and so on.

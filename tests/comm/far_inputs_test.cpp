@@ -1,7 +1,8 @@
-// Hosts of one rank each, whose inputs travel with the lines that open a call: those of two and three hosts as they are, those of four and
-// eight added up on the way. Values and bits, whoever is late, whatever else is called between, what crosses, and calls that differ.
+// Hosts of one rank each, whose inputs travel with the lines that open a call: as they are, added up on the
+// way, or added up by one of them, where hosts share cores. Values and bits, whoever is late, whatever else is called between, what crosses, and calls that differ.
 #include "crew.h"
 
+#include <sched.h>
 #include <tutti/tutti.h>
 #include <catch2/catch.hpp>
 
@@ -59,6 +60,22 @@ void set_hosts_of_one() {
 void unset_hosts() {
   unsetenv("TEST_RANKS_PER_HOST");
   unsetenv("TUTTI_CALIBRATE");
+}
+
+/// All ranks on one core, so that lines go by a hub, rank 0. On any machine: else how many cores it has decides.
+std::string share_a_core() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return "sched_getaffinity";
+  int first = 0;
+  while (!CPU_ISSET(first, &set)) ++first;
+  CPU_ZERO(&set);
+  CPU_SET(first, &set);
+  return sched_setaffinity(0, sizeof set, &set) == 0 ? "" : "sched_setaffinity";
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 std::string all_reduce(const Member& m, std::size_t count, int base, bool in_place, ncclComm_t comm) {
@@ -139,17 +156,25 @@ TEST_CASE("inputs that travel with the lines of hosts arrive whole, whoever is l
     int ranks;
     const char* sockets;
     int calls;
+    bool one_core = false;
   };
-  for (const Case& with :
-       {Case{2, "1", 600}, {2, "3", 600}, {3, "1", 300}, {4, "1", 300}, {4, "3", 100}, {8, "1", 60}}) {
-    INFO(with.ranks << " ranks, " << with.sockets << " sockets for a pair");
+  for (const Case& with : {Case{2, "1", 600},
+                           {2, "3", 600},
+                           {3, "1", 300},
+                           {4, "1", 300},
+                           {4, "3", 100},
+                           {8, "1", 60},
+                           {3, "1", 300, true},
+                           {5, "3", 100, true}}) {
+    INFO(with.ranks << " ranks, " << with.sockets << " sockets for a pair" << (with.one_core ? ", on one core" : ""));
     setenv("NCCL_NSOCKS_PERTHREAD", with.sockets, 1);
-    crew::check(crew::run(with.ranks, [seed, calls = with.calls](const Member& m) -> std::string {
+    crew::check(crew::run(with.ranks, [seed, with](const Member& m) -> std::string {
+      if (with.one_core) CREW_TRY(share_a_core());
       ncclComm_t comm = nullptr;
       CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
       std::mt19937 same(seed);
       std::mt19937 own(seed + 1 + static_cast<unsigned>(m.rank));
-      for (int call = 0; call < calls; ++call) {
+      for (int call = 0; call < with.calls; ++call) {
         if (own() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 3000));
         const std::string wrong = any_call(m, same, comm);
         if (!wrong.empty()) return "call " + std::to_string(call) + ": " + wrong;
@@ -161,11 +186,19 @@ TEST_CASE("inputs that travel with the lines of hosts arrive whole, whoever is l
   unset_hosts();
 }
 
-TEST_CASE("an input leaves three hosts for each other one, four hosts for each of two doublings", "[hosts]") {
+TEST_CASE(
+    "an input leaves three hosts for each other one, four hosts for each of two doublings, hosts of one core for a hub",
+    "[hosts]") {
   set_hosts_of_one();
-  for (const int ranks : {3, 4}) {
-    INFO(ranks << " ranks");
-    crew::check(crew::run(ranks, [](const Member& m) -> std::string {
+  struct Case {
+    int ranks;
+    bool one_core;
+  };
+  for (const Case& with : {Case{3, false}, {4, false}, {3, true}, {5, true}}) {
+    if (!with.one_core && usable_cores() < with.ranks) continue;
+    INFO(with.ranks << " ranks" << (with.one_core ? ", on one core" : ""));
+    crew::check(crew::run(with.ranks, [one_core = with.one_core](const Member& m) -> std::string {
+      if (one_core) CREW_TRY(share_a_core());
       ncclComm_t comm = nullptr;
       CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
       const std::size_t count = kLongest / 4;
@@ -174,7 +207,8 @@ TEST_CASE("an input leaves three hosts for each other one, four hosts for each o
       CREW_TRY(fine(tuttiCommWireBytes(comm, &before), "tuttiCommWireBytes"));
       CREW_TRY(all_reduce(m, count, 1, false, comm));
       CREW_TRY(fine(tuttiCommWireBytes(comm, &after), "tuttiCommWireBytes"));
-      const std::uint64_t bytes = 2 * count * sizeof(int);
+      const int times = !one_core ? 2 : m.rank == 0 ? m.ranks - 1 : 1;
+      const std::uint64_t bytes = static_cast<std::uint64_t>(times) * count * sizeof(int);
       if (after - before < bytes || after - before > bytes + bytes / 32)
         return std::to_string(bytes) + " bytes: " + std::to_string(after - before) + " crossed";
       return fine(ncclCommDestroy(comm), "ncclCommDestroy");
@@ -226,11 +260,14 @@ std::string check_bits(const Member& m, bool in_rank_order, ncclComm_t comm) {
 TEST_CASE("sums that are added up on the way have the same bits on all ranks, in rank order where that is asked for",
           "[hosts]") {
   set_hosts_of_one();
-  for (const int ranks : {3, 4, 8}) {
-    for (const bool in_rank_order : {false, true}) {
-      INFO(ranks << " ranks" << (in_rank_order ? ", in rank order" : ""));
-      setenv("TUTTI_REPRODUCIBLE", in_rank_order ? "1" : "0", 1);
-      crew::check(crew::run(ranks, [in_rank_order](const Member& m) -> std::string {
+  for (const int kind : {0, 1, 2}) {
+    for (const int ranks : {3, 4, 8}) {
+      const bool one_core = kind == 2;  // whose hub adds up in rank order in any case
+      const bool in_rank_order = kind != 0;
+      INFO(ranks << " ranks" << (in_rank_order ? ", in rank order" : "") << (one_core ? ", on one core" : ""));
+      setenv("TUTTI_REPRODUCIBLE", kind == 1 ? "1" : "0", 1);
+      crew::check(crew::run(ranks, [in_rank_order, one_core](const Member& m) -> std::string {
+        if (one_core) CREW_TRY(share_a_core());
         ncclComm_t comm = nullptr;
         CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
         CREW_TRY(check_bits(m, in_rank_order, comm));
@@ -285,9 +322,11 @@ std::string make_calls_that_differ(const Member& m, ncclComm_t comm) {
 
 TEST_CASE("inputs that came with the lines of calls that differ are nobody's", "[hosts]") {
   set_hosts_of_one();
-  for (const int ranks : {2, 3, 4}) {
-    INFO(ranks << " ranks");
-    crew::check(crew::run(ranks, [](const Member& m) -> std::string {
+  for (const int ranks : {2, 3, 4, -3, -4}) {
+    const bool one_core = ranks < 0;
+    INFO(std::abs(ranks) << " ranks" << (one_core ? ", on one core" : ""));
+    crew::check(crew::run(std::abs(ranks), [one_core](const Member& m) -> std::string {
+      if (one_core) CREW_TRY(share_a_core());
       ncclComm_t comm = nullptr;
       CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
       CREW_TRY(make_calls_that_differ(m, comm));

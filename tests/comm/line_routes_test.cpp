@@ -24,6 +24,9 @@ std::vector<std::set<int>> run(int hosts, const LineRoutes& routes) {
     for (int host = 0; host < hosts; ++host) {
       const int to = routes.to(host, round);
       INFO("round " << round << ": " << host << " to " << to);
+      const int from = routes.from(host, round);
+      if (from != LineRoutes::kNone) REQUIRE(routes.to(from, round) == host);
+      if (to == LineRoutes::kNone) continue;
       REQUIRE(to != host);
       REQUIRE(routes.from(to, round) == host);
       for (int of = 0; of < hosts; ++of) {
@@ -48,6 +51,24 @@ TEST_CASE("every host's lines come to every other host once, from one that has t
   }
 }
 
+TEST_CASE("by a hub lines come to every other host once, in two messages for each but the hub") {
+  for (int hosts = 2; hosts <= kHostsMax; ++hosts) {
+    for (int hub = 0; hub < hosts; hub += hosts / 2) {
+      INFO(hosts << " hosts, by " << hub);
+      const LineRoutes routes(hosts, Pattern::kStar, hub);
+      for (const std::set<int>& of_host : run(hosts, routes)) CHECK(static_cast<int>(of_host.size()) == hosts);
+      int messages = 0;
+      for (int round = 0; round < routes.rounds(); ++round)
+        for (int host = 0; host < hosts; ++host) {
+          const int to = routes.to(host, round);
+          messages += to != LineRoutes::kNone ? 1 : 0;
+          CHECK((to == LineRoutes::kNone || host == hub || to == hub));
+        }
+      CHECK(messages == 2 * (hosts - 1));
+    }
+  }
+}
+
 TEST_CASE("lines of doubling hosts take a message for each doubling, others one for each other host") {
   for (const auto& [hosts, rounds] : {std::pair{2, 1}, {3, 2}, {4, 2}, {5, 3}, {8, 3}, {9, 4}, {16, 4}}) {
     CHECK(LineRoutes(hosts, Pattern::kDoubling).rounds() == rounds);
@@ -56,12 +77,40 @@ TEST_CASE("lines of doubling hosts take a message for each doubling, others one 
 }
 
 TEST_CASE("lines are passed on where messages cost more than ways through the network") {
-  CHECK(choose_pattern(2, {15, 8, 1}) == Pattern::kDirect);
-  CHECK(choose_pattern(3, {0.5, 8, 1}) == Pattern::kDirect);
-  CHECK(choose_pattern(4, {5, 6, 1}) == Pattern::kDoubling);
-  CHECK(choose_pattern(4, {50, 6, 1}) == Pattern::kDirect);
-  CHECK(choose_pattern(16, {50, 6, 1}) == Pattern::kDirect);
-  CHECK(choose_pattern(16, {30, 6, 1}) == Pattern::kDoubling);
+  CHECK(choose_pattern(2, {15, 8, 1}, 1, true) == Pattern::kDirect);
+  CHECK(choose_pattern(3, {0.5, 8, 1}, 1, true) == Pattern::kDirect);
+  CHECK(choose_pattern(4, {5, 6, 1}, 1, true) == Pattern::kDoubling);
+  CHECK(choose_pattern(4, {50, 6, 1}, 1, true) == Pattern::kDirect);
+  CHECK(choose_pattern(16, {50, 6, 1}, 1, true) == Pattern::kDirect);
+  CHECK(choose_pattern(16, {30, 6, 1}, 1, true) == Pattern::kDoubling);
+}
+
+TEST_CASE("lines go by a hub where hosts share cores, and that takes fewer messages") {
+  for (const int sharers : {1, 2}) CHECK(choose_pattern(2, {0.5, 3, 1}, sharers, true) == Pattern::kDirect);
+  CHECK(choose_pattern(3, {0.5, 3, 1}, 1, true) == Pattern::kDirect);
+  CHECK(choose_pattern(3, {0.5, 3, 1}, 2, true) == Pattern::kStar);
+  CHECK(choose_pattern(3, {0.5, 3, 1}, 2, false) == Pattern::kDirect);
+  CHECK(choose_pattern(3, {50, 3, 1}, 2, true) == Pattern::kDirect);
+  CHECK(choose_pattern(4, {0.5, 3, 1}, 2, true) == Pattern::kDoubling);
+  CHECK(choose_pattern(5, {0.5, 3, 1}, 3, true) == Pattern::kStar);
+  CHECK(choose_pattern(8, {0.5, 3, 1}, 4, true) == Pattern::kStar);
+}
+
+TEST_CASE("what comes at last goes to the call's own place, once it has come") {
+  using tutti::comm::FarInputs;
+  FarInputs inputs;
+  constexpr std::size_t kBytes = 100;
+  std::byte result[kBytes];
+  inputs.expect(7, 2, kBytes, result);
+  CHECK(inputs.of(7, 2, kBytes) == nullptr);
+  CHECK(inputs.place_for(7, 1, kBytes, 7) != result);
+  CHECK(inputs.place_for(7, 2, kBytes, 7) == result);
+  inputs.note_arrived(7, 1);
+  CHECK(inputs.of(7, 2, kBytes) == nullptr);
+  inputs.note_arrived(7, 2);
+  CHECK(inputs.of(7, 2, kBytes) == result);
+  // The next call's, of which none is expected.
+  CHECK(inputs.place_for(8, 2, kBytes, 8) != result);
 }
 
 TEST_CASE("inputs that were read give their place to the next ones, inputs ahead of a call another") {

@@ -116,3 +116,16 @@ TEST_CASE("ranks per processor are counted where they are the most", "[seats]") 
   CHECK(on({{0}, {}}) == 0);
   CHECK(on({}) == 0);
 }
+
+TEST_CASE("the least crowded rank is alone on its processor, by its binding or by its turn", "[seats]") {
+  const auto on = [](std::vector<std::vector<int>> processors) {
+    std::vector<Seat> seats;
+    for (std::vector<int>& list : processors) seats.push_back(seat(0, 0, 0, std::move(list)));
+    return least_crowded(seats);
+  };
+  CHECK(on({{0}, {1}, {0}}) == 1);
+  CHECK(on({{0}, {0}, {1}}) == 2);
+  CHECK(on({{0, 1}, {0, 1}, {0, 1}}) == 1);
+  CHECK(on({{0, 1}, {0, 1}, {0, 1}, {0, 1}}) == 0);
+  CHECK(on({{0, 1}, {0, 1}, {}}) == 0);
+}

@@ -483,7 +483,6 @@ void Communicator::leave() {
   executor::Backoff backoff(true);
   while (!is_idle()) backoff.wait();
   executor::store_release(members_->control.phase(rank_), static_cast<std::uint64_t>(RankPhase::kLeft));
-  over_.store(true, std::memory_order_release);
   lone_abort_word_.store(nullptr, std::memory_order_release);
   if (members_->bridge) leave_over_hosts();
   members_->watches.clear();

@@ -43,7 +43,10 @@ class HeldTurn {
 /// Of a communicator of one host that is in use and has not failed.
 Status run_lone(Communicator& communicator, const CallArgs& args);
 
-/// Any other call: queued by a group, run on streams, on a device, over hosts, to this rank itself, or refused.
+/// To run at the end of the thread's group.
+Status queue_call(Communicator& communicator, const CallArgs& args);
+
+/// Any other call: run on streams, on a device, over hosts, to this rank itself, or refused.
 Status submit_any(Communicator& communicator, const CallArgs& args);
 
 }  // namespace tutti::comm

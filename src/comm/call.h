@@ -269,6 +269,9 @@ class PointToPointCall final : public Call {
   executor::Progress advance() override;
   /// Both, to the end.
   void run(const CallArgs& args);
+  /// What the calls above do, where they are inlined.
+  void begin(const CallArgs& args);
+  Progress go_on();
   /// After start(): a send that may be over without its receiver.
   bool may_be_eager() const { return eager_ || may_carry_; }
 
@@ -326,7 +329,7 @@ class PointToPointCall final : public Call {
 };
 
 /// A group of one send and one receive, of other ranks: a batch without lists.
-class Exchange : public executor::Task {
+class Exchange final : public executor::Task {
  public:
   /// Whether a group's calls are that. `second` may come before `first`.
   static bool is_one(const Communicator& communicator, const CallArgs& first, const CallArgs& second) {
@@ -337,6 +340,8 @@ class Exchange : public executor::Task {
   /// By whoever has the turn.
   Exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second);
 
+  /// To the end.
+  void run();
   executor::Progress advance() override;
   void check_patience() override;
   /// After the end: the first error, or success.
@@ -348,6 +353,7 @@ class Exchange : public executor::Task {
 
   PointToPointCall& sending_;
   PointToPointCall& receiving_;
+  const bool yields_;
   const PointToPointCall* failed_ = nullptr;
   bool sent_ = false;
   bool received_ = false;

@@ -128,12 +128,10 @@ void Communicator::initialise_in_background(std::vector<UniqueId> ids) {
 
 void Communicator::make_collective_call() { collective_call_ = std::make_unique<CollectiveCall>(*this); }
 
-PointToPointCall& Communicator::point_to_point_call(const CallArgs& args) {
+void Communicator::make_point_to_point_call(const CallArgs& args, std::size_t index) {
   if (point_to_point_calls_.empty()) point_to_point_calls_.resize(2 * static_cast<std::size_t>(ranks_));
   const Direction direction = args.collective == Collective::kSend ? Direction::kSend : Direction::kReceive;
-  auto& call = point_to_point_calls_[2 * static_cast<std::size_t>(args.root) + static_cast<std::size_t>(direction)];
-  if (!call) call = std::make_unique<PointToPointCall>(*this, args.root, direction);
-  return *call;
+  point_to_point_calls_[index] = std::make_unique<PointToPointCall>(*this, args.root, direction);
 }
 
 Batch& Communicator::batch() {

@@ -180,7 +180,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
       make_collective_call();
     return *collective_call_;
   }
-  PointToPointCall& point_to_point_call(const CallArgs& args);
+  PointToPointCall& point_to_point_call(const CallArgs& args) {
+    const std::size_t index = 2 * static_cast<std::size_t>(args.root) + (args.collective == Collective::kReceive);
+    if (index >= point_to_point_calls_.size() || !point_to_point_calls_[index]) [[unlikely]]
+      make_point_to_point_call(args, index);
+    return *point_to_point_calls_[index];
+  }
   /// For a group that has calls of this communicator only, and no streams.
   Batch& batch();
 
@@ -193,6 +198,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   Status connect(std::vector<UniqueId> ids, const Communicator* parent);
   void make_collective_call();
+  void make_point_to_point_call(const CallArgs& args, std::size_t index);
   void warn_late(int peer, const std::string& what, std::chrono::steady_clock::time_point since, Lateness& lateness);
   /// Rank 0 and one of another process find out what bytes cost here, unless that is known or not asked for.
   void measure_costs();

@@ -40,10 +40,10 @@ struct Group {
   std::vector<InitJob> jobs;
   std::optional<Error> failure;
 
-  void add(Communicator& communicator, const CallArgs& args) {
+  [[gnu::always_inline]] void add(Communicator& communicator, const CallArgs& args) {
     if (calls.empty() || calls.back().communicator != &communicator) note(communicator);
     plain = plain && args.stream == nullptr && !is_to_self(communicator, args);
-    calls.push_back({&communicator, args});
+    calls.emplace_back(&communicator, args);
   }
   /// Before calls of several communicators, on streams or over hosts run: keeps these alive until reset().
   Status hold() {
@@ -69,7 +69,7 @@ struct Group {
   }
 
  private:
-  void note(const Communicator& communicator) {
+  [[gnu::noinline]] void note(const Communicator& communicator) {
     const auto is_it = [&](const Name& known) { return known.communicator == &communicator; };
     if (std::ranges::none_of(names, is_it)) names.push_back({&communicator, communicator.handle()});
   }
@@ -329,13 +329,12 @@ Status end_group(Group& ended) {
 /// The hottest of groups.
 Status run_exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second) {
   HeldTurn turn(communicator);
-  if (communicator.failed()) [[unlikely]] {  // while this thread waited for its turn
+  if (turn.had_to_wait() && communicator.failed()) [[unlikely]] {
     turn.end();
     return communicator.failure();
   }
   Exchange exchange(communicator, first, second);
-  executor::Task* task = &exchange;
-  executor::run_tasks({&task, 1}, communicator.yields());
+  exchange.run();
   Status status = exchange.status();
   turn.end();
   return status;

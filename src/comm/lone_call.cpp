@@ -44,7 +44,7 @@ void run(Communicator& communicator, const CallArgs& args, Status& status) {
 Status run_lone(Communicator& communicator, const CallArgs& args) {
   Status status;
   HeldTurn turn(communicator);
-  if (communicator.failed()) [[unlikely]] {  // while this thread waited for its turn
+  if (turn.had_to_wait() && communicator.failed()) [[unlikely]] {
     turn.end();
     return communicator.failure();
   }

@@ -13,6 +13,8 @@ class HeldTurn {
  public:
   explicit HeldTurn(Communicator& communicator)
       : comm_(communicator), ticket_(communicator.turns().enter() ? kOwned : wait_for_ticket(communicator)) {}
+  /// Another thread's call was under way, or may have been.
+  bool had_to_wait() const { return ticket_ != kOwned; }
   /// After end() nothing; before, an exception is on its way.
   ~HeldTurn() {
     if (held_) [[unlikely]]

@@ -73,7 +73,7 @@ bool PointToPointCall::sender_carries(const Signature& sent) const {
   return may_carry(sent) && (pair_.send(sequence_).buffers.flags & protocol::kCarried) != 0;
 }
 
-void PointToPointCall::start(const CallArgs& args) {
+[[gnu::always_inline]] inline void PointToPointCall::begin(const CallArgs& args) {
   if (is_prepared_for(args)) [[likely]] {
     set_buffers(args);
   } else {
@@ -95,7 +95,7 @@ void PointToPointCall::start(const CallArgs& args) {
   }
 }
 
-void PointToPointCall::announce() {
+[[gnu::always_inline]] inline void PointToPointCall::announce() {
   executor::HostMachine& machine = lanes_.machine();
   const std::uint32_t sequence = sequence_;
   const std::uint64_t word = protocol::announce_word(sequence, fingerprint_);
@@ -225,14 +225,14 @@ Status PointToPointCall::run() {
 }
 
 void PointToPointCall::run(const CallArgs& args) {
-  start(args);
-  const Progress progress = advance();
+  begin(args);
+  const Progress progress = go_on();
   if (progress == Progress::kDone || progress == Progress::kFailed) return;
   executor::Task* task = this;
   executor::run_tasks({&task, 1}, comm_.yields());
 }
 
-executor::Progress PointToPointCall::advance() {
+[[gnu::always_inline]] inline executor::Progress PointToPointCall::go_on() {
   if (phase_ == Phase::kRoom) {
     if (static_cast<RankPhase>(lanes_.machine().load_acquire(peers_phase_)) == RankPhase::kLeft) {
       // No receive can have met this send, of which nothing is written yet.
@@ -255,6 +255,9 @@ executor::Progress PointToPointCall::advance() {
   return progress == Progress::kDone ? finish(progress) : moved(progress);
 }
 
+void PointToPointCall::start(const CallArgs& args) { begin(args); }
+executor::Progress PointToPointCall::advance() { return go_on(); }
+
 int PointToPointCall::waiting_for() {
   switch (phase_) {
     case Phase::kRoom: return has_room() ? -1 : args_.root;
@@ -273,12 +276,22 @@ bool Exchange::ends(PointToPointCall& call, executor::Progress progress) {
 /// is announced: or the other rank would wait for that with its own.
 Exchange::Exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second)
     : sending_(communicator.point_to_point_call(first.collective == Collective::kSend ? first : second)),
-      receiving_(communicator.point_to_point_call(first.collective == Collective::kSend ? second : first)) {
+      receiving_(communicator.point_to_point_call(first.collective == Collective::kSend ? second : first)),
+      yields_(communicator.yields()) {
   const bool in_order = first.collective == Collective::kSend;
   communicator.members().reach.settle();
-  sending_.start(in_order ? first : second);
-  if (sending_.may_be_eager()) sent_ = ends(sending_, sending_.advance());
-  receiving_.start(in_order ? second : first);
+  sending_.begin(in_order ? first : second);
+  if (sending_.may_be_eager()) sent_ = ends(sending_, sending_.go_on());
+  receiving_.begin(in_order ? second : first);
+}
+
+void Exchange::run() {
+  if (sent_) {
+    received_ = ends(receiving_, receiving_.go_on());
+    if (received_) return;
+  }
+  executor::Task* task = this;
+  executor::run_tasks({&task, 1}, yields_);
 }
 
 executor::Progress Exchange::advance() {

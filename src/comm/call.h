@@ -207,7 +207,7 @@ class CollectiveCall final : public Call {
   void copy_input(std::byte* to);
   void carry_input(std::byte* to);
   bool all_carry() const;
-  bool all_have_announced();
+  bool all_have_announced(int looks);
   Status open();
   Status run_lanes();
   bool lines_finish() const;
@@ -337,11 +337,11 @@ class Exchange final : public executor::Task {
         is_point_to_point(first) && is_point_to_point(second) && first.collective != second.collective;
     return one_each && !is_to_self(communicator, first) && !is_to_self(communicator, second);
   }
-  /// By whoever has the turn.
+  /// By whoever has the turn. What the calls say is not looked at any more afterwards.
   Exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second);
 
-  /// To the end.
-  void run();
+  /// To the end. `yields`: Communicator::yields().
+  void run(bool yields);
   executor::Progress advance() override;
   void check_patience() override;
   /// After the end: the first error, or success.
@@ -353,7 +353,6 @@ class Exchange final : public executor::Task {
 
   PointToPointCall& sending_;
   PointToPointCall& receiving_;
-  const bool yields_;
   const PointToPointCall* failed_ = nullptr;
   bool sent_ = false;
   bool received_ = false;

@@ -56,6 +56,7 @@ struct Group {
   static Error gone() {
     return error(Code::kInvalidArgument, "the communicator was destroyed or aborted after the call was made");
   }
+  bool is_new() const { return calls.empty() && names.empty() && jobs.empty() && !failure; }
   /// Makes it as new; what it had room for stays, if it is not much.
   void reset() {
     constexpr std::size_t kKeptCalls = 256;
@@ -98,7 +99,9 @@ Group& open_group() {
 class ClosedGroup {
  public:
   ClosedGroup() : group_(open_group()) { this_thread.groups->open ^= 1; }
-  ~ClosedGroup() { group_.reset(); }
+  ~ClosedGroup() {
+    if (!group_.is_new()) group_.reset();
+  }
   ClosedGroup(const ClosedGroup&) = delete;
   ClosedGroup& operator=(const ClosedGroup&) = delete;
   Group* operator->() const { return &group_; }
@@ -327,22 +330,24 @@ Status end_group(Group& ended) {
 }
 
 /// The hottest of groups.
-Status run_exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second) {
+Status run_exchange(Communicator& communicator, Group& ended) {
   HeldTurn turn(communicator);
   if (turn.had_to_wait() && communicator.failed()) [[unlikely]] {
     turn.end();
     return communicator.failure();
   }
-  Exchange exchange(communicator, first, second);
-  exchange.run();
+  Exchange exchange(communicator, ended.calls[0].args, ended.calls[1].args);
+  ended.reset();  // here, as the other rank's line is on its way
+  exchange.run(communicator.yields());
   Status status = exchange.status();
   turn.end();
   return status;
 }
 
-Status run_lone_group(Communicator& communicator, const std::vector<QueuedCall>& calls) {
+Status run_lone_group(Communicator& communicator, Group& ended) {
+  const std::vector<QueuedCall>& calls = ended.calls;
   if (calls.size() == 2 && Exchange::is_one(communicator, calls[0].args, calls[1].args)) {
-    return run_exchange(communicator, calls[0].args, calls[1].args);
+    return run_exchange(communicator, ended);
   }
   return run_batch(communicator, calls);
 }
@@ -381,7 +386,7 @@ Status group_end() {
   if (this_thread.group_depth == 0) return error(Code::kInvalidUsage, "ncclGroupEnd without ncclGroupStart");
   if (--this_thread.group_depth > 0) return {};
   const ClosedGroup ended;
-  if (Communicator* const communicator = lone_communicator(*ended)) return run_lone_group(*communicator, ended->calls);
+  if (Communicator* const communicator = lone_communicator(*ended)) return run_lone_group(*communicator, *ended);
   return end_group(*ended);
 }
 

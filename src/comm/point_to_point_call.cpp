@@ -276,8 +276,7 @@ bool Exchange::ends(PointToPointCall& call, executor::Progress progress) {
 /// is announced: or the other rank would wait for that with its own.
 Exchange::Exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second)
     : sending_(communicator.point_to_point_call(first.collective == Collective::kSend ? first : second)),
-      receiving_(communicator.point_to_point_call(first.collective == Collective::kSend ? second : first)),
-      yields_(communicator.yields()) {
+      receiving_(communicator.point_to_point_call(first.collective == Collective::kSend ? second : first)) {
   const bool in_order = first.collective == Collective::kSend;
   communicator.members().reach.settle();
   sending_.begin(in_order ? first : second);
@@ -285,13 +284,13 @@ Exchange::Exchange(Communicator& communicator, const CallArgs& first, const Call
   receiving_.begin(in_order ? second : first);
 }
 
-void Exchange::run() {
+void Exchange::run(bool yields) {
   if (sent_) {
     received_ = ends(receiving_, receiving_.go_on());
     if (received_) return;
   }
   executor::Task* task = this;
-  executor::run_tasks({&task, 1}, yields_);
+  executor::run_tasks({&task, 1}, yields);
 }
 
 executor::Progress Exchange::advance() {

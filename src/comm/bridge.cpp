@@ -281,7 +281,7 @@ void Bridge::collect_pair(Remote& remote) {
     remote.sent.sends = next;
     const Signature& signature = remote.signatures_to.of(Direction::kSend, next);
     const protocol::AnnounceLine& line = remote.to.send(next);
-    const Extent extent = extent_of(signature, line, protocol::carried_bytes_max(control_.ranks()));
+    const Extent extent = extent_of(signature, line, remote.to.input_bytes);
     queue(remote, &signature, sizeof(signature));
     if (extent.beside != 0) {
       queue(remote, remote.to.carried(next, extent.beside), extent.beside);

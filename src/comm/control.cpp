@@ -150,7 +150,7 @@ struct Control::Layout {
     const std::size_t channels = n * (n - 1);
     const std::size_t announcing = n > 1 ? n : 0;
     const std::size_t pair_count = n > 1 ? n * n : 0;
-    const std::size_t sent_stride = n > 1 ? protocol::sent_stride(static_cast<int>(n)) : 0;
+    const std::size_t carried_bytes = n > 1 ? protocol::carried_bytes_max(static_cast<int>(n)) : 0;
     const std::size_t input_stride = n > 1 ? protocol::carried_stride(static_cast<int>(n)) : 0;
     tuning = round_up(sizeof(Header), kPage);
     machine = tuning + (n > 1 ? round_up(planner::kTuningBytesMax, kPage) : 0);
@@ -165,7 +165,7 @@ struct Control::Layout {
     signatures = inputs + protocol::kAnnounceDepth * announcing * input_stride;
     pairs = round_up(signatures + CollectiveSignatures::kDepth * announcing * sizeof(CollectiveSignatures::Place), 64);
     pair_inputs = round_up(pairs + pair_count * sizeof(PairMemory), kPage);
-    counts = pair_inputs + pair_count * protocol::kSendDepth * sent_stride;
+    counts = pair_inputs + pair_count * protocol::kSendDepth * carried_bytes;
     lines = round_up(counts + lanes * pair_count * sizeof(protocol::PairLine), kPage);
     slots = round_up(lines + lanes * channels * line_shape_for(shape).bytes(), kPage);
     end = slots + channels * kSetsOfSlots * shape.bytes();
@@ -317,9 +317,9 @@ protocol::Pair Control::pair(int from, int to) const {
   const Layout l(ranks_, kAnySlots);
   const std::size_t index = static_cast<std::size_t>(from) * ranks_ + to;
   PairMemory& memory = at<PairMemory>(l.pairs)[index];
-  const std::size_t stride = protocol::sent_stride(ranks_);
+  const std::size_t input_bytes = protocol::carried_bytes_max(ranks_);
   return {memory.sends, memory.receives, &memory.taken,
-          at<std::byte>(l.pair_inputs) + index * protocol::kSendDepth * stride, stride};
+          at<std::byte>(l.pair_inputs) + index * protocol::kSendDepth * input_bytes, input_bytes};
 }
 PairSignatures Control::pair_signatures(int from, int to) const {
   PairMemory& memory = at<PairMemory>(Layout(ranks_, kAnySlots).pairs)[static_cast<std::size_t>(from) * ranks_ + to];

@@ -32,24 +32,19 @@ inline constexpr std::uint32_t kReceiveDepth = 2;
 /// what they overwrite: to ask for that makes an exchange of 8 KiB take 1.7 times as long.
 inline constexpr std::size_t kPreparedSendBytes = 2 << 10;
 
-/// From one carried input to the next, as far as the longest and five lines: carried_stride() says why not a power of two.
-TUTTI_DEVICE_CALL constexpr std::size_t sent_stride(int ranks) {
-  return carried_bytes_max(ranks) == 0 ? 0 : carried_bytes_max(ranks) + 5 * 64;
-}
-
 /// From one rank to another.
 struct Pair {
   AnnounceLine* sends = nullptr;     ///< the sender's
   AnnounceLine* receives = nullptr;  ///< the receiver's, no payload
   std::uint64_t* taken = nullptr;    ///< the number of the last send that the receiver is done with
   std::byte* inputs = nullptr;       ///< carried ones
-  std::size_t input_stride = 0;      ///< from one to the next
+  std::size_t input_bytes = 0;       ///< the most that one may have
 
   TUTTI_DEVICE_CALL AnnounceLine& send(std::uint32_t sequence) const { return sends[sequence % kSendDepth]; }
   TUTTI_DEVICE_CALL AnnounceLine& receive(std::uint32_t sequence) const { return receives[sequence % kReceiveDepth]; }
   /// Where the input of an eager send lies.
   TUTTI_DEVICE_CALL std::byte* carried(std::uint32_t sequence, std::size_t bytes) const {
-    return bytes <= kAnnouncePayloadBytes ? send(sequence).payload : inputs + sequence % kSendDepth * input_stride;
+    return bytes <= kAnnouncePayloadBytes ? send(sequence).payload : inputs + sequence % kSendDepth * input_bytes;
   }
 };
 

@@ -69,7 +69,7 @@ class Run {
     pair_.taken = reinterpret_cast<std::uint64_t*>(memory().take(64, {sim::AreaKind::kCounts, kReceiver, kSender, 0}));
     pair_.inputs = memory().take(protocol::kSendDepth * kCarriedBytes,
                                  {sim::AreaKind::kSlots, kSender, kReceiver, 0, kCarriedBytes});
-    pair_.input_stride = kCarriedBytes;
+    pair_.input_bytes = kCarriedBytes;
   }
 
   std::string outcome() {

@@ -307,9 +307,9 @@ class PointToPointCall final : public Call {
   const std::uint64_t* const peers_phase_;
   Phase phase_ = Phase::kMeet;
   bool prepared_ = false;
-  bool eager_ = false;               ///< by the signature
-  bool may_carry_ = false;           ///< eager if the sender finds that the receiver cannot load its input
-  bool done_ = false;                ///< this send was eager
+  bool eager_ = false;      ///< by the signature
+  bool may_carry_ = false;  ///< eager if the sender finds that the receiver cannot load its input
+  bool done_ = false;       ///< this send was eager
   /// A receive of what is eager is announced once it has to wait: to whoever asks where the ranks are, or sends something else.
   bool announces_late_ = false;
   bool announced_ = false;

@@ -365,7 +365,7 @@ Status CollectiveCall::run_lanes() {
   if (reached_) lanes_.start_again(args_);  // most likely: the others' buffers are the last call's too
   phase_ = Phase::kGather;
   if (!all_have_announced(kFirstLooks) || !announcer_.all_equal()) return Progress::kBlocked;
-  if (signature_.one_way != 0 || lines_finish()) {
+  if (lines_finish()) {
     phase_ = Phase::kDone;
     finish_by_lines();
     return Progress::kDone;
@@ -395,7 +395,9 @@ void CollectiveCall::run_on() {
     executor::Task* task = this;
     executor::run_tasks({&task, 1}, comm_.yields());
   }
-  const bool repeats = !goes_from_buffers(carriage_) && shape_.count != 0 && comm_.ranks() > 1 && status_.ok();
+  // Longer one-way calls are up to a quarter slower so between far cores: who sends gets too far ahead of who reads.
+  const bool may_repeat = signature_.one_way != 0 ? carriage_ == Carriage::kInLines : !goes_from_buffers(carriage_);
+  const bool repeats = may_repeat && shape_.count != 0 && comm_.ranks() > 1 && status_.ok();
   finished_ = repeats && args_.identity != 0 ? args_.identity : kNoIdentity;
   if (status_.ok()) note_time();
 }

@@ -35,7 +35,7 @@ struct Name {
 struct Group {
   bool plain = true;  ///< no call names a stream, or is to the own rank
   std::vector<QueuedCall> calls;
-  std::vector<Name> names;  ///< of the calls' communicators, in order of first use
+  std::vector<Name> names;                                   ///< of the calls' communicators, in order of first use
   std::vector<std::shared_ptr<Communicator>> communicators;  ///< the same, after hold()
   std::vector<InitJob> jobs;
   std::optional<Error> failure;

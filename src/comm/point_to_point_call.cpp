@@ -46,7 +46,8 @@ void PointToPointCall::prepare(const CallArgs& args) {
   eager_ = is_eager(signature_);
   may_carry_ = may_carry(signature_);
   // Over hosts lines are passed on one after the other.
-  announces_late_ = eager_ && direction_ == Direction::kReceive && comm_.members().bridge == nullptr;
+  announces_late_ = eager_ && shape_.output_bytes <= protocol::kAnnouncePayloadBytes &&
+                    direction_ == Direction::kReceive && comm_.members().bridge == nullptr;
   signed_ = sequence_;
   prepared_with_ = plans.schedules_version();
   prepared_ = true;

@@ -25,7 +25,7 @@
 namespace tutti::protocol {
 
 /// Lines used by turns.
-inline constexpr std::uint32_t kSendDepth = 16;
+inline constexpr std::uint32_t kSendDepth = 8;
 inline constexpr std::uint32_t kReceiveDepth = 2;
 
 /// The longest input whose successor's place is asked for early. Longer ones are copied by stores of whole lines, which need not fetch

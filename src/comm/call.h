@@ -310,7 +310,7 @@ class PointToPointCall final : public Call {
   bool eager_ = false;      ///< by the signature
   bool may_carry_ = false;  ///< eager if the sender finds that the receiver cannot load its input
   bool done_ = false;       ///< this send was eager
-  /// A receive of what is eager is announced once it has to wait: to whoever asks where the ranks are, or sends something else.
+  /// A receive of what comes in a line is announced once it has to wait: to whoever asks where the ranks are, or sends something else.
   bool announces_late_ = false;
   bool announced_ = false;
   std::uint32_t signed_ = 0;         ///< the call for which this rank's signature was written last

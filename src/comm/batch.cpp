@@ -210,42 +210,4 @@ void Batch::check_patience() {
   }
 }
 
-bool Exchange::ends(PointToPointCall& call, executor::Progress progress) {
-  if (progress == executor::Progress::kFailed && failed_ == nullptr) failed_ = &call;
-  return progress == executor::Progress::kDone || progress == executor::Progress::kFailed;
-}
-
-/// A short send is made first, whatever the order of the calls: its receiver waits for it. Before a longer one copies anything the receive
-/// is announced: or the other rank would wait for that with its own.
-Exchange::Exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second)
-    : sending_(communicator.point_to_point_call(first.collective == Collective::kSend ? first : second)),
-      receiving_(communicator.point_to_point_call(first.collective == Collective::kSend ? second : first)) {
-  const bool in_order = first.collective == Collective::kSend;
-  communicator.members().reach.settle();
-  sending_.start(in_order ? first : second);
-  if (sending_.may_be_eager()) sent_ = ends(sending_, sending_.advance());
-  receiving_.start(in_order ? second : first);
-}
-
-executor::Progress Exchange::advance() {
-  bool moved = false;
-  if (!sent_) {
-    const executor::Progress progress = sending_.advance();
-    sent_ = ends(sending_, progress);
-    moved = progress != executor::Progress::kBlocked;
-  }
-  if (!received_) {
-    const executor::Progress progress = receiving_.advance();
-    received_ = ends(receiving_, progress);
-    moved = moved || progress != executor::Progress::kBlocked;
-  }
-  if (!sent_ || !received_) return moved ? executor::Progress::kAdvanced : executor::Progress::kBlocked;
-  return status().ok() ? executor::Progress::kDone : executor::Progress::kFailed;
-}
-
-void Exchange::check_patience() {
-  if (!sent_) static_cast<executor::Task&>(sending_).check_patience();
-  if (!received_) static_cast<executor::Task&>(receiving_).check_patience();
-}
-
 }  // namespace tutti::comm

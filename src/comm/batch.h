@@ -14,9 +14,6 @@
 
 namespace tutti::comm {
 
-inline bool is_to_self(const Communicator& communicator, const CallArgs& call) {
-  return is_point_to_point(call) && call.root == communicator.rank();
-}
 /// Whether a group's sends and receives to the own rank, all of them, pair up.
 Status check_pairs(const Communicator& communicator, std::span<const CallArgs> calls);
 
@@ -79,34 +76,6 @@ class Batch : public executor::Task {
   std::vector<const CallArgs*> self_sends_;
   std::vector<const CallArgs*> self_receives_;
   Status status_;
-};
-
-/// A group of one send and one receive, of other ranks: a batch without lists.
-class Exchange : public executor::Task {
- public:
-  /// Whether a group's calls are that. `second` may come before `first`.
-  static bool is_one(const Communicator& communicator, const CallArgs& first, const CallArgs& second) {
-    const bool one_each =
-        is_point_to_point(first) && is_point_to_point(second) && first.collective != second.collective;
-    return one_each && !is_to_self(communicator, first) && !is_to_self(communicator, second);
-  }
-  /// By whoever has the turn.
-  Exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second);
-
-  executor::Progress advance() override;
-  void check_patience() override;
-  /// After the end: the first error, or success.
-  const Status& status() const { return failed_ != nullptr ? failed_->status() : sending_.status(); }
-
- private:
-  /// Whether the call is over now; keeps it if it is the first to fail.
-  bool ends(PointToPointCall& call, executor::Progress progress);
-
-  PointToPointCall& sending_;
-  PointToPointCall& receiving_;
-  const PointToPointCall* failed_ = nullptr;
-  bool sent_ = false;
-  bool received_ = false;
 };
 
 }  // namespace tutti::comm

@@ -18,6 +18,9 @@
 
 namespace tutti::comm {
 
+inline bool is_to_self(const Communicator& communicator, const CallArgs& call) {
+  return is_point_to_point(call) && call.root == communicator.rank();
+}
 /// The buffers of a call as a rank's program sees them.
 struct CallShape {
   schedule::Request request;
@@ -205,7 +208,7 @@ class CollectiveCall final : public Call {
   void copy_input(std::byte* to);
   void carry_input(std::byte* to);
   bool all_carry() const;
-  bool all_have_announced();
+  bool all_have_announced(int looks);
   Status open();
   Status run_lanes();
   bool lines_finish() const;
@@ -269,6 +272,9 @@ class PointToPointCall final : public Call {
   executor::Progress advance() override;
   /// Both, to the end.
   void run(const CallArgs& args);
+  /// What the calls above do, where they are inlined.
+  void begin(const CallArgs& args);
+  Progress go_on();
   /// After start(): a send that may be over without its receiver.
   bool may_be_eager() const { return eager_ || may_carry_; }
 
@@ -286,6 +292,7 @@ class PointToPointCall final : public Call {
   bool sender_carries(const Signature& sent) const;
   /// Of this rank's line.
   void announce();
+  void write_signature(std::uint32_t sequence);
   bool has_room();
   std::uint64_t peer_word();
   bool peer_has_announced();
@@ -303,9 +310,13 @@ class PointToPointCall final : public Call {
   const std::uint64_t* const peers_phase_;
   Phase phase_ = Phase::kMeet;
   bool prepared_ = false;
-  bool eager_ = false;               ///< by the signature
-  bool may_carry_ = false;           ///< eager if the sender finds that the receiver cannot load its input
-  bool done_ = false;                ///< this send was eager
+  bool eager_ = false;      ///< by the signature
+  bool may_carry_ = false;  ///< eager if the sender finds that the receiver cannot load its input
+  bool done_ = false;       ///< this send was eager
+  /// A receive of what comes in a line is announced once it has to wait: to whoever asks where the ranks are, or sends something else.
+  bool announces_late_ = false;
+  bool announced_ = false;
+  std::uint32_t signed_ = 0;         ///< the call for which this rank's signature was written last
   std::uint64_t prepared_with_ = 0;  ///< the version of the schedules and tuning that are set
   std::uint32_t fingerprint_ = 0;
   std::uint32_t taken_ = 0;  ///< sends that the receiver is done with, as this sender last saw
@@ -318,6 +329,36 @@ class PointToPointCall final : public Call {
   std::uint64_t ran_with_ = 0;                ///< Reach::drops() then
   std::uint32_t ran_flags_ = 0;               ///< of this rank's buffers
   protocol::BufferReferences theirs_then_{};  ///< what the peer had announced
+};
+
+/// A group of one send and one receive, of other ranks: a batch without lists.
+class Exchange final : public executor::Task {
+ public:
+  /// Whether a group's calls are that. `second` may come before `first`.
+  static bool is_one(const Communicator& communicator, const CallArgs& first, const CallArgs& second) {
+    const bool one_each =
+        is_point_to_point(first) && is_point_to_point(second) && first.collective != second.collective;
+    return one_each && !is_to_self(communicator, first) && !is_to_self(communicator, second);
+  }
+  /// By whoever has the turn. What the calls say is not looked at any more afterwards.
+  Exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second);
+
+  /// To the end. `yields`: Communicator::yields().
+  void run(bool yields);
+  executor::Progress advance() override;
+  void check_patience() override;
+  /// After the end: the first error, or success.
+  const Status& status() const { return failed_ != nullptr ? failed_->status() : sending_.status(); }
+
+ private:
+  /// Whether the call is over now; keeps it if it is the first to fail.
+  bool ends(PointToPointCall& call, executor::Progress progress);
+
+  PointToPointCall& sending_;
+  PointToPointCall& receiving_;
+  const PointToPointCall* failed_ = nullptr;
+  bool sent_ = false;
+  bool received_ = false;
 };
 
 }  // namespace tutti::comm

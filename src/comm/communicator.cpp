@@ -128,12 +128,10 @@ void Communicator::initialise_in_background(std::vector<UniqueId> ids) {
 
 void Communicator::make_collective_call() { collective_call_ = std::make_unique<CollectiveCall>(*this); }
 
-PointToPointCall& Communicator::point_to_point_call(const CallArgs& args) {
+void Communicator::make_point_to_point_call(const CallArgs& args, std::size_t index) {
   if (point_to_point_calls_.empty()) point_to_point_calls_.resize(2 * static_cast<std::size_t>(ranks_));
   const Direction direction = args.collective == Collective::kSend ? Direction::kSend : Direction::kReceive;
-  auto& call = point_to_point_calls_[2 * static_cast<std::size_t>(args.root) + static_cast<std::size_t>(direction)];
-  if (!call) call = std::make_unique<PointToPointCall>(*this, args.root, direction);
-  return *call;
+  point_to_point_calls_[index] = std::make_unique<PointToPointCall>(*this, args.root, direction);
 }
 
 Batch& Communicator::batch() {
@@ -483,7 +481,6 @@ void Communicator::leave() {
   executor::Backoff backoff(true);
   while (!is_idle()) backoff.wait();
   executor::store_release(members_->control.phase(rank_), static_cast<std::uint64_t>(RankPhase::kLeft));
-  over_.store(true, std::memory_order_release);
   lone_abort_word_.store(nullptr, std::memory_order_release);
   if (members_->bridge) leave_over_hosts();
   members_->watches.clear();

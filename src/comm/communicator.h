@@ -79,6 +79,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   explicit Communicator(Options options);
   ~Communicator();
 
+  /// The user's name for it, once it has one (registry.h).
+  Handle handle() const { return handle_; }
+  void set_handle(Handle handle) { handle_ = handle; }
+
   /// Before initialisation: which rank of how many this is.
   void set_place(int ranks, int rank) {
     ranks_ = ranks;
@@ -115,8 +119,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void skip_initialisation();
   /// Waits for a background initialisation.
   Status wait_initialised();
-  /// Destroyed or aborted, and alive only because a group still holds calls of it.
-  bool is_over() const { return over_.load(std::memory_order_acquire); }
   bool is_initialised() const { return init_state_.load(std::memory_order_acquire) == InitState::kReady; }
 
   /// Calls of a communicator run one after another in the order they were taken, whatever their streams.
@@ -178,7 +180,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
       make_collective_call();
     return *collective_call_;
   }
-  PointToPointCall& point_to_point_call(const CallArgs& args);
+  PointToPointCall& point_to_point_call(const CallArgs& args) {
+    const std::size_t index = 2 * static_cast<std::size_t>(args.root) + (args.collective == Collective::kReceive);
+    if (index >= point_to_point_calls_.size() || !point_to_point_calls_[index]) [[unlikely]]
+      make_point_to_point_call(args, index);
+    return *point_to_point_calls_[index];
+  }
   /// For a group that has calls of this communicator only, and no streams.
   Batch& batch();
 
@@ -191,6 +198,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   Status connect(std::vector<UniqueId> ids, const Communicator* parent);
   void make_collective_call();
+  void make_point_to_point_call(const CallArgs& args, std::size_t index);
   void warn_late(int peer, const std::string& what, std::chrono::steady_clock::time_point since, Lateness& lateness);
   /// Rank 0 and one of another process find out what bytes cost here, unless that is known or not asked for.
   void measure_costs();
@@ -225,6 +233,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void on_exit(std::int32_t pid);
   RankPhase phase_of(int rank) const;
 
+  Handle handle_ = nullptr;
   int ranks_ = 0;
   int rank_ = 0;
   const Options options_;
@@ -237,7 +246,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::unique_ptr<DeviceRank> device_;  ///< goes before members_
   std::atomic<InitState> init_state_{InitState::kPending};
   std::atomic<bool> cancelled_{false};
-  std::atomic<bool> over_{false};
   std::atomic<const std::uint64_t*> lone_abort_word_{nullptr};  ///< nullptr: takes_lone_calls() is false
   std::thread init_thread_;
   Turns turns_;

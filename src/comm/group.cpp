@@ -21,32 +21,58 @@ namespace tutti::comm {
 namespace {
 
 struct QueuedCall {
-  Communicator* communicator;  ///< one of Group::communicators
+  Communicator* communicator;  ///< one of Group::names
   CallArgs args;
+};
+
+/// A communicator that calls were made of. Its handle says at the group's end whether it is still there: to keep it alive until then
+/// would cost each group locked operations, which wait for all stores before them.
+struct Name {
+  const Communicator* communicator;
+  Handle handle;
 };
 
 struct Group {
   bool plain = true;  ///< no call names a stream, or is to the own rank
   std::vector<QueuedCall> calls;
-  std::vector<std::shared_ptr<Communicator>> communicators;  ///< of the calls, in order of first use
+  std::vector<Name> names;                                   ///< of the calls' communicators, in order of first use
+  std::vector<std::shared_ptr<Communicator>> communicators;  ///< the same, after hold()
   std::vector<InitJob> jobs;
   std::optional<Error> failure;
 
-  void add(Communicator& communicator, const CallArgs& args) {
-    const auto is_it = [&](const auto& known) { return known.get() == &communicator; };
-    if (std::ranges::none_of(communicators, is_it)) communicators.push_back(communicator.shared_from_this());
+  [[gnu::always_inline]] void add(Communicator& communicator, const CallArgs& args) {
+    if (calls.empty() || calls.back().communicator != &communicator) note(communicator);
     plain = plain && args.stream == nullptr && !is_to_self(communicator, args);
-    calls.push_back({&communicator, args});
+    calls.emplace_back(&communicator, args);
   }
+  /// Before calls of several communicators, on streams or over hosts run: keeps these alive until reset().
+  Status hold() {
+    for (const Name& name : names) {
+      communicators.push_back(share(name.handle));
+      if (communicators.back() == nullptr) return gone();
+    }
+    return {};
+  }
+  static Error gone() {
+    return error(Code::kInvalidArgument, "the communicator was destroyed or aborted after the call was made");
+  }
+  bool is_new() const { return calls.empty() && names.empty() && jobs.empty() && !failure; }
   /// Makes it as new; what it had room for stays, if it is not much.
   void reset() {
     constexpr std::size_t kKeptCalls = 256;
     plain = true;
     calls.clear();
     if (calls.capacity() > kKeptCalls) calls.shrink_to_fit();
+    names.clear();
     communicators.clear();
     jobs.clear();
-    failure.reset();
+    if (failure) failure.reset();
+  }
+
+ private:
+  [[gnu::noinline]] void note(const Communicator& communicator) {
+    const auto is_it = [&](const Name& known) { return known.communicator == &communicator; };
+    if (std::ranges::none_of(names, is_it)) names.push_back({&communicator, communicator.handle()});
   }
 };
 
@@ -70,13 +96,20 @@ Group& open_group() {
 }
 
 /// The one that was open; another one, empty, is in its place.
-Group& close_group() {
-  Group& closed = open_group();
-  Groups& groups = *this_thread.groups;
-  groups.open ^= 1;
-  groups.places[groups.open].reset();  // an exception may have left something
-  return closed;
-}
+class ClosedGroup {
+ public:
+  ClosedGroup() : group_(open_group()) { this_thread.groups->open ^= 1; }
+  ~ClosedGroup() {
+    if (!group_.is_new()) group_.reset();
+  }
+  ClosedGroup(const ClosedGroup&) = delete;
+  ClosedGroup& operator=(const ClosedGroup&) = delete;
+  Group* operator->() const { return &group_; }
+  Group& operator*() const { return group_; }
+
+ private:
+  Group& group_;
+};
 
 /// A communicator's calls in the group and the streams they name, in order of first use.
 struct Work {
@@ -96,9 +129,6 @@ struct StreamWork {
 
 /// Why calls cannot be made.
 Error unusable(Communicator& communicator) {
-  if (communicator.is_over()) {
-    return error(Code::kInvalidArgument, "the communicator was destroyed or aborted after the call was made");
-  }
   if (communicator.is_initialised()) return communicator.failure();
   if (communicator.async_state() == Code::kInProgress) {
     return error(Code::kInvalidUsage,
@@ -109,8 +139,7 @@ Error unusable(Communicator& communicator) {
 }
 
 Status usable(Communicator& communicator) {
-  const bool fine = communicator.is_initialised() && !communicator.failed() && !communicator.is_over();
-  return fine ? Status() : Status(unusable(communicator));
+  return communicator.is_initialised() && !communicator.failed() ? Status() : Status(unusable(communicator));
 }
 
 /// On the stream's thread; the caller has gone on, so that failures are kept.
@@ -268,10 +297,13 @@ Status run_device_calls(const Group& ended) {
     }
   }
   TUTTI_TRY(enqueue_on_devices(works));
-  return others.calls.empty() ? Status() : run_host_calls(others);
+  if (others.calls.empty()) return {};
+  TUTTI_TRY(others.hold());
+  return run_host_calls(others);
 }
 
-Status run_calls(const Group& ended) {
+Status run_calls(Group& ended) {
+  TUTTI_TRY(ended.hold());
   TUTTI_TRY(check_calls(ended));
   return std::ranges::any_of(ended.communicators, on_device) ? run_device_calls(ended) : run_host_calls(ended);
 }
@@ -298,40 +330,43 @@ Status end_group(Group& ended) {
 }
 
 /// The hottest of groups.
-Status run_exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second) {
+Status run_exchange(Communicator& communicator, Group& ended) {
   HeldTurn turn(communicator);
-  if (communicator.failed()) [[unlikely]] {  // while this thread waited for its turn
+  if (turn.had_to_wait() && communicator.failed()) [[unlikely]] {
     turn.end();
     return communicator.failure();
   }
-  Exchange exchange(communicator, first, second);
-  executor::Task* task = &exchange;
-  executor::run_tasks({&task, 1}, communicator.yields());
+  Exchange exchange(communicator, ended.calls[0].args, ended.calls[1].args);
+  ended.reset();  // here, as the other rank's line is on its way
+  exchange.run(communicator.yields());
   Status status = exchange.status();
   turn.end();
   return status;
 }
 
-Status run_lone_group(Communicator& communicator, const std::vector<QueuedCall>& calls) {
+Status run_lone_group(Communicator& communicator, Group& ended) {
+  const std::vector<QueuedCall>& calls = ended.calls;
   if (calls.size() == 2 && Exchange::is_one(communicator, calls[0].args, calls[1].args)) {
-    return run_exchange(communicator, calls[0].args, calls[1].args);
+    return run_exchange(communicator, ended);
   }
   return run_batch(communicator, calls);
 }
 
-/// What end_group() finds out is known of calls of one communicator that takes lone ones.
-bool is_lone(const Group& ended) {
-  return ended.plain && ended.communicators.size() == 1 && ended.jobs.empty() && !ended.failure &&
-         ended.communicators[0]->takes_lone_calls();
+/// The one communicator of all calls, if it takes lone ones: then what end_group() finds out is known. Else nullptr.
+Communicator* lone_communicator(const Group& ended) {
+  if (!ended.plain || ended.names.size() != 1 || !ended.jobs.empty() || ended.failure) return nullptr;
+  Communicator* const communicator = find(ended.names[0].handle);
+  return communicator != nullptr && communicator->takes_lone_calls() ? communicator : nullptr;
 }
 
 }  // namespace
 
+Status queue_call(Communicator& communicator, const CallArgs& args) {
+  open_group().add(communicator, args);
+  return {};
+}
+
 Status submit_any(Communicator& communicator, const CallArgs& args) {
-  if (this_thread.group_depth > 0) {
-    open_group().add(communicator, args);
-    return {};
-  }
   if (!args.stream && !communicator.device() && !is_to_self(communicator, args)) {
     TUTTI_TRY(usable(communicator));
     if (communicator.spans_hosts()) return run_lone_over_hosts(communicator, args);
@@ -350,23 +385,22 @@ Status group_start() {
 Status group_end() {
   if (this_thread.group_depth == 0) return error(Code::kInvalidUsage, "ncclGroupEnd without ncclGroupStart");
   if (--this_thread.group_depth > 0) return {};
-  Group& ended = close_group();
-  Status status = is_lone(ended) ? run_lone_group(*ended.communicators[0], ended.calls) : end_group(ended);
-  ended.reset();
-  return status;
+  const ClosedGroup ended;
+  if (Communicator* const communicator = lone_communicator(*ended)) return run_lone_group(*communicator, *ended);
+  return end_group(*ended);
 }
 
 Result<float> group_simulate_end() {
   if (this_thread.group_depth == 0) return error(Code::kInvalidUsage, "ncclGroupSimulateEnd without ncclGroupStart");
   if (--this_thread.group_depth > 0) return 0.0f;
-  const std::unique_ptr<Group, void (*)(Group*)> closed(&close_group(), [](Group* group) { group->reset(); });
-  Group& ended = *closed;
-  for (InitJob& job : ended.jobs) {
+  const ClosedGroup ended;
+  for (InitJob& job : ended->jobs) {
     job.communicator->fail_initialisation(error(Code::kInvalidUsage, "its group was ended by ncclGroupSimulateEnd"));
   }
-  if (ended.failure) return *ended.failure;
+  if (ended->failure) return *ended->failure;
+  TUTTI_TRY(ended->hold());
   double total = 0;
-  for (const QueuedCall& call : ended.calls) {
+  for (const QueuedCall& call : ended->calls) {
     TUTTI_TRY(usable(*call.communicator));
     TUTTI_TRY_ASSIGN(const double predicted, predict_us(*call.communicator, call.args));
     total += predicted;

@@ -44,7 +44,7 @@ void run(Communicator& communicator, const CallArgs& args, Status& status) {
 Status run_lone(Communicator& communicator, const CallArgs& args) {
   Status status;
   HeldTurn turn(communicator);
-  if (communicator.failed()) [[unlikely]] {  // while this thread waited for its turn
+  if (turn.had_to_wait() && communicator.failed()) [[unlikely]] {
     turn.end();
     return communicator.failure();
   }
@@ -54,7 +54,8 @@ Status run_lone(Communicator& communicator, const CallArgs& args) {
 }
 
 Status submit(Communicator& communicator, const CallArgs& args) {
-  const bool lone = this_thread.group_depth == 0 && args.stream == nullptr && communicator.takes_lone_calls();
+  if (this_thread.group_depth > 0) return queue_call(communicator, args);
+  const bool lone = args.stream == nullptr && communicator.takes_lone_calls();
   const bool to_self = is_point_to_point(args) && args.root == communicator.rank();
   if (lone && !to_self) [[likely]]
     return run_lone(communicator, args);

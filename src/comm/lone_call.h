@@ -13,6 +13,8 @@ class HeldTurn {
  public:
   explicit HeldTurn(Communicator& communicator)
       : comm_(communicator), ticket_(communicator.turns().enter() ? kOwned : wait_for_ticket(communicator)) {}
+  /// Another thread's call was under way, or may have been.
+  bool had_to_wait() const { return ticket_ != kOwned; }
   /// After end() nothing; before, an exception is on its way.
   ~HeldTurn() {
     if (held_) [[unlikely]]
@@ -43,7 +45,10 @@ class HeldTurn {
 /// Of a communicator of one host that is in use and has not failed.
 Status run_lone(Communicator& communicator, const CallArgs& args);
 
-/// Any other call: queued by a group, run on streams, on a device, over hosts, to this rank itself, or refused.
+/// To run at the end of the thread's group.
+Status queue_call(Communicator& communicator, const CallArgs& args);
+
+/// Any other call: run on streams, on a device, over hosts, to this rank itself, or refused.
 Status submit_any(Communicator& communicator, const CallArgs& args);
 
 }  // namespace tutti::comm

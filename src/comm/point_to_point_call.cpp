@@ -45,6 +45,10 @@ void PointToPointCall::prepare(const CallArgs& args) {
   lanes_.machine().set_streams(comm_.members().streams_carried);
   eager_ = is_eager(signature_);
   may_carry_ = may_carry(signature_);
+  // Over hosts lines are passed on one after the other.
+  announces_late_ = eager_ && shape_.output_bytes <= protocol::kAnnouncePayloadBytes &&
+                    direction_ == Direction::kReceive && comm_.members().bridge == nullptr;
+  signed_ = sequence_;
   prepared_with_ = plans.schedules_version();
   prepared_ = true;
   ran_ = false;
@@ -70,7 +74,7 @@ bool PointToPointCall::sender_carries(const Signature& sent) const {
   return may_carry(sent) && (pair_.send(sequence_).buffers.flags & protocol::kCarried) != 0;
 }
 
-void PointToPointCall::start(const CallArgs& args) {
+[[gnu::always_inline]] inline void PointToPointCall::begin(const CallArgs& args) {
   if (is_prepared_for(args)) [[likely]] {
     set_buffers(args);
   } else {
@@ -86,25 +90,37 @@ void PointToPointCall::start(const CallArgs& args) {
     phase_ = Phase::kRoom;
   } else {
     sequence_ = ++members.received_calls[args.root];
-    announce();
+    announced_ = false;
+    if (!announces_late_) announce();
     phase_ = Phase::kMeet;
   }
 }
 
-void PointToPointCall::announce() {
+[[gnu::always_inline]] inline void PointToPointCall::announce() {
   executor::HostMachine& machine = lanes_.machine();
   const std::uint32_t sequence = sequence_;
   const std::uint64_t word = protocol::announce_word(sequence, fingerprint_);
   const bool sends = direction_ == Direction::kSend;
-  Signature& place = signatures_.of(direction_, sequence);
-  place = signature_;
-  place.sequence = sequence;
+  announced_ = true;
+  if (signed_ != sequence) write_signature(sequence);
   if (!eager_ && !own_.holds_for(args_)) describe_buffers();
   done_ = sends && (eager_ || (may_carry_ && carries_));
-  if (done_) return send_eagerly(machine, pair_, word, args_.send, shape_.input_bytes);
+  if (done_) {
+    send_eagerly(machine, pair_, word, args_.send, shape_.input_bytes, taken_);
+    // The next send is expected to be like this one.
+    if (protocol::has_known_room(sequence + 1, taken_)) write_signature(sequence + 1);
+    return;
+  }
   protocol::AnnounceLine& line = sends ? pair_.send(sequence) : pair_.receive(sequence);
   if (!eager_) announce_buffers(machine, line, own_.references);
   publish(machine, line, word);
+}
+
+void PointToPointCall::write_signature(std::uint32_t sequence) {
+  Signature& place = signatures_.of(direction_, sequence);
+  place = signature_;
+  place.sequence = sequence;
+  signed_ = sequence;
 }
 
 void PointToPointCall::describe_buffers() {
@@ -151,6 +167,7 @@ Status PointToPointCall::mismatch() {
 /// The peer has announced: an eager send's data is here, all others plan.
 executor::Progress PointToPointCall::meet() {
   if (peer_word() != protocol::announce_word(sequence_, fingerprint_)) {
+    if (!announced_) announce();  // the sender may wait for it
     const Status differs = mismatch();
     finish(Progress::kFailed);
     return fail(differs.error());
@@ -209,14 +226,14 @@ Status PointToPointCall::run() {
 }
 
 void PointToPointCall::run(const CallArgs& args) {
-  start(args);
-  const Progress progress = advance();
+  begin(args);
+  const Progress progress = go_on();
   if (progress == Progress::kDone || progress == Progress::kFailed) return;
   executor::Task* task = this;
   executor::run_tasks({&task, 1}, comm_.yields());
 }
 
-executor::Progress PointToPointCall::advance() {
+[[gnu::always_inline]] inline executor::Progress PointToPointCall::go_on() {
   if (phase_ == Phase::kRoom) {
     if (static_cast<RankPhase>(lanes_.machine().load_acquire(peers_phase_)) == RankPhase::kLeft) {
       // No receive can have met this send, of which nothing is written yet.
@@ -229,6 +246,7 @@ executor::Progress PointToPointCall::advance() {
     phase_ = Phase::kMeet;
   }
   if (phase_ == Phase::kMeet) {
+    if (!announced_ && peer_word() == 0) announce();
     if (!peer_has_announced()) return blocked();
     if (const Progress met = meet(); met != Progress::kAdvanced) return met;
   }
@@ -238,6 +256,9 @@ executor::Progress PointToPointCall::advance() {
   return progress == Progress::kDone ? finish(progress) : moved(progress);
 }
 
+void PointToPointCall::start(const CallArgs& args) { begin(args); }
+executor::Progress PointToPointCall::advance() { return go_on(); }
+
 int PointToPointCall::waiting_for() {
   switch (phase_) {
     case Phase::kRoom: return has_room() ? -1 : args_.root;
@@ -245,6 +266,53 @@ int PointToPointCall::waiting_for() {
     case Phase::kRun: break;
   }
   return lanes_.waiting_for();
+}
+
+bool Exchange::ends(PointToPointCall& call, executor::Progress progress) {
+  if (progress == executor::Progress::kFailed && failed_ == nullptr) failed_ = &call;
+  return progress == executor::Progress::kDone || progress == executor::Progress::kFailed;
+}
+
+/// A short send is made first, whatever the order of the calls: its receiver waits for it. Before a longer one copies anything the receive
+/// is announced: or the other rank would wait for that with its own.
+Exchange::Exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second)
+    : sending_(communicator.point_to_point_call(first.collective == Collective::kSend ? first : second)),
+      receiving_(communicator.point_to_point_call(first.collective == Collective::kSend ? second : first)) {
+  const bool in_order = first.collective == Collective::kSend;
+  communicator.members().reach.settle();
+  sending_.begin(in_order ? first : second);
+  if (sending_.may_be_eager()) sent_ = ends(sending_, sending_.go_on());
+  receiving_.begin(in_order ? second : first);
+}
+
+void Exchange::run(bool yields) {
+  if (sent_) {
+    received_ = ends(receiving_, receiving_.go_on());
+    if (received_) return;
+  }
+  executor::Task* task = this;
+  executor::run_tasks({&task, 1}, yields);
+}
+
+executor::Progress Exchange::advance() {
+  bool moved = false;
+  if (!sent_) {
+    const executor::Progress progress = sending_.advance();
+    sent_ = ends(sending_, progress);
+    moved = progress != executor::Progress::kBlocked;
+  }
+  if (!received_) {
+    const executor::Progress progress = receiving_.advance();
+    received_ = ends(receiving_, progress);
+    moved = moved || progress != executor::Progress::kBlocked;
+  }
+  if (!sent_ || !received_) return moved ? executor::Progress::kAdvanced : executor::Progress::kBlocked;
+  return status().ok() ? executor::Progress::kDone : executor::Progress::kFailed;
+}
+
+void Exchange::check_patience() {
+  if (!sent_) static_cast<executor::Task&>(sending_).check_patience();
+  if (!received_) static_cast<executor::Task&>(receiving_).check_patience();
 }
 
 }  // namespace tutti::comm

@@ -55,6 +55,7 @@ Handle add(std::shared_ptr<Communicator> communicator) {
   slot.owner = std::move(communicator);
   slot.communicator.store(slot.owner.get(), std::memory_order_relaxed);
   const std::uint64_t bits = kMark | std::uint64_t{++slot.generation} << 16 | index;
+  slot.owner->set_handle(reinterpret_cast<Handle>(bits));
   slot.handle.store(bits, std::memory_order_release);
   return reinterpret_cast<Handle>(bits);
 }

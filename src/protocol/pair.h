@@ -48,18 +48,22 @@ struct Pair {
   }
 };
 
-/// Whether the sender may write the line of send `sequence`. `taken`: the count as it last saw it; so that the receiver's memory is
-/// looked at only every few sends.
-template <class Machine>
-TUTTI_DEVICE_CALL bool has_room(Machine& m, const Pair& pair, std::uint32_t sequence, std::uint32_t& taken) {
-  if (sequence - taken <= kSendDepth) return true;
-  taken = static_cast<std::uint32_t>(m.load_acquire(pair.taken));
+/// Whether the sender knows that it may write the line of send `sequence`. `taken`: the count as it last saw it.
+TUTTI_DEVICE_CALL constexpr bool has_known_room(std::uint32_t sequence, std::uint32_t taken) {
   return sequence - taken <= kSendDepth;
 }
-/// After has_room(): an eager send, from beginning to end. What the next one of this length will write is asked for right away, unless it is long.
+/// Whether it may. The receiver's memory is looked at only every few sends.
+template <class Machine>
+TUTTI_DEVICE_CALL bool has_room(Machine& m, const Pair& pair, std::uint32_t sequence, std::uint32_t& taken) {
+  if (has_known_room(sequence, taken)) return true;
+  taken = static_cast<std::uint32_t>(m.load_acquire(pair.taken));
+  return has_known_room(sequence, taken);
+}
+/// After has_room(): an eager send, from beginning to end. What the next one of this length will write is asked for right away, unless it
+/// is long, and the count too, where the next one would look at it: nothing waits for that yet.
 template <class Machine>
 TUTTI_DEVICE_CALL void send_eagerly(Machine& m, const Pair& pair, std::uint64_t word, const void* input,
-                                    std::size_t bytes) {
+                                    std::size_t bytes, std::uint32_t& taken) {
   const std::uint32_t sequence = sequence_of(word);
   if (bytes != 0) m.store_bytes(pair.carried(sequence, bytes), input, bytes);
   if (bytes > kAnnouncePayloadBytes) m.store_bytes(&pair.send(sequence).buffers.flags, &kCarried, sizeof kCarried);
@@ -67,6 +71,7 @@ TUTTI_DEVICE_CALL void send_eagerly(Machine& m, const Pair& pair, std::uint64_t 
   const std::size_t in_line = bytes <= kAnnouncePayloadBytes ? bytes : 0;
   m.prepare_write(reinterpret_cast<std::byte*>(&pair.send(sequence + 1)), sizeof(std::uint64_t) + in_line);
   if (in_line != bytes && bytes <= kPreparedSendBytes) m.prepare_write(pair.carried(sequence + 1, bytes), bytes);
+  (void)has_room(m, pair, sequence + 1, taken);
 }
 /// After announced_word() of the sender's line: what an eager send has brought.
 template <class Machine>

@@ -83,3 +83,22 @@ TEST_CASE("an exchange of which one half differs: that is refused, the other hal
     return fine(ncclCommDestroy(comm), "destroy");
   }));
 }
+
+TEST_CASE(
+    "an exchange of a communicator that is destroyed before its group ends is refused, and another one's goes on") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr, other = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "init"));
+    CREW_TRY(fine(ncclCommSplit(comm, 0, m.rank, &other, nullptr), "split"));
+    CREW_TRY(exchange(comm, m.rank, 5, 5, true, true, 0));
+    float out = 1, in = -77;
+    ncclGroupStart();
+    ncclSend(&out, 1, ncclFloat, 1 - m.rank, comm, nullptr);
+    ncclRecv(&in, 1, ncclFloat, 1 - m.rank, comm, nullptr);
+    CREW_TRY(fine(ncclCommDestroy(comm), "destroy"));
+    CREW_TRY(crew::refused(ncclGroupEnd(), ncclInvalidArgument, {"destroyed or aborted after the call was made"}));
+    if (in != -77) return "received " + std::to_string(in);
+    CREW_TRY(exchange(other, m.rank, 5, 5, true, true, 1));
+    return fine(ncclCommDestroy(other), "destroy");
+  }));
+}

@@ -100,7 +100,7 @@ class Run {
     std::vector<std::byte> input(length_of(sequence));
     for (std::size_t i = 0; i < input.size(); ++i) input[i] = byte_of(sequence, i);
     const std::uint64_t word = protocol::announce_word(sequence, kFingerprint);
-    protocol::send_eagerly(sender_, pair_, word, input.data(), input.size());
+    protocol::send_eagerly(sender_, pair_, word, input.data(), input.size(), taken_);
     ++sent_;
   }
 

@@ -174,7 +174,7 @@ void Communicator::measure_network_costs() {
                            .next = first[(place + 1) % first.size()],
                            .previous = first[(place + first.size() - 1) % first.size()],
                            .place = static_cast<int>(place),
-                           .crowded = yields(),
+                           .crowded = yields().is_certain(),
                            .given_up = [this] { return cancelled_ || failed(); }});
   if (found.gbps == 0) {
     log_info("the network was not measured: rank {} or {} did not answer in time", first[(place + 1) % first.size()],

@@ -149,13 +149,6 @@ Status Communicator::wait_initialised() {
   return async_failure_ ? *async_failure_ : error(Code::kInternal, "the communicator was never initialised");
 }
 
-void Communicator::settle_crowding(bool crowded) {
-  crowded_ = crowded;
-  crowding_ = crowded || spans_hosts()
-                  ? executor::Crowding(true)
-                  : executor::Crowding(members_->control.processors(), static_cast<std::size_t>(rank_));
-}
-
 Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* parent) {
   BootstrapArgs args;
   args.ids = std::move(ids);

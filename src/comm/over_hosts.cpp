@@ -208,6 +208,13 @@ bool Communicator::is_on_this_host(int peer) const { return members_->peers[peer
 
 schedule::Groups Communicator::hosts_of_ranks() const { return hosts_of(members_->peers); }
 
+void Communicator::settle_crowding(bool crowded) {
+  crowded_ = crowded;
+  crowding_ = crowded || spans_hosts()
+                  ? executor::Crowding(true)
+                  : executor::Crowding(members_->control.processors(), static_cast<std::size_t>(rank_));
+}
+
 int Communicator::ranks_on_this_host() const {
   int count = 0;
   for (int r = 0; r < ranks_; ++r) count += is_on_this_host(r);

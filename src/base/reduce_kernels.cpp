@@ -145,10 +145,7 @@ template <class Type, class Op, int kVectors, int kSources = 0>
 #pragma GCC unroll 8
     for (int s = 1; s < kSources; ++s) fold(s);
   }
-  if (args.divisor != 0) {
-#pragma GCC unroll 8
-    for (int i = 0; i < kVectors * kLanes; ++i) sums[i] = Type::divide(sums[i], args.divisor);
-  }
+  if (args.divisor != 0) Type::divide(sums, kVectors * kLanes, args.divisor);
 
   Packed packed[kVectors];
 #pragma GCC unroll 8

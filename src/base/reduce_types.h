@@ -16,7 +16,7 @@ namespace {
 //   Arithmetic          the sums, products and so on of Lanes
 //   unpack, pack        from a Packed to its accumulators, and back with rounding
 //   splat               one element in every lane
-//   divide              by the average's divisor
+//   divide              so many vectors of accumulators by the average's divisor
 
 template <class T, class UnsignedT>
 struct IntegerArithmetic {
@@ -46,6 +46,56 @@ struct FloatArithmetic {
   }
 };
 
+template <class Unsigned>
+struct TwiceAsWide;
+template <>
+struct TwiceAsWide<std::uint8_t> {
+  using Type = std::uint16_t;
+};
+template <>
+struct TwiceAsWide<std::uint32_t> {
+  using Type = std::uint64_t;
+};
+template <>
+struct TwiceAsWide<std::uint64_t> {
+  __extension__ using Type = unsigned __int128;
+};
+
+/// Quotients by one number, without division: T. Granlund and P. L. Montgomery, "Division by invariant integers using
+/// multiplication" (1994), figure 4.1.
+template <class Unsigned>
+class Divider {
+  using Wide = typename TwiceAsWide<Unsigned>::Type;
+  static constexpr int kBits = 8 * sizeof(Unsigned);
+
+ public:
+  explicit Divider(int divisor) {
+    const auto by = static_cast<std::uint64_t>(divisor);
+    int log2 = 0;
+    while (std::uint64_t{1} << log2 < by) ++log2;
+    // (2^log2 - by) 2^kBits / by + 1, a half at a time; a divisor that no dividend reaches has no bits left.
+    const std::uint64_t above = (std::uint64_t{1} << log2) - by;
+    const std::uint64_t upper = (above << kBits / 2) / by;
+    const std::uint64_t rest = (above << kBits / 2) % by;
+    factor_ = static_cast<Unsigned>((upper << kBits / 2) + (rest << kBits / 2) / by + 1);
+    first_shift_ = log2 > 0 ? 1 : 0;
+    second_shift_ = log2 > 0 ? log2 - 1 : 0;
+    none_ = by >> (kBits - 1) >> 1 != 0;
+  }
+
+  [[gnu::always_inline]] Unsigned quotient(Unsigned dividend) const {
+    const auto high = static_cast<Unsigned>(static_cast<Wide>(static_cast<Wide>(factor_) * dividend) >> kBits);
+    const auto rest = static_cast<Unsigned>(static_cast<Unsigned>(dividend - high) >> first_shift_);
+    const auto quotient = static_cast<Unsigned>(static_cast<Unsigned>(high + rest) >> second_shift_);
+    return none_ ? Unsigned{} : quotient;
+  }
+
+ private:
+  Unsigned factor_;
+  int first_shift_, second_shift_;
+  bool none_;  ///< the divisor is above every dividend
+};
+
 template <class T, class UnsignedT>
 struct Integer {
   using Element = T;
@@ -59,14 +109,20 @@ struct Integer {
   [[gnu::always_inline]] static Lanes splat(const void* element) {
     return (Lanes)(Vector<UnsignedT>{} + load_unaligned<UnsignedT>(element));
   }
-  [[gnu::noinline]] static Lanes divide(Lanes v, int divisor) {
-    for (int i = 0; i < static_cast<int>(sizeof v / sizeof v[0]); ++i) {
-      if constexpr (sizeof(T) == 1)
-        v[i] = static_cast<T>(int{v[i]} / divisor);
-      else
-        v[i] = v[i] / static_cast<T>(divisor);
+  [[gnu::noinline]] static void divide(Lanes* lanes, int count, int divisor) {
+    constexpr int kElements = sizeof(Lanes) / sizeof(T);
+    const Divider<UnsignedT> by(divisor);
+    for (int i = 0; i < count; ++i) {
+      T numbers[kElements];  // the compiler makes vectors of a loop over an array, not of one over a vector's elements
+      __builtin_memcpy(numbers, lanes + i, sizeof numbers);
+      for (T& number : numbers) {
+        const auto bits = static_cast<UnsignedT>(number);
+        const UnsignedT sign = number < 0 ? ~UnsignedT{} : UnsignedT{};
+        const UnsignedT quotient = by.quotient(static_cast<UnsignedT>((bits ^ sign) - sign));
+        number = static_cast<T>(static_cast<UnsignedT>((quotient ^ sign) - sign));
+      }
+      __builtin_memcpy(lanes + i, numbers, sizeof numbers);
     }
-    return v;
   }
 };
 
@@ -84,7 +140,9 @@ struct WideFloat {
     const UnsignedT bits = load_unaligned<UnsignedT>(element);  // zero + x would lose the sign of -0
     return (Lanes)(Vector<UnsignedT>{} + bits);
   }
-  [[gnu::always_inline]] static Lanes divide(Lanes v, int divisor) { return v / (Lanes{} + static_cast<T>(divisor)); }
+  [[gnu::always_inline]] static void divide(Lanes* lanes, int count, int divisor) {
+    for (int i = 0; i < count; ++i) lanes[i] /= Lanes{} + static_cast<T>(divisor);
+  }
 };
 
 /// Computed in float32. A vector is read as 32-bit lanes with 2 or 4 elements in each; the first elements of all lanes
@@ -110,8 +168,8 @@ struct NarrowFloat {
   [[gnu::always_inline]] static Lanes splat(const void* element) {
     return Format::decode(Bits32{} + load_unaligned<Element>(element));
   }
-  [[gnu::always_inline]] static Lanes divide(Lanes v, int divisor) {
-    return v / (Lanes{} + static_cast<float>(divisor));
+  [[gnu::always_inline]] static void divide(Lanes* lanes, int count, int divisor) {
+    for (int i = 0; i < count; ++i) lanes[i] /= Lanes{} + static_cast<float>(divisor);
   }
 };
 
@@ -131,8 +189,8 @@ struct ConvertedHalf {
   [[gnu::always_inline]] static Lanes splat(const void* element) {
     return decode_half(Packed{} + load_unaligned<Element>(element));
   }
-  [[gnu::always_inline]] static Lanes divide(Lanes v, int divisor) {
-    return v / (Lanes{} + static_cast<float>(divisor));
+  [[gnu::always_inline]] static void divide(Lanes* lanes, int count, int divisor) {
+    for (int i = 0; i < count; ++i) lanes[i] /= Lanes{} + static_cast<float>(divisor);
   }
 };
 using FloatOf16 = ConvertedHalf<EightFloats, EightHalves>;

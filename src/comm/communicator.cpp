@@ -171,7 +171,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
                                                     Control::slots_on_host(ranks_)));
     members_ = std::make_unique<Membership>(std::move(found.peers), std::move(control), rank_, planner::Rules{});
   }
-  crowded_ = ranks_on_this_host() > usable_cores();
+  settle_crowding(ranks_on_this_host() > usable_cores());
   TUTTI_TRY(watch_peers());
   *members_->control.copies(rank_) = config().single_copy && !spans_hosts && members_->reach.probe_single_copy();
   *members_->control.reproducible(rank_) = options_.reproducible;
@@ -223,7 +223,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   members_->streams_carried = planner::streams_slots(rules);
   rules.groups = machine_->groups().of_rank;
   if (const double crowding = machine_->crowding(); crowding > 0) rules.crowding = crowding;
-  if (const double crowding = machine_->own_crowding(); crowding > 0) crowded_ = crowding > 1;
+  if (const double crowding = machine_->own_crowding(); crowding > 0) settle_crowding(crowding > 1);
   rules.between_groups_gbps = settings.between_groups_gbps;
   if (spans_hosts) {
     rules.groups = hosts_of_ranks();

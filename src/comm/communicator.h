@@ -12,6 +12,7 @@
 #include "comm/reach.h"
 #include "comm/turns.h"
 #include "comm/watchdog.h"
+#include "executor/backoff.h"
 #include "executor/host_machine.h"
 #include "planner/plan_cache.h"
 
@@ -97,7 +98,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   MachineView& machine() { return *machine_; }
   bool crowded() const { return crowded_; }
   /// Waits leave the processor to others at once: a look at the network costs as much, and what runs may be what is waited for.
-  bool yields() const { return crowded_ || spans_hosts(); }
+  const executor::Crowding& yields() const { return crowding_; }
   bool spans_hosts() const { return members_ && members_->bridge; }
   /// nullptr: on host memory.
   DeviceRank* device() const { return device_.get(); }
@@ -232,12 +233,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status watch_peers();
   void on_exit(std::int32_t pid);
   RankPhase phase_of(int rank) const;
+  void settle_crowding(bool crowded);
 
   Handle handle_ = nullptr;
   int ranks_ = 0;
   int rank_ = 0;
   const Options options_;
   bool crowded_ = false;
+  executor::Crowding crowding_{true};  ///< as crowded_ has it, and over hosts always
   Outlook outlook_;
   std::unique_ptr<std::atomic<bool>[]> ended_;      ///< by rank
   std::unique_ptr<std::atomic<PeerLife>[]> lives_;  ///< the same, over hosts

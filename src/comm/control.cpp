@@ -141,8 +141,8 @@ planner::SlotStores slot_stores_of(std::string_view name) {
 }  // namespace
 
 struct Control::Layout {
-  std::size_t tuning, machine, ranks, cards, bells, bells_end, shrinks, shrink_lists, announces, inputs, signatures,
-      pairs, pair_inputs, counts, lines, slots, end;
+  std::size_t tuning, machine, ranks, processors, cards, bells, bells_end, shrinks, shrink_lists, announces, inputs,
+      signatures, pairs, pair_inputs, counts, lines, slots, end;
 
   Layout(std::size_t n, protocol::SlotShape shape) {
     // A rank has no channel to itself, and one that is alone announces and carries nothing.
@@ -155,7 +155,8 @@ struct Control::Layout {
     tuning = round_up(sizeof(Header), kPage);
     machine = tuning + (n > 1 ? round_up(planner::kTuningBytesMax, kPage) : 0);
     ranks = round_up(machine + MachineBoard::bytes_for(static_cast<int>(n)), n > 1 ? kPage : 64);
-    cards = ranks + n * sizeof(RankState);
+    processors = ranks + n * sizeof(RankState);
+    cards = round_up(processors + n * sizeof(std::uint32_t), 64);
     bells = round_up(cards + n * sizeof(DeviceCard), n > 1 ? kPage : 64);
     bells_end = bells + (n > 1 && n <= cuda::kRanksMax ? round_up(DeviceBells::bytes_for(n), kPage) : 0);
     shrinks = round_up(bells_end, 64);
@@ -280,6 +281,9 @@ const protocol::SlotShape kAnySlots{};
 char* Control::tuning_text() const { return at<char>(Layout(ranks_, kAnySlots).tuning); }
 MachineBoard Control::machine() const { return {at<std::byte>(Layout(ranks_, kAnySlots).machine), ranks_}; }
 std::uint64_t* Control::phase(int rank) const { return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].phase; }
+std::span<std::uint32_t> Control::processors() const {
+  return {at<std::uint32_t>(Layout(ranks_, kAnySlots).processors), static_cast<std::size_t>(ranks_)};
+}
 std::uint64_t* Control::copies(int rank) const { return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].copies; }
 std::uint64_t* Control::reproducible(int rank) const {
   return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].reproducible;

@@ -184,6 +184,8 @@ class Control {
   MachineBoard machine() const;
 
   std::uint64_t* phase(int rank) const;
+  /// Which processors ranks were last seen waiting on, for executor::Crowding.
+  std::span<std::uint32_t> processors() const;
   /// Whether the rank found that it can copy from every other process by system call.
   std::uint64_t* copies(int rank) const;
   /// Whether the rank asks for sums in rank order.

@@ -145,12 +145,12 @@ Status usable(Communicator& communicator) {
 /// On the stream's thread; the caller has gone on, so that failures are kept.
 void run_on_stream(const std::vector<StreamWork>& works) {
   std::vector<executor::Task*> tasks;
-  bool yields = false;
+  executor::Crowding crowding;
   for (const StreamWork& work : works) {
     tasks.push_back(work.batch.get());
-    yields |= work.communicator->yields();
+    crowding.join(work.communicator->yields());
   }
-  executor::run_tasks(tasks, yields);
+  executor::run_tasks(tasks, crowding);
   for (const StreamWork& work : works) {
     if (!work.batch->status().ok()) work.communicator->keep_async(work.batch->status().error());
   }
@@ -250,13 +250,13 @@ Status run_works(const Group& ended) {
     return launched;
   }
   std::vector<executor::Task*> here;
-  bool yields = false;
+  executor::Crowding crowding;
   for (const Work& work : works) {
     if (!work.streams.empty()) continue;
     here.push_back(work.batch.get());
-    yields |= work.communicator->yields();
+    crowding.join(work.communicator->yields());
   }
-  executor::run_tasks(here, yields);
+  executor::run_tasks(here, crowding);
   for (const Work& work : works) {
     // Calls without a stream have their data when the group ends, also beside others with one.
     if (!work.streams.empty() && work.waits) TUTTI_TRY(executor::stream_synchronize(work.streams[0]));

@@ -175,7 +175,7 @@ void Communicator::measure_network_costs() {
                            .next = first[(place + 1) % first.size()],
                            .previous = first[(place + first.size() - 1) % first.size()],
                            .place = static_cast<int>(place),
-                           .crowded = yields(),
+                           .crowded = yields().is_certain(),
                            .given_up = [this] { return cancelled_ || failed(); }});
   if (found.gbps == 0) {
     log_info("the network was not measured: rank {} or {} did not answer in time", first[(place + 1) % first.size()],
@@ -215,6 +215,13 @@ void Communicator::plan_lines(const planner::Rules& rules) {
 bool Communicator::is_on_this_host(int peer) const { return members_->peers[peer].host == members_->peers[rank_].host; }
 
 schedule::Groups Communicator::hosts_of_ranks() const { return hosts_of(members_->peers); }
+
+void Communicator::settle_crowding(bool crowded) {
+  crowded_ = crowded;
+  crowding_ = crowded || spans_hosts()
+                  ? executor::Crowding(true)
+                  : executor::Crowding(members_->control.processors(), static_cast<std::size_t>(rank_));
+}
 
 int Communicator::ranks_on_this_host() const {
   int count = 0;

@@ -1,15 +1,13 @@
 #include "executor/task.h"
 
-#include "executor/backoff.h"
-
 #include <vector>
 
 namespace tutti::executor {
 namespace {
 
 /// One task alone, the common case: no list to keep.
-void run_one(Task& task, bool crowded) {
-  Backoff backoff(crowded);
+void run_one(Task& task, const Crowding& crowding) {
+  Backoff backoff(crowding);
   for (;;) {
     const Progress progress = task.advance();
     if (progress == Progress::kDone || progress == Progress::kFailed) return;
@@ -24,10 +22,10 @@ void run_one(Task& task, bool crowded) {
 
 }  // namespace
 
-void run_tasks(std::span<Task* const> tasks, bool crowded) {
-  if (tasks.size() == 1) return run_one(*tasks[0], crowded);
+void run_tasks(std::span<Task* const> tasks, const Crowding& crowding) {
+  if (tasks.size() == 1) return run_one(*tasks[0], crowding);
   std::vector<Task*> open(tasks.begin(), tasks.end());
-  Backoff backoff(crowded);
+  Backoff backoff(crowding);
   while (!open.empty()) {
     bool moved = false;
     std::erase_if(open, [&](Task* task) {

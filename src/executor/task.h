@@ -1,6 +1,7 @@
 // A task: something that advances without blocking, and the loop that runs several of them to their end in one thread.
 #pragma once
 
+#include "executor/backoff.h"
 #include "protocol/lane.h"
 
 #include <span>
@@ -18,8 +19,8 @@ class Task {
   virtual void check_patience() = 0;
 };
 
-/// Runs all tasks, in turn, until each is done or failed. Waits by spinning, then yielding, then sleeping; `crowded`: more
-/// ranks than cores, so hardly spin.
-void run_tasks(std::span<Task* const> tasks, bool crowded);
+/// Runs all tasks, in turn, until each is done or failed. Waits by spinning, then yielding, then sleeping; where it is crowded, hardly by
+/// spinning.
+void run_tasks(std::span<Task* const> tasks, const Crowding& crowding);
 
 }  // namespace tutti::executor

@@ -385,6 +385,66 @@ TEST_CASE("a scale is applied first and rounded to the data type", "[reduce]") {
         static_cast<std::uint64_t>(-15));
 }
 
+namespace {
+
+/// Averages of what is in `dividends`, compared with the language's division.
+template <class T>
+void check_quotients(DataType type, const std::vector<T>& dividends, int divisor) {
+  std::vector<T> quotients(dividends.size()), expected(dividends.size());
+  for (std::size_t i = 0; i < dividends.size(); ++i) {
+    using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+    expected[i] = static_cast<T>(static_cast<Wide>(dividends[i]) / static_cast<Wide>(divisor));
+  }
+  const void* source = dividends.data();
+  void* destination = quotients.data();
+  ReduceArgs args;
+  args.sources = &source;
+  args.source_count = 1;
+  args.destinations = &destination;
+  args.destination_count = 1;
+  args.count = dividends.size();
+  args.divisor = divisor;
+  for (const ReduceVariant variant : usable_variants()) {
+    std::fill(quotients.begin(), quotients.end(), T{1});
+    reduce_function_of(variant, type, ReduceOp::kAverage)(args);
+    INFO(name_of(type) << " divisor " << divisor << " " << name_of(variant));
+    CHECK(quotients == expected);
+  }
+}
+
+/// Numbers around the multiples of the divisor, around the powers of two, and some more.
+template <class T>
+std::vector<T> dividends_of(int divisor, std::mt19937_64& random) {
+  std::vector<T> all;
+  const auto add = [&all](std::uint64_t middle) {
+    for (std::uint64_t bits = middle - 2; bits != middle + 3; ++bits) all.push_back(static_cast<T>(bits));
+  };
+  for (int bit = 0; bit < 64; ++bit) add(std::uint64_t{1} << bit);
+  for (int i = 0; i < 32; ++i) add(static_cast<T>(random()) / static_cast<std::uint64_t>(divisor) * divisor);
+  for (int i = 0; i < 32; ++i) all.push_back(static_cast<T>(random()));
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("an average of integers is the language's quotient", "[reduce]") {
+  std::mt19937_64 random(kSeed);
+  std::vector<std::int8_t> all_signed;
+  std::vector<std::uint8_t> all_unsigned;
+  for (int i = 0; i < 256; ++i) {
+    all_signed.push_back(static_cast<std::int8_t>(i));
+    all_unsigned.push_back(static_cast<std::uint8_t>(i));
+  }
+  for (int divisor = 1; divisor <= 1030; ++divisor) {
+    check_quotients(DataType::kInt8, all_signed, divisor);
+    check_quotients(DataType::kUint8, all_unsigned, divisor);
+    check_quotients(DataType::kInt32, dividends_of<std::int32_t>(divisor, random), divisor);
+    check_quotients(DataType::kUint32, dividends_of<std::uint32_t>(divisor, random), divisor);
+    check_quotients(DataType::kInt64, dividends_of<std::int64_t>(divisor, random), divisor);
+    check_quotients(DataType::kUint64, dividends_of<std::uint64_t>(divisor, random), divisor);
+  }
+}
+
 TEST_CASE("integers wrap, and an average truncates towards zero", "[reduce]") {
   CHECK(reduce_bits(DataType::kInt8, ReduceOp::kSum, {0x7f, 1}) == 0x80);
   CHECK(reduce_bits(DataType::kUint8, ReduceOp::kSum, {0xff, 2}) == 1);

@@ -102,7 +102,7 @@ template <class Type, class Op, int kVectors>
 
   const auto source_at = [&](int s) __attribute__((always_inline)) {
     const Byte* from = static_cast<const Byte*>(args.sources[s]) + offset;
-    if constexpr (kVectors > 1) prefetch<Type>(from, kVectors * kStride, ahead);
+    prefetch<Type>(from, kVectors * kStride, ahead);
     if (partial != 0) {
       load_partial(filled, from, partial);
       from = filled;
@@ -208,13 +208,19 @@ template <class Type, class Op>
                        : reduce_two<Type, Op, 2, true>(args, offset, bytes);
 }
 
-/// Reduces from `offset` on: whole groups, then vectors, then what is left.
+/// Reduces from `offset` on: whole groups, then vectors, then what is left. What no cache holds goes a line at a time, as loads and stores
+/// of many buffers flow best when they alternate so.
 template <class Type, class Op>
 [[gnu::noinline]] void reduce_from(const ReduceArgs& args, std::size_t offset, std::size_t bytes, int streamed) {
   constexpr int kVectors = kGroup / Type::kLanes;
   constexpr std::size_t kStep = sizeof(typename Type::Packed);
   constexpr std::size_t kGroupStep = kVectors * kStep;
   const std::size_t ahead = ahead_in(bytes);
+  if (streamed > 0 || ahead != 0) {
+    for (; bytes - offset >= kLine; offset += kLine) {
+      reduce_group<Type, Op, kLine / kStep>(args, offset, streamed, ahead);
+    }
+  }
   for (; bytes - offset >= kGroupStep; offset += kGroupStep) {
     reduce_group<Type, Op, kVectors>(args, offset, streamed, ahead);
   }

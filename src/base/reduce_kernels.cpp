@@ -208,15 +208,15 @@ template <class Type, class Op>
                        : reduce_two<Type, Op, 2, true>(args, offset, bytes);
 }
 
-/// Reduces from `offset` on: whole groups, then vectors, then what is left. What no cache holds goes a line at a time, as loads and stores
-/// of many buffers flow best when they alternate so.
+/// Reduces from `offset` on: whole groups, then vectors, then what is left. What goes past the caches does a line at a time: so loads and
+/// stores of many buffers alternate, and flow best.
 template <class Type, class Op>
 [[gnu::noinline]] void reduce_from(const ReduceArgs& args, std::size_t offset, std::size_t bytes, int streamed) {
   constexpr int kVectors = kGroup / Type::kLanes;
   constexpr std::size_t kStep = sizeof(typename Type::Packed);
   constexpr std::size_t kGroupStep = kVectors * kStep;
   const std::size_t ahead = ahead_in(bytes);
-  if (streamed > 0 || ahead != 0) {
+  if (streamed > 0) {
     for (; bytes - offset >= kLine; offset += kLine) {
       reduce_group<Type, Op, kLine / kStep>(args, offset, streamed, ahead);
     }

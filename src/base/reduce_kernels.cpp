@@ -110,7 +110,7 @@ template <class Type, class Op, int kVectors, int kSources = 0>
 
   const auto source_at = [&](int s) __attribute__((always_inline)) {
     const Byte* from = static_cast<const Byte*>(args.sources[s]) + offset;
-    if constexpr (kVectors > 1) prefetch<Type>(from, kVectors * kStride, ahead);
+    prefetch<Type>(from, kVectors * kStride, ahead);
     if (partial != 0) {
       load_partial(filled, from, partial);
       from = filled;
@@ -222,14 +222,14 @@ template <class Type, class Op>
 template <class Type>
 constexpr int kGroupVectors = kGroup / Type::kLanes;
 
-/// Reduces whole groups from `offset` on, and returns the new offset.
-template <class Type, class Op, int kSources>
+/// Reduces whole groups of so many vectors from `offset` on, and returns the new offset.
+template <class Type, class Op, int kSources, int kVectors = kGroupVectors<Type>>
 [[gnu::always_inline]] inline std::size_t reduce_groups(const ReduceArgs& args, std::size_t offset, std::size_t bytes,
                                                         int streamed) {
-  constexpr std::size_t kStep = kGroupVectors<Type> * sizeof(typename Type::Packed);
+  constexpr std::size_t kStep = kVectors * sizeof(typename Type::Packed);
   const std::size_t ahead = ahead_in(bytes);
   for (; bytes - offset >= kStep; offset += kStep) {
-    reduce_group<Type, Op, kGroupVectors<Type>, kSources>(args, offset, streamed, ahead);
+    reduce_group<Type, Op, kVectors, kSources>(args, offset, streamed, ahead);
   }
   return offset;
 }
@@ -247,10 +247,12 @@ template <class Type, int kSources = 3>
   }
 }
 
-/// Reduces from `offset` on: whole groups, then vectors, then what is left.
+/// Reduces from `offset` on: whole groups, then vectors, then what is left. What goes past the caches does a line at a time: so loads and
+/// stores of many buffers alternate, and flow best.
 template <class Type, class Op>
 [[gnu::noinline]] void reduce_from(const ReduceArgs& args, std::size_t offset, std::size_t bytes, int streamed) {
   constexpr std::size_t kStep = sizeof(typename Type::Packed);
+  if (streamed > 0) offset = reduce_groups<Type, Op, 0, kLine / kStep>(args, offset, bytes, streamed);
   constexpr bool kHasLoops =
       TUTTI_SIMD_HALF != 0 && Op::kIsSum && kIsConverted<Type> && sizeof(typename Type::Element) == 2;
   if constexpr (kHasLoops) {

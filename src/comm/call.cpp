@@ -1,7 +1,6 @@
 #include "comm/call.h"
 
 #include "base/assert.h"
-#include "base/config.h"
 
 #include <fmt/format.h>
 
@@ -33,19 +32,6 @@ CallShape shape_of(const CallArgs& args, int ranks, int rank) {
   shape.input_bytes = schedule::input_blocks(shape.request, rank) * block;
   shape.output_bytes = schedule::output_blocks(shape.request, rank) * block;
   return shape;
-}
-
-bool writes_past_caches(const CallArgs& args, int ranks, bool in_place) {
-  constexpr std::size_t kDefaultMinBytes = std::size_t{32} << 20;
-  if (in_place) return false;
-  const schedule::Request request{args.collective, ranks, args.root, 0};
-  const bool point_to_point = is_point_to_point(args);
-  std::size_t blocks = point_to_point ? 2 : 0;
-  for (int r = 0; r < ranks && !point_to_point; ++r) {
-    blocks += schedule::input_blocks(request, r) + schedule::output_blocks(request, r);
-  }
-  const std::size_t least = config().stream_min_bytes != 0 ? config().stream_min_bytes : kDefaultMinBytes;
-  return blocks * args.count * size_of(args.type) >= least;
 }
 
 namespace {
@@ -145,7 +131,7 @@ void LaneRun::start(const CallArgs& args, std::shared_ptr<const planner::Plan> p
     call.direct = plan_->direct;
     call.lines = plan_->lines;
     call.wide_wire = plan_->wide_wire;
-    call.streams = options.streams;
+    call.streamed_parts = options.streamed_parts;
     call.streams_slots = plan_->streams_slots;
     call.workspace = lanes_[l].storage.workspace(program.steps, comm_.ranks(), call.line_shape);
     call.scale = args.scaled ? &args.scale : nullptr;

@@ -33,10 +33,6 @@ bool is_in_place(const CallArgs& args, int rank);
 /// Without in_place.
 CallShape shape_of(const CallArgs& args, int ranks, int rank);
 
-/// Whether a call's outputs go past the caches: its buffers at all ranks do not fit into them, and no input is an output (one that
-/// was read is in the cache already).
-bool writes_past_caches(const CallArgs& args, int ranks, bool in_place);
-
 /// Whether the announcements can carry all inputs of a collective: by its signature alone.
 enum class Carriage : std::uint8_t {
   kNone,
@@ -72,7 +68,7 @@ class LaneRun {
 
   struct Options {
     std::uint32_t first_lane = kPointToPointLane;  ///< which channels carry the plan's lanes
-    bool streams = false;                          ///< LaneCall's
+    std::uint32_t streamed_parts = 0;              ///< LaneCall's
   };
 
   /// `peers`: by rank, valid until done.

@@ -332,7 +332,7 @@ Status CollectiveCall::run_lanes() {
   TUTTI_TRY_ASSIGN(auto plan, comm_.members().plans.find(question, comm_.rank()));
   TUTTI_TRY(reach_buffers(*plan));
   lanes_.start(args_, std::move(plan), peers_.data(),
-               {kFirstCollectiveLane, writes_past_caches(args_, comm_.ranks(), in_place)});
+               {kFirstCollectiveLane, streamed_parts(args_, comm_.ranks(), in_place, comm_.members().cache_room)});
   reached_with_ = comm_.members().reach.drops();
   begin_lanes();
   return {};

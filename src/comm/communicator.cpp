@@ -224,6 +224,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   rules.groups = machine_->groups().of_rank;
   if (const double crowding = machine_->crowding(); crowding > 0) rules.crowding = crowding;
   if (const double crowding = machine_->own_crowding(); crowding > 0) settle_crowding(crowding > 1);
+  members_->cache_room = machine_->own_cache_room();
   rules.between_groups_gbps = settings.between_groups_gbps;
   if (spans_hosts) {
     rules.groups = hosts_of_ranks();

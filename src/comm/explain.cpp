@@ -194,6 +194,8 @@ Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& 
                  plan.lines ? "; messages go as flag-in-word lines"
                  : streams  ? "; slots are written past the caches, but for messages below 2 KiB"
                             : "");
+  const std::string past = describe_streams(args, communicator.ranks(), q.in_place, communicator.members().cache_room);
+  if (!past.empty()) text.insert(text.size() - 1, past + "\n");
   if (const planner::SetSchedule* set = plans.schedule_for(q.request)) return text + schedule::to_text(set->schedule);
   return text + schedule::to_text(algorithm::make_schedule(*plan.algorithm, planner::in_groups(q.request, rules)));
 }

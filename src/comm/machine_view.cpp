@@ -332,6 +332,19 @@ double MachineView::own_crowding() const {
   return 0;
 }
 
+CacheRoom MachineView::own_cache_room() const {
+  for (const std::vector<int>& ranks : ranks_by_host()) {
+    if (!std::ranges::binary_search(ranks, args_.rank)) continue;
+    std::set<int> processors;
+    for (const planner::Seat& seat : seats_of(ranks)) processors.insert(seat.processors.begin(), seat.processors.end());
+    CacheRoom room =
+        cache_room(last_caches_bytes(config().hwloc_root, {processors.begin(), processors.end()}), processors.size());
+    room.bytes = room.bytes / ranks.size() * args_.hosts.size();
+    return room;
+  }
+  return {};
+}
+
 std::vector<std::string> MachineView::advice() const {
   std::vector<std::string> all;
   for (const std::vector<int>& ranks : ranks_by_host()) {

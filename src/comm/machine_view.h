@@ -15,6 +15,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "comm/cache_room.h"
 #include "comm/machine_board.h"
 #include "planner/machine_service.h"
 #include "planner/seats.h"
@@ -69,6 +70,8 @@ class MachineView {
   double crowding() const;
   /// The same of this rank's host.
   double own_crowding() const;
+  /// What the caches of this rank's host have room for, of calls of all ranks, each of which is taken to need as much.
+  CacheRoom own_cache_room() const;
   /// In order of their lowest ranks.
   std::vector<std::vector<int>> ranks_by_host() const;
   /// What stands in the way of speed, by host.

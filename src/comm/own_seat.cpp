@@ -75,13 +75,28 @@ int numa_around(const std::vector<int>& processors, const std::string& nodes) {
   return online.empty() ? 0 : kUnknownSeat;
 }
 
-/// The cache that the most processors share.
-int last_cache_around(const std::vector<int>& processors, const std::string& processor) {
+/// The folder of the cache that the most processors share with this one; empty: the system does not tell.
+std::string last_cache_of(const std::string& processor) {
   for (int index = 4; index >= 2; --index) {
-    const std::string path = fmt::format("{}/cache/index{}/shared_cpu_list", processor, index);
-    if (access(path.c_str(), R_OK) == 0) return part_around(processors, path);
+    std::string path = fmt::format("{}/cache/index{}", processor, index);
+    if (access((path + "/shared_cpu_list").c_str(), R_OK) == 0) return path;
   }
-  return kUnknownSeat;
+  return {};
+}
+
+int last_cache_around(const std::vector<int>& processors, const std::string& processor) {
+  const std::string cache = last_cache_of(processor);
+  return cache.empty() ? kUnknownSeat : part_around(processors, cache + "/shared_cpu_list");
+}
+
+/// "32768K"; 0: it is no size.
+std::size_t size_of_text(std::string_view text) {
+  std::size_t number = 0;
+  const char* const stop = text.data() + text.size();
+  const auto [after, failure] = std::from_chars(text.data(), stop, number);
+  if (failure != std::errc() || number > std::size_t{1} << 30) return 0;
+  const char unit = after == stop ? '\n' : *after;
+  return number << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0);
 }
 
 /// "50000 100000" of cpu.max: half a processor.
@@ -134,6 +149,21 @@ planner::Seat own_seat(const std::string& root) {
   }
   seat.quota_percent = quota_percent(root);
   return seat;
+}
+
+std::size_t last_caches_bytes(const std::string& root, const std::vector<int>& processors) {
+  std::size_t bytes = 0;
+  std::set<int> counted;
+  for (const int processor : processors) {
+    if (counted.contains(processor)) continue;
+    const std::string cache = last_cache_of(fmt::format("{}/sys/devices/system/cpu/cpu{}", root, processor));
+    const std::size_t size = cache.empty() ? 0 : size_of_text(content_of(cache + "/size"));
+    if (size == 0) return 0;
+    bytes += size;
+    const std::vector<int> around = from_list(content_of(cache + "/shared_cpu_list"));
+    counted.insert(around.begin(), around.end());
+  }
+  return bytes;
 }
 
 std::uint64_t outlook(const std::string& root) {

@@ -3,14 +3,19 @@
 
 #include "planner/seats.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tutti::comm {
 
 /// `root` comes before /sys and /proc (HWLOC_FSROOT): "" for this machine. The processors are those that this thread may
 /// really use, whatever the root.
 planner::Seat own_seat(const std::string& root);
+
+/// Bytes of the last-level caches around these processors, each cache once; 0: the system does not tell of all.
+std::size_t last_caches_bytes(const std::string& root, const std::vector<int>& processors);
 
 /// A hash of what this process sees of the machine: processors, NUMA nodes, NVIDIA's devices. Ranks of one host that see different things
 /// (containers) have different ones.

@@ -217,7 +217,7 @@ Status PointToPointCall::run() {
   peers_[args_.root] = {};
   TUTTI_TRY(reach_buffers(*plan));
   lanes_.start(args_, std::move(plan), peers_.data(),
-               {kPointToPointLane, writes_past_caches(args_, comm_.ranks(), false)});
+               {kPointToPointLane, streamed_parts(args_, comm_.ranks(), false, comm_.members().cache_room)});
   ran_ = true;
   ran_with_ = members.reach.drops();
   ran_flags_ = own_.references.flags;

@@ -62,6 +62,7 @@ class Binding {
     }
     bound = BoundStep{};
     bound.length = length(s);
+    bound.streamed = streamed_elements(bound.length);
     std::uint32_t active_sources = 0;
     std::uint32_t active_sinks = 0;
     for (std::uint32_t i = 0; i < s.source_count; ++i) {
@@ -204,10 +205,15 @@ class Binding {
     Side side = side_of(e);
     if (e.width != 0 && side.message == Message::kPush) place_remotely(side, e);
     const bool to_output = e.place == Place::kOutput || side.message == Message::kPush;
-    side.streamed = call_.streams && to_output && side.way == Way::kMemory;
+    side.streamed = call_.streamed_parts != 0 && to_output && side.way == Way::kMemory;
     return side;
   }
 
+  /// Of so many elements that go to an output. What follows them begins a cache line if they do.
+  TUTTI_DEVICE_CALL std::uint64_t streamed_elements(std::uint64_t length) const {
+    if (call_.streamed_parts == kStreamedParts) return length;
+    return length / (kStreamedParts * kStreamedElements) * kStreamedElements * call_.streamed_parts;
+  }
   TUTTI_DEVICE_CALL bool streams_slot(const Side& side, std::uint64_t length) const {
     return call_.streams_slots && side.way == Way::kSlot && length * call_.element_bytes(side.wide) >= kStreamedBytes;
   }

@@ -30,6 +30,9 @@ using schedule::SlotShape;
 
 /// The least that is written past the caches where readers are far away: it has to reach memory before they are told.
 inline constexpr std::size_t kStreamedBytes = 2 << 10;
+/// Outputs go past the caches in so many parts, each of whole multiples of so many elements.
+inline constexpr std::uint32_t kStreamedParts = 64;
+inline constexpr std::uint32_t kStreamedElements = 64;
 
 /// Written by one rank, read by one other. Counts never wrap (2^64 messages).
 struct alignas(64) PairLine {

@@ -247,7 +247,8 @@ class Lane {
     if constexpr (kCrosses) landed_ = has_landed();
     const std::uint64_t most = (bound_.tiles ? kTileBytes : kBurstBytes) / call_.element_bytes(call_.wide_wire);
     while (done_elements_ < bound_.length) {
-      const std::uint64_t left = bound_.length - done_elements_;
+      const bool to_streamed = bound_.streams && done_elements_ < bound_.streamed;
+      const std::uint64_t left = (to_streamed ? bound_.streamed : bound_.length) - done_elements_;
       const std::uint64_t now = left < most ? left : most;
       if (!(bound_.fetches ? fetch(m, s, now) : burst(m, s, now))) return false;
       done_elements_ += now;
@@ -309,12 +310,12 @@ class Lane {
     sums_[0] = sums_[1] = nullptr;
     if (bound_.streams) {
       for (std::uint32_t i = 0; i < s.sink_count; ++i) {
-        if (sides[i].streamed) add_sink(args, sides[i], i);
+        if (is_streamed(sides[i])) add_sink(args, sides[i], i);
       }
       args.streamed_count = args.destination_count;
     }
     for (std::uint32_t i = 0; i < s.sink_count; ++i) {
-      if (!sides[i].streamed) add_sink(args, sides[i], i);
+      if (!is_streamed(sides[i])) add_sink(args, sides[i], i);
     }
     if (!bound_.scatters) return;
     for (std::uint32_t i = 0; i < s.sink_count; ++i) {
@@ -322,6 +323,9 @@ class Lane {
       if ((side.way != Way::kLine && side.way != Way::kRemote) || sums_[side.wide]) continue;
       add_destination(args, m.staging(s.source_count + (side.wide ? 1 : 0), kTileBytes), side.wide);
     }
+  }
+  TUTTI_DEVICE_CALL bool is_streamed(const Side& side) const {
+    return side.streamed && (side.way == Way::kSlot || done_elements_ < bound_.streamed);
   }
   TUTTI_DEVICE_CALL void add_sink(ReduceArgs& args, const Side& side, std::uint32_t index) {
     if (kCrosses && landed_ && index + 1 == bound_.landing) return;  // it is there

@@ -55,13 +55,14 @@ struct Side {
 
 /// A step as a call sees it.
 struct BoundStep {
-  std::uint64_t length = 0;  ///< elements in a round
-  bool moves = false;        ///< there is something to do but messages
-  bool fetches = false;      ///< one remote source straight into one local sink: no tile in between
-  bool tiles = false;        ///< data goes through tiles
-  bool scatters = false;     ///< some sink has no memory
-  bool streams = false;      ///< some sink is written past the caches
-  bool ready_made = false;   ///< it is the workspace's reduction
+  std::uint64_t length = 0;    ///< elements in a round
+  bool moves = false;          ///< there is something to do but messages
+  bool fetches = false;        ///< one remote source straight into one local sink: no tile in between
+  bool tiles = false;          ///< data goes through tiles
+  bool scatters = false;       ///< some sink has no memory
+  bool streams = false;        ///< some sink is written past the caches:
+  std::uint64_t streamed = 0;  ///< so many elements of an output, and slots as a whole
+  bool ready_made = false;     ///< it is the workspace's reduction
   std::uint32_t landing =
       0;  ///< the sink, counted from 1, to which its one source, from another host, may come by itself; 0: none
 };
@@ -101,7 +102,8 @@ struct LaneCall {
   bool direct = false;                 ///< messages annotated pull or push use the peers' buffers
   bool lines = false;                  ///< all other messages are lines; none is longer than a line
   bool wide_wire = false;              ///< wide messages are float32
-  bool streams = false;         ///< outputs are written past the caches: they are large, and nobody reads them soon
+  std::uint32_t streamed_parts =
+      0;  ///< of kStreamedParts of what is written to outputs, past the caches: they are large, and nobody reads them soon
   bool streams_slots = false;   ///< slots are, but for short messages: readers are far away
   const void* scale = nullptr;  ///< PreMulSum: own factor
   int divisor = 0;              ///< average: applied by finishing steps

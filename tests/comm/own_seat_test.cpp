@@ -130,3 +130,23 @@ TEST_CASE("who sees other devices has another outlook", "[seat]") {
   root.write("dev/nvidiactl", "");
   CHECK(comm::outlook(root.path()) == two);
 }
+
+TEST_CASE("last-level caches count once each, whoever shares them", "[seat]") {
+  const FakeRoot root;
+  const auto describe = [&](int processor, int index, const std::string& size, const std::string& shared) {
+    const std::string cache =
+        "sys/devices/system/cpu/cpu" + std::to_string(processor) + "/cache/index" + std::to_string(index);
+    root.write(cache + "/size", size);
+    root.write(cache + "/shared_cpu_list", shared);
+  };
+  for (const int processor : {0, 1}) describe(processor, 3, "32768K", "0-1");
+  for (const int processor : {2, 3}) describe(processor, 3, "16M", "2-3");
+  describe(4, 2, "2048K", "4");
+  describe(5, 3, "many", "5");
+  CHECK(comm::last_caches_bytes(root.path(), {0}) == 32 << 20);
+  CHECK(comm::last_caches_bytes(root.path(), {0, 1}) == 32 << 20);
+  CHECK(comm::last_caches_bytes(root.path(), {0, 1, 2, 3, 4}) == 50 << 20);
+  CHECK(comm::last_caches_bytes(root.path(), {0, 5}) == 0);
+  CHECK(comm::last_caches_bytes(root.path(), {0, 6}) == 0);
+  CHECK(comm::last_caches_bytes(root.path(), {}) == 0);
+}

@@ -20,12 +20,14 @@ constexpr std::uint64_t kAbort = 0;
 struct Seen {
   int calls = 0;
   int streamed = 0;
+  std::size_t past = 0;  ///< bytes of which some destination was
   std::vector<void*> destinations;
 };
 Seen seen;
 
 void look(const ReduceArgs& args) {
   ++seen.calls;
+  if (args.streamed_count > 0) seen.past += args.count;
   seen.streamed = args.streamed_count;
   seen.destinations.assign(args.destinations, args.destinations + args.destination_count);
 }
@@ -35,7 +37,7 @@ struct Root {
   std::vector<std::byte> input, output, outbox = std::vector<std::byte>(kSlots.bytes());
   protocol::PairLine mine{}, theirs{};
 
-  Seen broadcast(std::size_t bytes, bool streams, bool streams_slots) {
+  Seen broadcast(std::size_t bytes, std::uint32_t streamed_parts, bool streams_slots) {
     input.resize(bytes);
     output.resize(bytes);
     planner::Question q;
@@ -59,7 +61,7 @@ struct Root {
     call.output = output.data();
     call.channels = channels.data();
     call.slot_shape = kSlots;
-    call.streams = streams;
+    call.streamed_parts = streamed_parts;
     call.streams_slots = streams_slots;
     call.workspace = storage.workspace(program.steps, 2, {});
     protocol::Lane<executor::HostMachine> lane;
@@ -77,17 +79,30 @@ struct Root {
 TEST_CASE("a lane writes slots past the caches if it is told to, but for short messages", "[streams]") {
   Root root;
   const auto first = [&](const Seen& s) { return s.destinations.front(); };
-  Seen s = root.broadcast(protocol::kStreamedBytes, false, true);
+  Seen s = root.broadcast(protocol::kStreamedBytes, 0, true);
   REQUIRE(s.calls == 1);
   REQUIRE(s.destinations.size() == 2);
   CHECK(s.streamed == 1);
   CHECK(first(s) == root.outbox.data());
-  CHECK(root.broadcast(protocol::kStreamedBytes - 1, false, true).streamed == 0);
-  CHECK(root.broadcast(protocol::kStreamedBytes, false, false).streamed == 0);
-  CHECK(root.broadcast(protocol::kStreamedBytes, true, true).streamed == 2);
-  s = root.broadcast(protocol::kStreamedBytes, true, false);
+  CHECK(root.broadcast(protocol::kStreamedBytes - 1, 0, true).streamed == 0);
+  CHECK(root.broadcast(protocol::kStreamedBytes, 0, false).streamed == 0);
+  CHECK(root.broadcast(protocol::kStreamedBytes, protocol::kStreamedParts, true).streamed == 2);
+  s = root.broadcast(protocol::kStreamedBytes, protocol::kStreamedParts, false);
   CHECK(s.streamed == 1);
   CHECK(first(s) == root.output.data());
+}
+
+TEST_CASE("a lane writes as many parts of an output past the caches as it is told to", "[streams]") {
+  constexpr std::size_t kUnit = std::size_t{protocol::kStreamedParts} * protocol::kStreamedElements;
+  Root root;
+  for (const std::uint32_t parts : {0u, 1u, 16u, 63u, 64u}) {
+    const Seen s = root.broadcast(kUnit, parts, false);
+    CHECK(s.past == kUnit / protocol::kStreamedParts * parts);
+    CHECK(s.calls == (parts % protocol::kStreamedParts == 0 ? 1 : 2));
+    CHECK(s.streamed == (parts == protocol::kStreamedParts ? 1 : 0));  // the last ones are not
+    // Slots are written one way, whatever becomes of the output beside them.
+    CHECK(root.broadcast(kUnit, parts, true).past == kUnit);
+  }
 }
 
 TEST_CASE("what others read is stored whole, past the caches too", "[streams]") {

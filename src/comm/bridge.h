@@ -105,7 +105,7 @@ class Bridge {
   }
   /// That nobody reads any more.
   bool is_input_sent(std::uint32_t number) const { return announced_ == number && is_sent(); }
-  /// Where what comes with the lines from rank `part` goes.
+  /// Where what comes with the lines as `part` goes, FarInputs::kSumOfAll say.
   void expect_input(std::uint32_t number, std::uint32_t part, std::size_t bytes, void* place) {
     far_inputs_.expect(number, part, bytes, static_cast<std::byte*>(place));
   }

@@ -146,6 +146,7 @@ bool Bridge::carry_inputs(Round& round, std::uint32_t number) {
   const Carriage carriage = carriage_of(*members_, signature);
   if (!goes_from_buffers(carriage) || knows_that_calls_differ(number)) return true;
   const bool by_rounds = carriage == Carriage::kAddedUp;
+  const bool is_sum = carriage == Carriage::kAtHub && rank_ == hub();
   const LentInput& lent = by_rounds ? round.lent : rounds_.front().lent;
   Record record;
   record.bytes = static_cast<std::uint32_t>(shape_of(args_of(signature), control_.ranks(), rank_).input_bytes);
@@ -158,7 +159,7 @@ bool Bridge::carry_inputs(Round& round, std::uint32_t number) {
   if (std::ranges::any_of(whose, [&](int rank) { return source_of(rank) == nullptr; })) return false;
   for (const int rank : whose) {
     const auto part = static_cast<std::uint32_t>(by_rounds ? static_cast<int>(&round - rounds_.data()) : rank);
-    record.value = protocol::announce_word(number, part);
+    record.value = protocol::announce_word(number, is_sum ? FarInputs::kSumOfAll : part);
     round.to->link->queue(record, source_of(rank));
   }
   return true;

@@ -339,8 +339,8 @@ class Exchange final : public executor::Task {
   /// By whoever has the turn. What the calls say is not looked at any more afterwards.
   Exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second);
 
-  /// To the end. `yields`: Communicator::yields().
-  void run(bool yields);
+  /// To the end. `crowding`: Communicator::yields().
+  void run(const executor::Crowding& crowding);
   executor::Progress advance() override;
   void check_patience() override;
   /// After the end: the first error, or success.

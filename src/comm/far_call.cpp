@@ -7,7 +7,7 @@ void* CollectiveCall::far_input(std::uint32_t part) const {
   return comm_.members().bridge->far_input(sequence_, part, shape_.input_bytes);
 }
 
-/// The rank whose input, or sum, has not come with its line; -1: all is there. Lines can come by themselves, before it.
+/// The rank from which an input, or a sum, has not come with the lines; -1: all is there. Lines can come by themselves, before it.
 int CollectiveCall::missing_input() const {
   if (!goes_from_buffers(carriage_)) return -1;
   const Bridge& bridge = *comm_.members().bridge;
@@ -17,9 +17,10 @@ int CollectiveCall::missing_input() const {
     return bridge.sender_in(added_);
   }
   const auto is_missing = [&](int rank) { return far_input(static_cast<std::uint32_t>(rank)) == nullptr; };
-  if (gets_sum()) return is_missing(bridge.hub()) ? bridge.hub() : -1;
+  if (gets_sum()) return far_input(FarInputs::kSumOfAll) == nullptr ? bridge.hub() : -1;
+  const bool by_hub = bridge.routes().pattern() == LineRoutes::Pattern::kStar && comm_.rank() != bridge.hub();
   for (int r = 0; r < comm_.ranks(); ++r)
-    if (r != comm_.rank() && is_missing(r)) return r;
+    if (r != comm_.rank() && is_missing(r)) return by_hub ? bridge.hub() : r;
   return -1;
 }
 
@@ -33,8 +34,7 @@ void CollectiveCall::lend_buffers() {
   Bridge& bridge = *comm_.members().bridge;
   added_ = 0;
   if (carriage_ != Carriage::kAtHub || gets_sum()) bridge.lend_input(sequence_, args_.send);
-  if (gets_sum())
-    bridge.expect_input(sequence_, static_cast<std::uint32_t>(bridge.hub()), shape_.output_bytes, args_.receive);
+  if (gets_sum()) bridge.expect_input(sequence_, FarInputs::kSumOfAll, shape_.output_bytes, args_.receive);
 }
 
 /// For a call whose inputs came with the lines of hosts of one rank: what finish_by_lines() does, from other places.

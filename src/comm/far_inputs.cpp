@@ -30,11 +30,13 @@ void FarInputs::note_arrived(std::uint32_t number, std::uint32_t part) {
     expected_.arrived = true;
     return;
   }
+  if (part >= kPartsMax) return;  // the call that expected it is over
   for (Input& input : parts_[part].inputs) input.arrived = input.arrived || input.number == number;
 }
 
 std::byte* FarInputs::of(std::uint32_t number, std::uint32_t part, std::size_t bytes) const {
   if (expected_.is(number, part, bytes)) return expected_.arrived ? expected_.place : nullptr;
+  if (part >= kPartsMax) return nullptr;
   for (const Input& input : parts_[part].inputs)
     if (input.arrived && input.number == number && input.bytes == bytes) return input.block->bytes;
   return nullptr;

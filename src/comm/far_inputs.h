@@ -1,11 +1,12 @@
-// FarInputs: what comes with the lines that open a call, where each host has one rank (goes_from_buffers()): the others'
-// inputs, or sums of some, straight from their buffers into memory of this rank's own, and sums of all into the caller's. Nobody waits to hear that the others have come to the
-// call, which would take as long as a short message does.
+// FarInputs: what comes with the lines that open a call, where each host has one rank (goes_from_buffers()): the
+// others' inputs, or sums of some, straight from their buffers into memory of this rank's own, and sums of all into
+// the caller's. Nobody waits to hear that the others have come to the call, which would take as long as a short
+// message does.
 //
-// What comes from one rank in a call is a part. Two blocks for each are enough: its third part is sent in a call that follows the one
-// of the second, which the sender left with this rank's part of it, or its line: this rank sent that after its calls before were over, and
-// the first part was read. The first block is taken whenever its part was read: where nobody is ahead the other is never touched, and leaves
-// its room in the caches to what is.
+// What comes from one rank in a call is a part. Two blocks for each are enough: its third part is sent in a call
+// that follows the one of the second, which the sender left with this rank's part of it, or its line: this rank sent
+// that after its calls before were over, and the first part was read. The first block is taken whenever its part was
+// read: where nobody is ahead the other is never touched, and leaves its room in the caches to what is.
 #pragma once
 
 #include "comm/line_routes.h"
@@ -22,6 +23,8 @@ class FarInputs {
   /// Longer ones go through slots in pieces: while some are on their way others are added up, which is worth more there.
   static constexpr std::size_t kBytesMax = std::size_t{256} << 10;
   static constexpr std::uint32_t kPartsMax = 16;
+  /// The part that is the sum of all, which comes from a hub: never taken for an input of its own, which comes in a call that differs.
+  static constexpr std::uint32_t kSumOfAll = kPartsMax;
 
   /// Where a part of the call of that number goes. `current`: the number of this rank's last call that has begun; parts of those before it are
   /// read. nullptr: none is so long, or there is no such part, or none is due.

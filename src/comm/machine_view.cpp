@@ -337,10 +337,8 @@ CacheRoom MachineView::own_cache_room() const {
     if (!std::ranges::binary_search(ranks, args_.rank)) continue;
     std::set<int> processors;
     for (const planner::Seat& seat : seats_of(ranks)) processors.insert(seat.processors.begin(), seat.processors.end());
-    CacheRoom room =
-        cache_room(last_caches_bytes(config().hwloc_root, {processors.begin(), processors.end()}), processors.size());
-    room.bytes = room.bytes / ranks.size() * args_.hosts.size();
-    return room;
+    const std::size_t told = last_caches_bytes(config().hwloc_root, {processors.begin(), processors.end()});
+    return cache_room(told, processors.size(), ranks.size());
   }
   return {};
 }

@@ -285,13 +285,13 @@ Exchange::Exchange(Communicator& communicator, const CallArgs& first, const Call
   receiving_.begin(in_order ? second : first);
 }
 
-void Exchange::run(bool yields) {
+void Exchange::run(const executor::Crowding& crowding) {
   if (sent_) {
     received_ = ends(receiving_, receiving_.go_on());
     if (received_) return;
   }
   executor::Task* task = this;
-  executor::run_tasks({&task, 1}, yields);
+  executor::run_tasks({&task, 1}, crowding);
 }
 
 executor::Progress Exchange::advance() {

@@ -23,7 +23,10 @@ class Crowding {
   bool has_met() const { return std::atomic_ref(met_).load(std::memory_order_relaxed); }
   /// Of a thread that waits for ranks of both.
   void join(const Crowding& other) {
-    if (other.crowded_ || processors_.empty()) *this = crowded_ ? *this : other;
+    if (crowded_ || (!other.crowded_ && !processors_.empty())) return;
+    crowded_ = other.crowded_;
+    processors_ = other.processors_;
+    rank_ = other.rank_;
   }
 
  private:
@@ -46,7 +49,10 @@ class Backoff {
     waits_ = crowding_->has_met() ? pace_->hot_spins : 0;  // look at once
   }
   /// True every so often once spinning is over: time to look at clocks and peers.
-  bool is_slow() const { return waits_ > pace_->spins && (waits_ & (64 * pace_->yield_every - 1)) == 0; }
+  bool is_slow() const {
+    const std::uint32_t every = waits_ > pace_->sleeps_from ? 64 : 64 * pace_->yield_every;
+    return waits_ > pace_->spins && (waits_ & (every - 1)) == 0;
+  }
 
  private:
   struct Pace {

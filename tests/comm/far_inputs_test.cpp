@@ -1,5 +1,6 @@
-// Hosts of one rank each, whose inputs travel with the lines that open a call: as they are, added up on the
-// way, or added up by one of them, where hosts share cores. Values and bits, whoever is late, whatever else is called between, what crosses, and calls that differ.
+// Hosts of one rank each, whose inputs travel with the lines that open a call: as they are, added up on the way, or
+// added up by one of them, where hosts share cores. Values and bits, whoever is late, whatever else is called
+// between, what crosses, and calls that differ.
 #include "crew.h"
 
 #include <sched.h>
@@ -63,15 +64,17 @@ void unset_hosts() {
 }
 
 /// All ranks on one core, so that lines go by a hub, rank 0. On any machine: else how many cores it has decides.
-std::string share_a_core() {
+/// Of those that are usable, in order.
+std::string stay_on_core(int number) {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) != 0) return "sched_getaffinity";
-  int first = 0;
-  while (!CPU_ISSET(first, &set)) ++first;
+  int core = 0;
+  while (!CPU_ISSET(core, &set) || number-- != 0) ++core;
   CPU_ZERO(&set);
-  CPU_SET(first, &set);
+  CPU_SET(core, &set);
   return sched_setaffinity(0, sizeof set, &set) == 0 ? "" : "sched_setaffinity";
 }
+std::string share_a_core() { return stay_on_core(0); }
 
 int usable_cores() {
   cpu_set_t set;
@@ -186,6 +189,24 @@ TEST_CASE("inputs that travel with the lines of hosts arrive whole, whoever is l
   unset_hosts();
 }
 
+namespace {
+
+/// In an all-reduce so often, and nothing else.
+std::string sends_its_input(const Member& m, int times, ncclComm_t comm) {
+  const std::size_t count = kLongest / 4;
+  std::uint64_t before = 0;
+  std::uint64_t after = 0;
+  CREW_TRY(fine(tuttiCommWireBytes(comm, &before), "tuttiCommWireBytes"));
+  CREW_TRY(all_reduce(m, count, 1, false, comm));
+  CREW_TRY(fine(tuttiCommWireBytes(comm, &after), "tuttiCommWireBytes"));
+  const std::uint64_t bytes = static_cast<std::uint64_t>(times) * count * sizeof(int);
+  if (after - before < bytes || after - before > bytes + bytes / 32)
+    return std::to_string(bytes) + " bytes: " + std::to_string(after - before) + " crossed";
+  return "";
+}
+
+}  // namespace
+
 TEST_CASE(
     "an input leaves three hosts for each other one, four hosts for each of two doublings, hosts of one core for a hub",
     "[hosts]") {
@@ -201,16 +222,7 @@ TEST_CASE(
       if (one_core) CREW_TRY(share_a_core());
       ncclComm_t comm = nullptr;
       CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
-      const std::size_t count = kLongest / 4;
-      std::uint64_t before = 0;
-      std::uint64_t after = 0;
-      CREW_TRY(fine(tuttiCommWireBytes(comm, &before), "tuttiCommWireBytes"));
-      CREW_TRY(all_reduce(m, count, 1, false, comm));
-      CREW_TRY(fine(tuttiCommWireBytes(comm, &after), "tuttiCommWireBytes"));
-      const int times = !one_core ? 2 : m.rank == 0 ? m.ranks - 1 : 1;
-      const std::uint64_t bytes = static_cast<std::uint64_t>(times) * count * sizeof(int);
-      if (after - before < bytes || after - before > bytes + bytes / 32)
-        return std::to_string(bytes) + " bytes: " + std::to_string(after - before) + " crossed";
+      CREW_TRY(sends_its_input(m, !one_core ? 2 : m.rank == 0 ? m.ranks - 1 : 1, comm));
       return fine(ncclCommDestroy(comm), "ncclCommDestroy");
     }));
   }
@@ -318,6 +330,23 @@ std::string make_calls_that_differ(const Member& m, ncclComm_t comm) {
   return "";
 }
 
+/// One rank, late, sums what the others gather, of the same size.
+std::string sum_what_others_gather(const Member& m, ncclComm_t comm) {
+  constexpr std::size_t kCount = 16384;
+  for (int round = 0; round < 3 * m.ranks; ++round) {
+    std::vector<int> input(kCount, 3), output(kCount * static_cast<std::size_t>(m.ranks), 5);
+    const bool odd = m.rank == round % m.ranks;
+    if (odd) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    const ncclResult_t result =
+        odd ? ncclAllReduce(input.data(), output.data(), kCount, ncclInt, ncclSum, comm, nullptr)
+            : ncclAllGather(input.data(), output.data(), kCount, ncclInt, comm, nullptr);
+    CREW_TRY(crew::refused(result, ncclInvalidUsage, {"differ"}, comm));
+    if (std::ranges::any_of(output, [](int value) { return value != 5; })) return "a refused call wrote its output";
+    CREW_TRY(all_reduce(m, kCount, round, false, comm));
+  }
+  return "";
+}
+
 }  // namespace
 
 TEST_CASE("inputs that came with the lines of calls that differ are nobody's", "[hosts]") {
@@ -330,8 +359,23 @@ TEST_CASE("inputs that came with the lines of calls that differ are nobody's", "
       ncclComm_t comm = nullptr;
       CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
       CREW_TRY(make_calls_that_differ(m, comm));
+      CREW_TRY(sum_what_others_gather(m, comm));
       return fine(ncclCommDestroy(comm), "ncclCommDestroy");
     }));
   }
+  unset_hosts();
+}
+
+TEST_CASE("the hub is the rank that has most of a core", "[hosts]") {
+  if (usable_cores() < 2) return;
+  set_hosts_of_one();
+  crew::check(crew::run(3, [](const Member& m) -> std::string {
+    CREW_TRY(stay_on_core(m.rank % 2));
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    CREW_TRY(sends_its_input(m, m.rank == 1 ? 2 : 1, comm));
+    CREW_TRY(make_calls_that_differ(m, comm));
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
   unset_hosts();
 }

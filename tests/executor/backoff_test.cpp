@@ -98,3 +98,12 @@ TEST_CASE("who shares a processor with the rank that it waits for leaves it to t
   other.join();
   CHECK(waits < std::uint64_t{100} * kTurns);
 }
+
+TEST_CASE("who sleeps looks at clocks as often as who is awake", "[backoff]") {
+  const Crowding crowding(false);
+  Backoff backoff(crowding);
+  int waits = 0;
+  for (; waits < 200100; ++waits) backoff.wait();  // it sleeps by now
+  for (waits = 0; !backoff.is_slow() && waits < 1000; ++waits) backoff.wait();
+  CHECK(waits <= 64);
+}

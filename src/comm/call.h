@@ -21,6 +21,7 @@ namespace tutti::comm {
 inline bool is_to_self(const Communicator& communicator, const CallArgs& call) {
   return is_point_to_point(call) && call.root == communicator.rank();
 }
+
 /// The buffers of a call as a rank's program sees them.
 struct CallShape {
   schedule::Request request;

@@ -33,6 +33,8 @@ def steps(results):
 
 def main(build):
     listed = subprocess.run([RUN, "--list", build], capture_output=True, text=True, check=True).stdout.split()
+    # NVIDIA's library does not run on the fake driver.
+    listed = [step for step in listed if not step.startswith("against-nccl")]
     with tempfile.TemporaryDirectory() as folder:
         # Too little time: ends in it, says with which step to go on, and that is the first without a state.
         code, said = run(build, folder, "--budget", "40")
@@ -43,7 +45,7 @@ def main(build):
         assert done == listed[:len(done)] and onward == listed[len(done)], (onward, done)
         # The rest, and nothing that was done: with what was found before.
         code, _ = run(build, folder, "--from", onward)
-        assert code == 0 and list(steps(folder)) == [step for step in listed if not step.startswith("against")], steps(folder)
+        assert code == 0 and list(steps(folder)) == listed, steps(folder)
         found = lines(folder)
         assert [line["state"] for line in found if line.get("step") == "conformance"] == ["ok"]
         assert any("goal" in line for line in found) and any(line.get("conformance") for line in found)

@@ -25,9 +25,21 @@ struct Head {
   std::uint64_t bytes[DeviceMail::kPiecesMax] = {};
 };
 
-/// Room for the descriptors of a message.
-struct alignas(cmsghdr) Attached {
-  char bytes[CMSG_SPACE(DeviceMail::kPiecesMax * sizeof(int))] = {};
+/// What sendmsg and recvmsg take: the head, and room for descriptors.
+struct Message {
+  explicit Message(std::size_t descriptors = DeviceMail::kPiecesMax) {
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = attached;
+    message.msg_controllen = CMSG_SPACE(descriptors * sizeof(int));
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+
+  Head head;
+  iovec part = {&head, sizeof head};
+  alignas(cmsghdr) char attached[CMSG_SPACE(DeviceMail::kPiecesMax * sizeof(int))] = {};
+  msghdr message = {};
 };
 
 std::vector<Descriptor> descriptors_of(msghdr& message) {
@@ -46,19 +58,13 @@ std::vector<Descriptor> descriptors_of(msghdr& message) {
 
 /// A message that is there as a whole.
 Result<cuda::SharedPieces> read(int socket) {
-  Head head;
-  iovec part = {&head, sizeof head};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  Attached attached;
-  message.msg_control = attached.bytes;
-  message.msg_controllen = sizeof attached.bytes;
-  const ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  Message found;
+  const Head& head = found.head;
+  const ssize_t got = recvmsg(socket, &found.message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got != static_cast<ssize_t>(sizeof head)) return system_error("receive descriptors");
   cuda::SharedPieces pieces;
-  pieces.descriptors = descriptors_of(message);
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+  pieces.descriptors = descriptors_of(found.message);
+  if ((found.message.msg_flags & MSG_CTRUNC) != 0) {
     return error(Code::kSystem,
                  fmt::format("this process may not open the {} descriptors of rank {}'s window {}; raise "
                              "ulimit -n",
@@ -88,23 +94,15 @@ Result<DeviceMail> DeviceMail::open(DeviceCard& card) {
 }
 
 Status DeviceMail::send(const DeviceCard& to, int from, std::uint64_t number, const cuda::SharedPieces& pieces) {
-  Head head;
+  Message letter(pieces.descriptors.size());
+  Head& head = letter.head;
   std::memcpy(head.token, to.mail_token, sizeof head.token);
   head.number = number;
   head.from = from;
   head.pieces = static_cast<std::uint32_t>(pieces.bytes.size());
   head.begin = pieces.begin;
   std::ranges::copy(pieces.bytes, head.bytes);
-  const PrivateDescriptor socket = connect_unix(to.mail);
-  if (!socket) return system_error(fmt::format("connect to {}", to.mail));
-  iovec part = {&head, sizeof head};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  Attached attached;
-  message.msg_control = attached.bytes;
-  message.msg_controllen = CMSG_SPACE(pieces.descriptors.size() * sizeof(int));
-  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  cmsghdr* const rights = CMSG_FIRSTHDR(&letter.message);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
   rights->cmsg_len = CMSG_LEN(pieces.descriptors.size() * sizeof(int));
@@ -112,9 +110,11 @@ Status DeviceMail::send(const DeviceCard& to, int from, std::uint64_t number, co
     const int fd = pieces.descriptors[i].get();
     std::memcpy(CMSG_DATA(rights) + i * sizeof fd, &fd, sizeof fd);
   }
+  const PrivateDescriptor socket = connect_unix(to.mail);
+  if (!socket) return system_error(fmt::format("connect to {}", to.mail));
   ssize_t sent = 0;
   do {
-    sent = sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    sent = sendmsg(socket.get(), &letter.message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   if (sent < 0) return system_error(fmt::format("send descriptors to {}", to.mail));
   if (sent != static_cast<ssize_t>(sizeof head)) return error(Code::kInternal, "a part of a message was sent");

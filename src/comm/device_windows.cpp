@@ -59,8 +59,8 @@ Status DeviceWindows::share_pieces(Window& window, DeviceWindow& place, const st
     if (!sent.ok()) {
       log_warn(
           "window {} of rank {} lies in {} pieces of memory, which could not be sent to rank {}, so that calls copy "
-          "what lies "
-          "in it: {}; a user's processes may have as many descriptors on their way as one may have open (ulimit -n)",
+          "what lies in it: {}; a user's processes may have as many descriptors on their way as one may have open "
+          "(ulimit -n)",
           window.number, comm_.rank(), pieces.bytes.size(), r, sent.error().message);
       return {};
     }
@@ -73,14 +73,15 @@ Status DeviceWindows::share_pieces(Window& window, DeviceWindow& place, const st
 }
 
 Result<bool> DeviceWindows::Window::holds(std::uint64_t at, std::size_t length) const {
-  for (const std::uint64_t byte : {at, at + std::max<std::size_t>(length, 1) - 1}) {
+  const std::uint64_t last = at + std::max<std::size_t>(length, 1) - 1;
+  for (std::uint64_t byte = at;; byte = last) {
     const auto one = std::ranges::find_if(
         allocations, [byte](const Allocation& found) { return found.begin <= byte && byte < found.end; });
     if (one == allocations.end()) return false;
     TUTTI_TRY_ASSIGN(const Allocation now, look_up(one->begin, one->end));
     if (now.buffer_id != one->buffer_id || now.physical_id != one->physical_id) return false;
+    if (last < one->end) return true;
   }
-  return true;
 }
 
 void DeviceWindows::sift_mail() {
@@ -102,8 +103,10 @@ Status DeviceWindows::add(const void* begin, std::size_t bytes) {
   DeviceWindow& place = comm_.members().control.device_card(comm_.rank()).windows[at];
   place.kind = DeviceWindowKind::kNone;
   const Status shared = share(window, place);
+  // Nobody will remove one that has failed, and the others find that they cannot use theirs.
+  if (!shared.ok()) place.kind = DeviceWindowKind::kNone;
   executor::store_release(&place.number, window.number);
-  windows_.push_back(std::move(window));
+  if (shared.ok()) windows_.push_back(std::move(window));
   sift_mail();
   return shared;
 }
@@ -181,7 +184,9 @@ Status DeviceWindows::link(Window& window) {
   bool usable = true;
   for (int r = 0; r < comm_.ranks(); ++r) {
     TUTTI_TRY(wait_for(r, window));
-    usable &= comm_.members().control.device_card(r).windows[place].kind != DeviceWindowKind::kNone;
+    // A later one is in the place of one that the rank could not add.
+    const DeviceWindow& theirs = comm_.members().control.device_card(r).windows[place];
+    usable &= executor::load_acquire(&theirs.number) == window.number && theirs.kind != DeviceWindowKind::kNone;
   }
   for (int r = 0; usable && r < comm_.ranks(); ++r) {
     TUTTI_TRY_ASSIGN(const std::uint64_t base, map(r, window));

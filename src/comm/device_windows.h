@@ -29,7 +29,7 @@ class DeviceWindows {
   DeviceWindows(Communicator& communicator, const DeviceSegment& segment, const cuda::Device& device, DeviceMail& mail)
       : comm_(communicator), segment_(segment), device_(device), mail_(mail) {}
 
-  /// Memory that cannot be exported, or of a window too many, is one that calls do not find.
+  /// Memory that cannot be exported, or of a window too many, is one that calls do not find. Failure: there is no window.
   Status add(const void* begin, std::size_t bytes);
   /// The streams are done with it. The memory may be freed when every rank has removed its own.
   void remove(const void* begin);

@@ -58,6 +58,8 @@ class Gpu {
   void record(CUevent event, CUstream stream) const;
   void destroy(CUevent event) const;
   std::string name() const;
+  /// Whether this is the driver of tests/cuda/fake/.
+  bool is_fake() const { return name().starts_with("Fake "); }
   int driver_version() const;
   int devices() const;
 

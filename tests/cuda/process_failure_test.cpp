@@ -231,4 +231,46 @@ TEST_CASE("processes: other memory at a window's address is none of it", "[devic
   }));
 }
 
+TEST_CASE("processes: a window that one rank could not add leaves its place to later ones",
+          "[device][processes][failure]") {
+  constexpr int kPlaces = 8;
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    setenv("TUTTI_DEVICE", "cuda", 1);
+    setenv("TUTTI_TIMEOUT_S", "5", 1);
+    if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
+    Gpu::get().use(0);
+    CUstream stream = Gpu::get().make_stream();
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    void* memory = nullptr;
+    CREW_TRY(fine(ncclMemAlloc(&memory, kCount * 4), "ncclMemAlloc"));
+    ncclWindow_t window = nullptr;
+    const auto add = [&] { return ncclCommWindowRegister(comm, memory, kCount * 4, &window, NCCL_WIN_COLL_SYMMETRIC); };
+    const auto sum = [&](const char* when) -> std::string {
+      const std::vector<std::int32_t> ones(kCount, 1);
+      Gpu::get().copy(memory, ones.data(), kCount * 4);
+      CREW_TRY(fine(ncclAllReduce(memory, memory, kCount, ncclInt32, ncclSum, comm, stream), when));
+      Gpu::get().wait(stream);
+      std::vector<std::int32_t> found(kCount);
+      Gpu::get().copy(found.data(), memory, kCount * 4);
+      return std::ranges::count(found, 2) == kCount ? "" : std::string("the sum differs ") + when;
+    };
+    fake_driver::set_counting(true);
+    if (m.rank == 0) fake_driver::fail_after(1, CUDA_ERROR_OUT_OF_MEMORY);
+    const ncclResult_t first = add();
+    fake_driver::set_counting(false);
+    if ((first == ncclSuccess) != (m.rank == 1)) return "the first window came to " + std::to_string(first);
+    if (m.rank == 1) CREW_TRY(fine(ncclCommWindowDeregister(comm, window), "deregister"));
+    for (int i = 0; i < kPlaces; ++i) {
+      CREW_TRY(fine(add(), "register"));
+      CREW_TRY(sum("in a later window"));
+      CREW_TRY(fine(ncclCommWindowDeregister(comm, window), "deregister"));
+    }
+    CREW_TRY(fine(ncclMemFree(memory), "ncclMemFree"));
+    Gpu::get().destroy(stream);
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
 }  // namespace tutti::test

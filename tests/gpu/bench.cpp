@@ -1,18 +1,17 @@
 // gpu-bench: what communicators on one GPU cost, each figure beside its ceiling measured in the same run. All ranks are on device 0, and in
-// this process but where a line says how many. Prints a line per goal, writes JSON, and ends with 1 if a goal is missed.
+// this process but where a line says how many. Prints a line per goal and writes it down at once (results.h). Ends with 3 if a goal is
+// missed, with 1 if something else is wrong.
 #include "gpu.h"
 #include "processes.h"
+#include "results.h"
 
 #include <fmt/format.h>
 #include <nccl.h>
 #include <tutti/tutti.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <ctime>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,10 +28,12 @@ double us_since(Clock::time_point start) {
 
 struct Options {
   bool smoke = false;  ///< tiny, and no goal: that it runs
-  bool paths = false;  ///< only what --paths shows
-  std::string json;
-  std::string commit = "unknown";
+  std::string part;    ///< that alone; "": all but `paths`
+  Results results;
+
+  bool has(std::string_view one) const { return part.empty() ? one != "paths" : part == one; }
 };
+constexpr int kMissed = 3;
 
 /// Median time of one, when `each` of them are given to `stream` and then waited for.
 double median_us(CUstream stream, int repeats, int each, const std::function<void()>& give) {
@@ -124,17 +125,9 @@ class Crew {
 
 class Report {
  public:
-  explicit Report(Options options) : options_(std::move(options)) {
-    const std::time_t now = std::time(nullptr);
-    char date[32] = {};
-    std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-    json_ = {{"date", date},
-             {"device", Gpu::get().name()},
-             {"driver", Gpu::get().driver_version()},
-             {"commit", options_.commit},
-             {"lines", nlohmann::json::array()}};
-    fmt::print("gpu-bench on {}, driver of CUDA {}, commit {}, {}\n", Gpu::get().name(), Gpu::get().driver_version(),
-               options_.commit, date);
+  explicit Report(const Options& options) : options_(options) {
+    fmt::print("gpu-bench on {}, driver of CUDA {}, commit {}\n", Gpu::get().name(), Gpu::get().driver_version(),
+               options_.results.commit());
   }
   /// At least `goal` of the ceiling.
   void ratio(const std::string& what, double found, double ceiling, const char* unit, double goal) {
@@ -148,24 +141,19 @@ class Report {
   void shown(const std::string& what, double found, const char* unit, double floor) {
     fmt::print("        {:<58} {:>9.2f} {:<5} floor   {:>9.2f}\n", what, found, unit, floor);
     std::fflush(stdout);
-    json_["lines"].push_back({{"what", what}, {"found", found}, {"unit", unit}, {"floor", floor}});
+    options_.results.add(
+        fmt::format(R"("what":{},"found":{:.6g},"unit":"{}","floor":{:.6g})", quoted(what), found, unit, floor));
   }
   void not_run(const std::string& what, const std::string& why) {
     fmt::print("NOT RUN {:<58} {}\n", what, why);
-    json_["lines"].push_back({{"what", what}, {"not_run", why}});
-    ++missed_;
+    std::fflush(stdout);
+    options_.results.add(fmt::format(R"("what":{},"not_run":{})", quoted(what), quoted(why)));
+    is_broken_ = true;
   }
-  int finish() {
-    if (!options_.json.empty()) {
-      std::ofstream file(options_.json);
-      file << json_.dump(1) << "\n";
-      if (!file.flush()) {
-        fmt::print(stderr, "{} cannot be written\n", options_.json);
-        return 1;
-      }
-    }
+  int finish() const {
     fmt::print("{} goal(s) missed{}\n", missed_, options_.smoke ? " (not asked of a smoke run)" : "");
-    return missed_ == 0 || options_.smoke ? 0 : 1;
+    if (is_broken_) return 1;
+    return missed_ == 0 || options_.smoke ? 0 : kMissed;
   }
 
  private:
@@ -174,18 +162,14 @@ class Report {
     fmt::print("{:<7} {:<58} {:>9.2f} {:<5} ceiling {:>9.2f}  ratio {:>6.3f}  goal {}\n", met ? "ok" : "MISSED", what,
                found, unit, ceiling, ratio, goal);
     std::fflush(stdout);
-    json_["lines"].push_back({{"what", what},
-                              {"found", found},
-                              {"unit", unit},
-                              {"ceiling", ceiling},
-                              {"ratio", ratio},
-                              {"goal", goal},
-                              {"met", met}});
+    options_.results.add(
+        fmt::format(R"("what":{},"found":{:.6g},"unit":"{}","ceiling":{:.6g},"ratio":{:.4g},"goal":{},"met":{})",
+                    quoted(what), found, unit, ceiling, ratio, goal, met));
     missed_ += met ? 0 : 1;
   }
-  Options options_;
-  nlohmann::json json_;
+  const Options& options_;
   int missed_ = 0;
+  bool is_broken_ = false;
 };
 
 /// Bytes read and written per second by the device's own copy.
@@ -204,6 +188,7 @@ std::size_t large_bytes(const Options& o) { return o.smoke ? 1 << 16 : std::size
 using ProcessesTimes = std::map<std::pair<int, bool>, ProcessesTime>;
 ProcessesTimes time_all_processes(const Options& o) {
   ProcessesTimes times;
+  if (!o.has("processes")) return times;
   for (const int ranks : {2, 4}) {
     for (const bool windows : {false, true}) {
       times[{ranks, windows}] = time_processes(ranks, large_bytes(o), o.smoke ? 3 : 20, windows);
@@ -212,7 +197,22 @@ ProcessesTimes time_all_processes(const Options& o) {
   return times;
 }
 
-void large(Report& report, const Options& o, const ProcessesTimes& times) {
+void processes(Report& report, const Options& o, const ProcessesTimes& times) {
+  const std::size_t bytes = large_bytes(o);
+  const double copy = copy_gbps(bytes, o.smoke ? 3 : 20);
+  for (const auto& [how, time] : times) {
+    const auto [ranks, windows] = how;
+    const std::string what =
+        fmt::format("all-reduce, {} processes, float32, {} MiB{}", ranks, bytes >> 20, windows ? ", windows" : "");
+    if (time.why.empty()) {
+      report.ratio(what, 2.0 * ranks * static_cast<double>(bytes) / time.us / 1000, copy, "GB/s", 0.60);
+    } else {
+      report.not_run(what, time.why);
+    }
+  }
+}
+
+void large(Report& report, const Options& o) {
   const std::size_t bytes = large_bytes(o);
   const int repeats = o.smoke ? 3 : 20;
   const double copy = copy_gbps(bytes, repeats);
@@ -226,16 +226,6 @@ void large(Report& report, const Options& o, const ProcessesTimes& times) {
       us = median_us(crew.stream(), repeats, 2, [&] { crew.all_reduce(bytes, type); });
       report.ratio(fmt::format("all-reduce, {} ranks in one process, {}, {} MiB", ranks, name, bytes >> 20),
                    2.0 * ranks * static_cast<double>(bytes) / us / 1000, copy, "GB/s", 0.85);
-    }
-  }
-  for (const auto& [how, time] : times) {
-    const auto [ranks, windows] = how;
-    const std::string what =
-        fmt::format("all-reduce, {} processes, float32, {} MiB{}", ranks, bytes >> 20, windows ? ", windows" : "");
-    if (time.why.empty()) {
-      report.ratio(what, 2.0 * ranks * static_cast<double>(bytes) / time.us / 1000, copy, "GB/s", 0.60);
-    } else {
-      report.not_run(what, time.why);
     }
   }
 }
@@ -308,19 +298,17 @@ void start(Report& report) {
 int run(const Options& options) {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   setenv("TUTTI_DEVICE", "cuda", 1);
-  const ProcessesTimes times = options.paths ? ProcessesTimes() : time_all_processes(options);
+  const ProcessesTimes times = time_all_processes(options);
   if (const std::string reason = Gpu::why_not(); !reason.empty()) {
     fmt::print("skipped: {}\n", reason);
     return 77;
   }
   Report report(options);
-  if (options.paths) {
-    paths(report, options);
-    return report.finish();
-  }
-  start(report);
-  large(report, options, times);
-  small(report, options);
+  if (options.has("start")) start(report);
+  if (options.has("small")) small(report, options);
+  if (options.has("large")) large(report, options);
+  if (options.has("processes")) processes(report, options, times);
+  if (options.has("paths")) paths(report, options);
   return report.finish();
 }
 
@@ -331,16 +319,14 @@ int main(int argc, char** argv) {
   tutti::test::Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
+    if (options.results.takes(argc, argv, i)) continue;
     if (word == "--smoke") {
       options.smoke = true;
-    } else if (word == "--paths") {
-      options.paths = true;
-    } else if (word == "--json" && i + 1 < argc) {
-      options.json = argv[++i];
-    } else if (word == "--commit" && i + 1 < argc) {
-      options.commit = argv[++i];
+    } else if (word == "--part" && i + 1 < argc) {
+      options.part = argv[++i];
     } else {
-      fmt::print(stderr, "usage: gpu-bench [--smoke] [--paths] [--json FILE] [--commit NAME]\n");
+      fmt::print(stderr, "usage: gpu-bench [--smoke] [--part start|small|large|processes|paths] {}\n",
+                 tutti::test::Results::kUsage);
       return 2;
     }
   }

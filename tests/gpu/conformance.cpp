@@ -2,15 +2,17 @@
 // that add up without rounding): every data type and
 // operation, counts around every boundary, in place, unaligned, on one stream and on one each, eager and in graphs, in one thread and in
 // one per rank; all ranks on one GPU, and on all that there are. NCCL_PROTO and NCCL_ALGO force ways through the kernels; the last line
-// says how many cases took which.
+// says how many cases took which. --quick: fewer counts; --facts: no cases, what GPU there is.
 #include "base/reduce.h"
 #include "gpu.h"
+#include "results.h"
 #include "tests/turn.h"
 
 #include <fmt/format.h>
 #include <nccl.h>
 #include <tutti/tutti.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -119,7 +121,10 @@ class Run {
     const std::size_t bytes = (c_.count + c_.offset) * size_of(c_.type) + kGuard;
     for (int r = 0; r < c_.ranks; ++r) {
       Bytes random(bytes);
-      for (std::byte& b : random) b = static_cast<std::byte>(random_());
+      for (std::size_t i = 0; i < bytes; i += sizeof(std::uint64_t)) {
+        const std::uint64_t word = random_();
+        std::memcpy(random.data() + i, &word, std::min(sizeof word, bytes - i));
+      }
       if (c_.lanes && format_of(c_.type).exponent != 0) make_exact(random, r);
       inputs_.push_back(random);
       ranks_.use(static_cast<std::size_t>(r));
@@ -318,12 +323,16 @@ std::vector<Case> cases(bool quick, int devices) {
   return all;
 }
 
-int run(bool quick) {
+int run(bool quick, bool facts, const Results& results) {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   setenv("TUTTI_DEVICE", "cuda", 1);
   if (const std::string reason = Gpu::why_not(); !reason.empty()) {
     fmt::print("skipped: {}\n", reason);
     return 77;
+  }
+  if (facts) {
+    fmt::print("{{{}}}\n", results.place());
+    return 0;
   }
   int done = 0;
   int failed = 0;
@@ -339,15 +348,34 @@ int run(bool quick) {
     const auto seed = static_cast<std::uint64_t>(++done);
     const std::string problem = Run(c, *crew, seed)();
     if (problem.empty()) continue;
-    if (++failed <= 10) fmt::print("FAILED {} (seed {}): {}\n", describe(c), seed, problem);
+    if (++failed > 10) continue;
+    fmt::print("FAILED {} (seed {}): {}\n", describe(c), seed, problem);
+    std::fflush(stdout);
+    results.add(fmt::format(R"("conformance":{},"seed":{},"problem":{})", quoted(describe(c)), seed, quoted(problem)));
   }
   std::string by_path;
   for (const auto& [path, count] : paths) by_path += fmt::format("{}{} {}", by_path.empty() ? "" : ", ", path, count);
   fmt::print("gpu-conformance on {}: {} cases ({}), {} failed\n", Gpu::get().name(), done, by_path, failed);
+  results.add(fmt::format(R"("conformance":"{}","cases":{},"paths":"{}","failed":{})", quick ? "quick" : "all", done,
+                          by_path, failed));
   return failed == 0 ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace tutti::test
 
-int main(int argc, char** argv) { return tutti::test::run(argc > 1 && std::strcmp(argv[1], "--quick") == 0); }
+int main(int argc, char** argv) {
+  bool quick = false;
+  bool facts = false;
+  tutti::test::Results results;
+  for (int i = 1; i < argc; ++i) {
+    if (results.takes(argc, argv, i)) continue;
+    const std::string_view word = argv[i];
+    if (word != "--quick" && word != "--facts") {
+      fmt::print(stderr, "usage: gpu-conformance [--quick] [--facts] {}\n", tutti::test::Results::kUsage);
+      return 2;
+    }
+    (word == "--quick" ? quick : facts) = true;
+  }
+  return tutti::test::run(quick, facts, results);
+}

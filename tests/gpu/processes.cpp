@@ -26,7 +26,7 @@ struct Page {
 };
 
 /// Ends a process that hangs.
-constexpr unsigned kLimitS = 120;
+constexpr unsigned kLimitS = 60;
 
 std::string text_of(const char* what) { return fmt::format("{}: {}", what, ncclGetLastError(nullptr)); }
 

@@ -6,8 +6,11 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace fake_driver {
 
@@ -53,6 +56,18 @@ FAKE_EXPORT std::string describe(const Live& live);
 
 /// Kernels that were given to streams so far, and how many of them were captured.
 FAKE_EXPORT std::uint64_t launches();
+
+/// What a stream was given: a kernel, the record of an event, or a wait for one.
+struct Given {
+  enum class What { kKernel, kRecord, kWait } what = What::kKernel;
+  CUstream stream = nullptr;
+  std::string kernel{};
+  /// Of a wait: the record's place among all that was given; none: it was not noted.
+  std::optional<std::size_t> record{};
+};
+/// Notes what streams are given from now on, in the order of the calls of all threads; forgets what was noted before.
+FAKE_EXPORT void note_given();
+FAKE_EXPORT std::vector<Given> given();
 
 /// Another seed, another order of the streams.
 FAKE_EXPORT void set_seed(std::uint64_t seed);

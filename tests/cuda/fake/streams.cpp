@@ -69,6 +69,7 @@ CUresult event_record(CUevent event, CUstream stream) {
   Queue* const queue = queue_of(stream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
   auto mark = std::make_shared<Mark>();
+  mark->noted = note({.what = Given::What::kRecord, .stream = stream});
   if (queue->capture != 0) {
     Graph& graph = *world().captures.at(queue->capture).graph;
     mark->capture = queue->capture;
@@ -133,6 +134,7 @@ CUresult stream_wait_event(CUstream stream, CUevent event, unsigned) {
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
   const auto mark = event_of(event)->last;
   if (!mark) return CUDA_SUCCESS;
+  (void)note({.what = Given::What::kWait, .stream = stream, .record = mark->noted});
   if (queue->capture != 0 && mark->capture == 0) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   if (queue->capture != 0 && mark->capture != queue->capture) return CUDA_ERROR_STREAM_CAPTURE_MERGE;
   if (mark->capture != 0) {
@@ -209,6 +211,7 @@ CUresult launch(const CUlaunchConfig* shape, CUfunction function, void** paramet
     if (memory && !may_use(current_device(), *memory)) return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
   ++world().launches;
+  (void)note({.what = Given::What::kKernel, .stream = shape->hStream, .kernel = kernel->name});
   return give(*queue, [kernel, argument, blocks = shape->gridDimX](const std::shared_ptr<GraphRun>&) -> Work {
     auto running = std::make_shared<Work>();
     return [kernel, argument, blocks, running] {

@@ -268,6 +268,20 @@ std::string describe(const Live& l) {
       l.events, l.modules, l.contexts, l.user_objects);
 }
 std::uint64_t launches() { return world().launches; }
+void note_given() {
+  const Lock lock(world().mutex);
+  world().notes = true;
+  world().given.clear();
+}
+std::vector<Given> given() {
+  const Lock lock(world().mutex);
+  return world().given;
+}
+std::optional<std::size_t> note(const Given& given) {
+  if (!world().notes) return {};
+  world().given.push_back(given);
+  return world().given.size() - 1;
+}
 void set_seed(std::uint64_t seed) { world().random = seed; }
 
 }  // namespace fake_driver

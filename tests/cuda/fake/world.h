@@ -43,6 +43,7 @@ struct Mark {
   std::uint64_t capture = 0;                     ///< not 0: recorded in this capture
   std::size_t lane = 0;                          ///< of the capture
   std::size_t position = 0;                      ///< nodes of that lane before it
+  std::optional<std::size_t> noted{};            ///< in World::given
 };
 
 /// Work: does what it can and says whether it is done.
@@ -108,6 +109,8 @@ struct World {
   CUresult fail_with = CUDA_SUCCESS;
   std::string failed;
   std::uint64_t launches = 0;
+  bool notes = false;
+  std::vector<Given> given;
   std::vector<int> retained;
   std::map<int, std::set<int>> pools;  ///< by device: the others that may use its pool's memory
 };
@@ -141,6 +144,8 @@ CUresult free_allocation(std::uintptr_t address, Allocation::Kind kind);
 Queue* queue_of(CUstream stream);
 /// Into the stream, or into the graph that it is captured into.
 CUresult give(Queue& queue, const Node& node);
+/// If it is to be noted: where it is among all that is.
+std::optional<std::size_t> note(const Given& given);
 /// Does some work of some streams; false: there was nothing that could be done.
 bool work_some();
 /// Waits until `is_done`, working; the lock is let go now and then.

@@ -78,6 +78,21 @@ def case_narrow(library):
     run_in(relay.Weather(delay_s=0.01, loss=0.005, bytes_per_s=2.5e6, queue_s=0.05), library, count=20000)
 
 
+def case_one_way(library):
+    """Nothing goes from host 1 to host 2 any more, all else does: all ranks name both. No other rank is to blame."""
+    hosts = relay.Hosts(4, relay.Weather(barred=(1, 2)))
+    try:
+        job = Job(hosts, library, 4, 60, {"TUTTI_HEARTBEAT_TIMEOUT_S": "2"})
+        job.wait_ready()
+        hosts.bar()
+        results = job.results([0, 1, 2, 3], 20)
+        print("   ", results[0], flush=True)
+        expect_failed(results, "rank 1", "rank 2", "TUTTI_HEARTBEAT_TIMEOUT_S")
+        job.end()
+    finally:
+        hosts.remove()
+
+
 def case_any_order(library):
     """Three ranks start in each order, 0.2 s after one another."""
     hosts = namespaces.Hosts(3)

@@ -435,10 +435,11 @@ void Communicator::check_patience(int peer, bool left, const std::string& what, 
     return;
   }
   warn_late(peer, what, since, lateness);
+  if (members_->bridge) check_unreached(peer, what, since, lateness);
 }
 
 void Communicator::warn_late(int peer, const std::string& what, Clock::time_point since, Lateness& lateness) {
-  if (since != lateness.since) lateness = {since, kFirstWarningS};
+  if (since != lateness.since) lateness = {since, kFirstWarningS, {}};
   const double waited = seconds_since(since);
   if (waited < lateness.next_warning_s) return;
   while (lateness.next_warning_s <= waited) lateness.next_warning_s *= 2;

@@ -34,10 +34,11 @@ class DeviceRank;
 class CollectiveCall;
 class PointToPointCall;
 
-/// Of one wait: what has been said of its taking long.
+/// Of one wait: what has been said of its taking long, and since when it is for a rank that cannot be reached.
 struct Lateness {
   std::chrono::steady_clock::time_point since;
   double next_warning_s = 0;
+  std::optional<std::chrono::steady_clock::time_point> unreached;
 };
 
 /// What initialisation makes: immutable afterwards but for the counts inside.
@@ -218,6 +219,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// between them and their copies.
   Status join_over_hosts(BootstrapResult found, ControlSegment segment);
   /// What was heard of a rank of other hosts. False: that it is gone is known.
+  void check_unreached(int peer, const std::string& what, std::chrono::steady_clock::time_point since,
+                       Lateness& lateness);
   void note_life(int peer, PeerLife life, std::uint32_t last_call = 0);
   /// Further connections for data are made when they are needed.
   void await_late_ties(LateMeeting meeting, const std::vector<PeerSockets>& sockets, bool over_mpi);

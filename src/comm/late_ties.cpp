@@ -33,8 +33,14 @@ std::vector<LateTies::News> LateTies::take_news() {
 }
 
 void LateTies::close_doors() {
-  const std::lock_guard lock(mutex_);
-  closed_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    // Whoever seeks this rank to watch it is refused, and goes on to the next one.
+    args_.meeting.meetings->turn_away_all();
+    args_.meeting.listener = {};
+  }
+  wake_();
 }
 
 void LateTies::end() {

@@ -82,6 +82,11 @@ void Meetings::settle(int peer) {
   }
 }
 
+void Meetings::turn_away_all() {
+  outgoing_.clear();
+  std::erase_if(incoming_, [](const auto& guest) { return guest->state != Incoming::State::kAttached; });
+}
+
 void Meetings::forget(int peer) {
   std::erase_if(outgoing_, [&](const auto& way) { return way->key.first == peer; });
   std::erase_if(incoming_, [&](const auto& guest) { return guest->key.first == peer; });

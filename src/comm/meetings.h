@@ -63,6 +63,8 @@ class Meetings {
   void begin(Callbacks callbacks);
   /// Whoever comes for what is not wanted need not wait: it never will be.
   void turn_away_others() { keeps_early_ = false; }
+  /// Nobody need wait any more: drops all that is under way, but for what the other side may have kept already. No add_to() follows.
+  void turn_away_all();
   /// This rank connects with the other one, which is at `there` until this is over: again and again, at first by an address that has
   /// answered before, if there is one.
   void seek(const Key& key, const ListenPlace& there);

@@ -21,6 +21,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kReasonTime = std::chrono::seconds(2);
 /// For what this rank has sent last to arrive, when it leaves.
 constexpr auto kLeaveTime = std::chrono::seconds(5);
+/// Longer than a rank that cannot be reached any more may take to leave, and say so.
+constexpr double kGoneS = 10;
 /// For the others to take this rank's reason for failure.
 constexpr double kTellS = 1;
 
@@ -84,11 +86,13 @@ Status Communicator::watch_hosts(std::vector<PeerSockets>& sockets, bool over_mp
     const std::string who = fmt::format("rank {} ({})", peer, describe_place(members_->peers[peer]));
     if (life == PeerLife::kEnded)
       fail(Code::kRemote, peer, who + " ended without leaving the communicator: it was killed or has exited");
+    // Of a network that is down one way only, either may be the one to mend: both are named.
     if (life == PeerLife::kSilent)
       fail(Code::kRemote, peer,
-           fmt::format("{} has not answered for {} s (TUTTI_HEARTBEAT_TIMEOUT_S): it is stopped, or its host or the "
-                       "network between is down",
-                       who, timeout_s));
+           fmt::format(
+               "rank {0} has heard nothing of {2} for {3} s (TUTTI_HEARTBEAT_TIMEOUT_S): rank {1} is stopped, or "
+               "its host or the network from it to rank {0} is down",
+               rank_, peer, who, timeout_s));
   };
   callbacks.on_death = [over_mpi](int rank, PeerLife life) {
     if (over_mpi)
@@ -230,8 +234,10 @@ int Communicator::ranks_on_this_host() const {
 }
 
 void Communicator::note_life(int peer, PeerLife life, std::uint32_t last_call) {
-  PeerLife there = PeerLife::kThere;
-  if (!lives_[peer].compare_exchange_strong(there, life, std::memory_order_acq_rel)) return;
+  // By one thread. What is known of its end counts more than that it cannot be reached.
+  const PeerLife before = lives_[peer].load(std::memory_order_relaxed);
+  if (before != PeerLife::kThere && before != PeerLife::kUnreached) return;
+  lives_[peer].store(life, std::memory_order_release);
   if (life == PeerLife::kLeft && members_->late_ties) members_->late_ties->note_left(peer, last_call);
 }
 
@@ -240,6 +246,18 @@ PeerLife Communicator::life_of(int peer) const {
   // In this order: what a rank did last it did before it ended.
   const bool ended = has_ended(peer);
   return has_left(peer) ? PeerLife::kLeft : ended ? PeerLife::kEnded : PeerLife::kThere;
+}
+
+/// A rank that was killed when all that watched it had left.
+void Communicator::check_unreached(int peer, const std::string& what, Clock::time_point since, Lateness& lateness) {
+  if (life_of(peer) != PeerLife::kUnreached) return;
+  if (!lateness.unreached) lateness.unreached = Clock::now();
+  const std::chrono::duration<double> waited = Clock::now() - std::max(since, *lateness.unreached);
+  if (waited.count() < kGoneS) return;
+  fail(Code::kRemote, peer,
+       fmt::format("{}: rank {} ({}) has gone: nobody has heard it leave, and nobody listens where it did. It was "
+                   "killed or has exited",
+                   what, peer, describe_place(members_->peers[peer])));
 }
 
 void Communicator::check_streams() {

@@ -34,9 +34,9 @@ constexpr auto kSlowestSign = std::chrono::seconds(2);
 constexpr auto kFastestSign = milliseconds(10);
 /// For the others to take the goodbye.
 constexpr auto kGoodbyeTime = milliseconds(500);
-/// So often a rank of a communicator that has failed refuses to be connected with before it counts as gone.
+/// So often a rank refuses to be connected with before it counts as gone.
 constexpr int kRefusalsMax = 3;
-/// Who seeks others looks more often than this.
+/// Who seeks others looks more often than this; and tries the next one beyond, too, when one has not answered for so long.
 constexpr auto kPauseTime = std::chrono::seconds(1);
 
 class Watch final : public PeerWatch, private WatchedBeside::Keeper {
@@ -63,7 +63,7 @@ class Watch final : public PeerWatch, private WatchedBeside::Keeper {
     leaving_ = true;
     wake();
   }
-  void wake() override;
+  void wake() override { eventfd_write(wake_.get(), 1); }
   void say(Bytes words) override;
   void finish_telling(double seconds) override;
 
@@ -164,11 +164,6 @@ Watch::~Watch() {
   thread_.join();
 }
 
-void Watch::wake() {
-  const std::uint64_t one = 1;
-  (void)!write(wake_.get(), &one, sizeof(one));
-}
-
 void Watch::say(Bytes words) {
   {
     const std::lock_guard lock(mutex_);
@@ -224,8 +219,7 @@ void Watch::wait(Clock::time_point until) {
   const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
   const int ready = poll(watched.data(), watched.size(), static_cast<int>(std::clamp<long>(left, 0, 60000)));
   if (ready < 0 && errno != EINTR) poll(nullptr, 0, 10);
-  std::uint64_t count = 0;
-  if (ready > 0 && watched[0].revents != 0) (void)!read(wake_.get(), &count, sizeof(count));
+  if (eventfd_t count = 0; ready > 0 && watched[0].revents != 0) eventfd_read(wake_.get(), &count);
   for (std::size_t i = 0; i < peers_.size() && ready > 0; ++i) {
     if ((watched[i + 1].revents & POLLOUT) != 0) send(peers_[i]);
   }
@@ -269,6 +263,7 @@ void Watch::handle(Peer& peer, const Frame& frame) {
   }
   if (frame.type != FrameType::kTold) return;
   if (auto told = decode_failure(frame.payload)) record_failure(failure_, told->code, peer.rank, told->message);
+  tell_failure();
 }
 
 void Watch::close(Peer& peer) {
@@ -353,11 +348,12 @@ void Watch::pass_on(int from, FrameType type, const Bytes& news) {
   }
 }
 
-/// Passes it on, if it is news: others wait for that, and what is to be done here may take its time.
+/// Passes it on, if it is news. Behind the failure that it is for this rank: so all have the words of one that has noticed it.
 void Watch::note_gone(const WatchGraph::Gone& gone, int from) {
   if (!graph_.note(gone)) return;
-  pass_on(from, FrameType::kGone, WatchGraph::encode(gone));
   callbacks_.on_gone(gone.rank, gone.life, gone.last_call);
+  tell_failure();
+  pass_on(from, FrameType::kGone, WatchGraph::encode(gone));
   if (is_death(gone.life)) deaths_.push_back(gone);
 }
 
@@ -411,9 +407,13 @@ void Watch::close_ring(Clock::time_point now) {
   if (!has_ring()) return;
   if (!leaving_) {
     judge_sought(now);
-    const WatchGraph::Ring ring =
-        graph_.ring([this](int rank) { return is_watched(rank); },
-                    [this](int rank) { return unreached_.contains(rank) || beside_->attempts(rank).rounds > 0; });
+    const auto is_slow = [&](int rank) {
+      const auto sought = sought_.find(rank);
+      return sought != sought_.end() && now - sought->second > kPauseTime;
+    };
+    const WatchGraph::Ring ring = graph_.ring(
+        [this](int rank) { return is_watched(rank); },
+        [&](int rank) { return unreached_.contains(rank) || is_slow(rank) || beside_->attempts(rank).rounds > 0; });
     for (const int rank : ring.wanted) {
       if (!is_connected(rank) && !unreached_.contains(rank) && sought_.emplace(rank, now).second) beside_->seek(rank);
     }
@@ -444,7 +444,7 @@ void Watch::judge_sought(Clock::time_point now) {
     const bool refuses = attempts.refused && attempts.rounds >= kRefusalsMax;
     const std::chrono::duration<double> patience =
         has_failed() ? reach_time_ : std::max(reach_time_, std::chrono::duration<double>(timeout_s_));
-    const bool unreached = now - since > patience || (refuses && has_failed());
+    const bool unreached = now - since > patience || refuses;
     if (graph_.is_there(rank) && !unreached) {
       ++sought;
       continue;
@@ -453,8 +453,8 @@ void Watch::judge_sought(Clock::time_point now) {
     beside_->forget(rank);
     if (!unreached) continue;
     unreached_.insert(rank);
-    // A communicator that has not failed is not made to by a process that is gone, or answers: its goodbye may have been missed.
-    if (has_failed()) {
+    // A communicator that has not failed is not made to: a goodbye may have been missed.
+    if (has_failed() || refuses) {
       note_gone({rank, PeerLife::kUnreached}, rank);
     } else if (attempts.silent && timeout_s_ > 0) {
       note_gone({rank, PeerLife::kSilent}, rank);

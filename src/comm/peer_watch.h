@@ -64,7 +64,7 @@ class PeerWatch {
     std::function<bool(const Bytes&)> on_words;
     /// The last words of all other ranks, for one that this rank connects with late.
     std::function<std::vector<Bytes>()> words_known;
-    /// A rank is gone, whoever noticed; the others that this one watches have been told. `last_call`: of one that has left.
+    /// A rank is gone, whoever noticed; the others that this one watches are told at once. `last_call`: of one that has left.
     std::function<void(int rank, PeerLife life, std::uint32_t last_call)> on_gone;
     /// The same, for what may take a while: of one that has died or does not answer, when the others have been told of the failure, too.
     std::function<void(int rank, PeerLife life)> on_death;

@@ -30,9 +30,15 @@ std::optional<WatchGraph::Gone> WatchGraph::decode(std::span<const std::uint8_t>
 }
 
 bool WatchGraph::note(const Gone& gone) {
-  if (gone.rank < 0 || gone.rank >= ranks() || gone.rank == rank_ || !is_there(gone.rank)) return false;
-  there_[static_cast<std::size_t>(gone.rank)] = false;
-  gone_.push_back(gone);
+  if (gone.rank < 0 || gone.rank >= ranks() || gone.rank == rank_) return false;
+  const auto known = std::ranges::find(gone_, gone.rank, &Gone::rank);
+  if (known == gone_.end()) {
+    there_[static_cast<std::size_t>(gone.rank)] = false;
+    gone_.push_back(gone);
+    return true;
+  }
+  if (known->life != PeerLife::kUnreached || gone.life == PeerLife::kUnreached) return false;
+  *known = gone;
   return true;
 }
 

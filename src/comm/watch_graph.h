@@ -26,7 +26,7 @@ namespace tutti::comm {
 bool watch_each_other(std::size_t a, std::size_t b, std::size_t ranks);
 
 /// What is known of a rank when calls tell nothing any more: it may have failed, and its last data may not have come. kUnreached: nobody heard of
-/// its end, and it cannot be connected with.
+/// its end, and nobody listens any more where it did; or, of a communicator that has failed, it cannot be connected with.
 enum class PeerLife : std::uint8_t { kThere, kEnded, kSilent, kLeft, kUnreached };
 inline constexpr std::uint64_t kPeerLives = 5;
 
@@ -47,7 +47,7 @@ class WatchGraph {
 
   WatchGraph(int rank, int ranks) : rank_(rank), there_(static_cast<std::size_t>(ranks), true) {}
 
-  /// True if that is news.
+  /// True if that is news. How a rank ended is, where all that was known is that it cannot be reached.
   bool note(const Gone& gone);
   bool is_there(int rank) const { return there_[static_cast<std::size_t>(rank)]; }
   int ranks() const { return static_cast<int>(there_.size()); }

@@ -115,20 +115,22 @@ bool MpiLink::take_message() {
   return true;
 }
 
-/// Once read.
-void MpiLink::drop_message() {
+/// Once read. `and_post`: the next receive takes its place.
+void MpiLink::drop_message(bool and_post) {
   arrived_ = 0;
   ++receives_.first;
-  post_receives();
+  if (and_post) post_receives();
 }
 
+/// What MPI has handed over is this process's own: it is read when MPI must not be called any more, too.
 MpiLink::Moved MpiLink::receive(std::span<const iovec> parts) {
   const std::lock_guard lock(mutex_);
   const MpiCalls::Pass pass = mpi_calls().enter();
-  if (!pass.owns_lock() || !may_call()) return {0, State::kEnded};
+  const bool may = pass.owns_lock() && may_call();
   std::size_t got = 0;
   for (const iovec& part : parts) {
     for (std::size_t done = 0; done < part.iov_len;) {
+      if (!may && arrived_ == 0) return {got, State::kEnded};
       if (!take_message()) return {got, ended_ || failed_ ? State::kEnded : State::kOpen};
       const std::size_t now = std::min(part.iov_len - done, arrived_ - read_);
       std::memcpy(static_cast<std::byte*>(part.iov_base) + done, receives_.at(receives_.first).bytes.get() + read_,
@@ -136,7 +138,7 @@ MpiLink::Moved MpiLink::receive(std::span<const iovec> parts) {
       done += now;
       got += now;
       read_ += now;
-      if (read_ == arrived_) drop_message();
+      if (read_ == arrived_) drop_message(may);
     }
   }
   return {got, State::kOpen};
@@ -199,7 +201,7 @@ MpiLink::Advance MpiLink::go_on() {
   }
   Advance result{.moved = reap_sends()};
   while (closed_ && take_message()) {
-    drop_message();
+    drop_message(true);
     result.moved = true;
   }
   result.sending = !is_quiet();

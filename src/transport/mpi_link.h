@@ -72,7 +72,7 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   bool post_receives();
   bool reap_sends();
   bool take_message();
-  void drop_message();
+  void drop_message(bool and_post);
   void cancel_receives();
   bool is_quiet() const;
   Advance go_on();

@@ -198,23 +198,60 @@ TEST_CASE("one rank of a bootstrap over several hosts", "[.host-rank]") {
   CHECK(meet_in_control(outcome.result, rank) == "");
 }
 
+// The same, of a rank that opens its host's segment a second later than it could, where rank 0 is killed meanwhile.
+TEST_CASE("a late rank of a bootstrap that fails", "[.late-rank]") {
+  UniqueId id;
+  int numbers[2] = {};
+  REQUIRE(read(STDIN_FILENO, &id, sizeof(id)) == sizeof(id));
+  REQUIRE(read(STDIN_FILENO, numbers, sizeof(numbers)) == sizeof(numbers));
+  const Outcome outcome = run_rank(id, numbers[0], numbers[1], [&](auto& args) {
+    args.control_bytes = [&](int local_ranks) {
+      if (numbers[0] == 2) sleep(1);
+      return rank_runs::control_bytes(local_ranks);
+    };
+  });
+  INFO(outcome.message);
+  CHECK_FALSE(outcome.ok);
+  CHECK(outcome.code == tutti::Code::kRemote);
+  CHECK(outcome.message.find("rank 0 (process") != std::string::npos);
+}
+
+namespace {
+
+pid_t start_rank(const UniqueId& id, int rank, int ranks, int host, const char* test) {
+  return spawn([&]() -> std::string {
+    int ends[2];
+    const int numbers[2] = {rank, ranks};
+    if (pipe(ends) != 0 || write(ends[1], &id, sizeof(id)) != sizeof(id)) return "pipe";
+    if (write(ends[1], numbers, sizeof(numbers)) != sizeof(numbers)) return "pipe";
+    dup2(ends[0], STDIN_FILENO);
+    dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDOUT_FILENO);
+    setenv("NCCL_HOSTID", fmt::format("host-{}", host).c_str(), 1);
+    execl("/proc/self/exe", "comm-tests", test, nullptr);
+    return "exec failed";
+  });
+}
+
+}  // namespace
+
 TEST_CASE("every host has a control segment of its own, of the size for its ranks", "[bootstrap][forks]") {
   const NothingLeft nothing_left;
   const UniqueId id = new_id();
   const int ranks = 7;
   std::vector<pid_t> children;
-  for (int rank = 0; rank < ranks; ++rank) {
-    children.push_back(spawn([&]() -> std::string {
-      int ends[2];
-      const int numbers[2] = {rank, ranks};
-      if (pipe(ends) != 0 || write(ends[1], &id, sizeof(id)) != sizeof(id)) return "pipe";
-      if (write(ends[1], numbers, sizeof(numbers)) != sizeof(numbers)) return "pipe";
-      dup2(ends[0], STDIN_FILENO);
-      dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDOUT_FILENO);
-      setenv("NCCL_HOSTID", fmt::format("host-{}", rank % 3).c_str(), 1);
-      execl("/proc/self/exe", "comm-tests", "[.host-rank]", nullptr);
-      return "exec failed";
-    }));
-  }
+  for (int rank = 0; rank < ranks; ++rank) children.push_back(start_rank(id, rank, ranks, rank % 3, "[.host-rank]"));
   for (const pid_t child : children) CHECK(ended_well(child));
+}
+
+TEST_CASE("a rank whose host's leader has given up tells what the others do", "[bootstrap][forks]") {
+  const NothingLeft nothing_left;
+  const UniqueId id = new_id();
+  std::vector<pid_t> children;
+  // Rank 1 makes the segment that rank 2 is to open. It has ended by then, and is not reaped.
+  for (int rank = 0; rank < 3; ++rank) children.push_back(start_rank(id, rank, 3, rank == 0 ? 0 : 1, "[.late-rank]"));
+  usleep(700000);
+  kill(children[0], SIGKILL);
+  CHECK(ended_well(children[2]));
+  CHECK(ended_well(children[1]));
+  CHECK_FALSE(ended_well(children[0]));
 }

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <string>
@@ -259,6 +260,50 @@ TEST_CASE("news of a death do not overtake what the dead rank has sent", "[late]
                           }),
                 {0});
   }
+}
+
+TEST_CASE("a rank killed when all that watched it have left is missed by whoever waits for it", "[late]") {
+  const Placed placed("3");
+  constexpr int kRanks = 18;
+  constexpr int kVictim = 4;
+  constexpr int kWaiting = 16;  // has no connection with it
+  // Watch it, from its own host or others.
+  const auto leaves = [](int rank) {
+    const std::vector<int> leaving = {0, 2, 3, 5, 6, 8, 12, 14};
+    return std::ranges::find(leaving, rank) != leaving.end();
+  };
+  struct Shared {
+    Stopped victim;
+    std::atomic<int> left{0};
+  };
+  auto* const shared = new (crew::shared_page()) Shared;
+  const auto endings = crew::run(
+      kRanks,
+      [&](const Member& m) -> std::string {
+        setenv("TUTTI_TIMEOUT_S", "40", 1);
+        setenv("TUTTI_HEARTBEAT_TIMEOUT_S", "40", 1);
+        ncclComm_t comm = nullptr;
+        CREW_TRY(init(m, m.ranks, 0, &comm));
+        CREW_TRY(crew::usable(comm));
+        if (m.rank == kVictim) shared->victim.stop();
+        shared->victim.wait();
+        if (leaves(m.rank)) {
+          CREW_TRY(fine(ncclCommDestroy(comm), "ncclCommDestroy"));
+          ++shared->left;
+          return "";
+        }
+        if (m.rank == kWaiting) {
+          while (shared->left != 8) usleep(1000);
+          kill(shared->victim.pid, SIGKILL);
+          int value = 0;
+          CREW_TRY(crew::refused(ncclRecv(&value, 1, ncclInt, kVictim, comm, nullptr), ncclRemoteError,
+                                 {"rank 4 ", "nobody has heard it leave"}, comm));
+        }
+        CREW_TRY(wait_for_failure(comm));
+        return fine(ncclCommAbort(comm), "ncclCommAbort");
+      },
+      60, 1);
+  crew::check(endings, {kVictim});
 }
 
 TEST_CASE("among many ranks, who does not come is named, though it carries others' lines", "[late]") {

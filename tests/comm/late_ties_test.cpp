@@ -3,11 +3,15 @@
 
 #include <catch2/catch.hpp>
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +39,7 @@ struct Side {
 
 struct Two {
   Side sides[2];
+  std::uint16_t ports[2] = {};
 
   Two() {
     LateMeeting meetings[2];
@@ -42,7 +47,7 @@ struct Two {
     for (int rank = 0; rank < 2; ++rank) {
       auto listener = tutti::comm::listen_tcp();
       REQUIRE(listener.ok());
-      endpoints[rank].port = listener.value().port;
+      ports[rank] = endpoints[rank].port = listener.value().port;
       endpoints[rank].addresses.push_back({false, {127, 0, 0, 1}});
       meetings[rank].listener = std::move(listener).value();
     }
@@ -103,6 +108,42 @@ TEST_CASE("a rank is tried for 30 s, or TUTTI_TIMEOUT_S; without signs of life f
   CHECK(LateTies::reach_time(10, 0) == seconds(30));
   CHECK(LateTies::reach_time(0, 1800) == seconds(1800));
   CHECK(LateTies::reach_time(0, 0) >= std::chrono::hours(24));
+}
+
+/// A stranger's connection, and what connect() has said.
+struct Caller {
+  tutti::comm::PrivateDescriptor socket =
+      tutti::comm::PrivateDescriptor::open([] { return ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); });
+  int failure = 0;
+
+  explicit Caller(std::uint16_t port) {
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) failure = errno;
+    const timeval limit{5, 0};
+    setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
+  /// Nothing has come, and the other side has closed it.
+  bool is_closed() const {
+    char byte = 0;
+    const ssize_t got = recv(socket.get(), &byte, 1, 0);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+  }
+};
+
+TEST_CASE("who seeks a rank that is about to leave is refused at once") {
+  Two two;
+  const Caller taken_in(two.ports[1]);
+  REQUIRE(taken_in.failure == 0);
+  for (int look = 0; look < 5; ++look) two.sides[1].look();
+  const Caller waiting(two.ports[1]);
+  REQUIRE(waiting.failure == 0);
+  two.sides[1].ties->close_doors();
+  CHECK(taken_in.is_closed());
+  CHECK(waiting.is_closed());
+  CHECK(Caller(two.ports[1]).failure == ECONNREFUSED);
 }
 
 TEST_CASE("a rank that has left is not connected with") {

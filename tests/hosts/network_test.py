@@ -78,6 +78,26 @@ def case_narrow(library):
     run_in(relay.Weather(delay_s=0.01, loss=0.005, bytes_per_s=2.5e6, queue_s=0.05), library, count=20000)
 
 
+def case_one_way(library):
+    """Nothing goes from host 1 to host 2 any more, all else does: all ranks name both, no other rank is to blame, and the others go on without either."""
+    for victim in (1, 2):
+        hosts = relay.Hosts(4, relay.Weather(barred=(1, 2)))
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                victims = os.path.join(folder, "victims")
+                job = Job(hosts, library, 4, 60, {"TUTTI_HEARTBEAT_TIMEOUT_S": "2", "TEST_VICTIMS": victims})
+                job.wait_ready()
+                with open(victims, "w", encoding="ascii") as file:
+                    file.write(str(victim))
+                hosts.bar()
+                for rank, line in job.results([rank for rank in range(4) if rank != victim], 30).items():
+                    assert line.startswith(f"done without {victim}:"), f"rank {rank}: {line}"
+                    assert re.search("rank (1|2) has heard nothing of rank (1|2) ", line), f"rank {rank}: {line}"
+                job.end()
+        finally:
+            hosts.remove()
+
+
 def case_any_order(library):
     """Three ranks start in each order, 0.2 s after one another."""
     hosts = namespaces.Hosts(3)

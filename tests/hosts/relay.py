@@ -1,5 +1,5 @@
 """A network of our own for hosts in namespaces: every packet passes through a process here, which delays it, loses it, lets others
-overtake it, or holds all of them back to a rate. The kernel's netem does the same where it is; this is on every kernel with TAP
+overtake it, or holds all of them back to a rate; or drops all that go from one host to another, when it is told. The kernel's netem does the same where it is; this is on every kernel with TAP
 devices, and TCP meets real losses.
 """
 import ctypes
@@ -28,6 +28,7 @@ class Weather:
     overtaken: float = 0  # of packets: they come 4 ms later than their like
     bytes_per_s: float = 0  # out of each host; 0: as fast as it goes
     queue_s: float = 0.2  # what does not go out within this is lost
+    barred: tuple = ()  # (from, to): what goes there is lost from bar() on
     seed: int = 0
 
 
@@ -56,15 +57,21 @@ class Hosts(namespaces.Hosts):
         status = 1
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            bars = []
+            signal.signal(signal.SIGUSR1, lambda *_: bars.append(self.weather.barred))
             # Ends with who made it.
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)
             taps = [open_tap(name) for name in self.names]
             os.write(said, b"1")
-            relay(taps, self.weather)
+            relay(taps, self.weather, bars)
         except OSError as problem:
             print("relay:", problem, file=sys.stderr, flush=True)
         finally:
             os._exit(status)
+
+    def bar(self):
+        """From here on the weather's barred packets are lost."""
+        os.kill(self.relay, signal.SIGUSR1)
 
     def remove(self):
         if self.relay > 0:
@@ -86,8 +93,8 @@ def open_tap(name):
     return tap
 
 
-def relay(taps, weather):
-    """Moves packets for ever, each to the host that has its address, or to all."""
+def relay(taps, weather, bars):
+    """Moves packets for ever, each to the host that has its address, or to all. `bars`: (from, to) between which it moves none; more may come."""
     chance = random.Random(weather.seed)
     homes = {}
     under_way = []  # (when, number, tap, frame)
@@ -119,5 +126,7 @@ def relay(taps, weather):
             when += weather.delay_s + (0.004 if chance.random() < weather.overtaken else 0)
             to = homes.get(frame[0:6])
             for target in [to] if to is not None else [other for other in taps if other != tap]:
+                if (taps.index(tap), taps.index(target)) in bars:
+                    continue
                 number += 1
                 heapq.heappush(under_way, (when, number, target, frame))

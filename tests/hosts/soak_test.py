@@ -50,7 +50,8 @@ class Accident:
     """What happens to a job, and when."""
 
     def __init__(self, chance):
-        self.ranks = chance.randrange(3, 7)
+        # Now and then more than can all watch each other.
+        self.ranks = chance.randrange(17, 23) if chance.random() < 0.05 else chance.randrange(3, 7)
         self.count = chance.choice([3, 500, 5000, 50000])
         self.stops = chance.random() < 0.3
         # Before all have come, or so long after it.

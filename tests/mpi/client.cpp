@@ -3,13 +3,16 @@
 //
 // usage: mpi-client LEVEL CASE [RANKS_PER_HOST]
 //   LEVEL  none, single, funneled, serialized, multiple: how MPI is initialised
-//   CASE   checks, subset, ahead, idle, killed, many, shrink, shrink-dead, abort, open-at-finalize
+//   CASE   checks, subset, ahead, idle, taken, killed, many, shrink, shrink-dead, abort, open-at-finalize
 // The ranks believe that they are on hosts of RANKS_PER_HOST (default 1) ranks each.
 #include <mpi.h>
 #include <nccl.h>
 #include <tutti/launch.h>
 #include <tutti/tutti.h>
 
+#include "transport/mpi_service.h"
+
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -274,6 +277,43 @@ void case_idle(ncclComm_t comm) {
   check(ncclCommDestroy(comm), "ncclCommDestroy");
 }
 
+/// The plug-in alone: what MPI has handed over is read to its end without an MPI call, once none may be made.
+void case_taken() {
+#ifdef OPEN_MPI
+  void* const object = dlopen("libtutti-openmpi.so", RTLD_NOW | RTLD_NODELETE);
+#else
+  void* const object = dlopen("libtutti-mpich.so", RTLD_NOW | RTLD_NODELETE);
+#endif
+  expect(object != nullptr, "the plug-in is not found");
+  using namespace tutti::transport;
+  const MpiService& service = *reinterpret_cast<MpiServiceEntry>(dlsym(object, kMpiServiceSymbol))();
+  const auto network = service.open({0, 1}, 1);
+  while (network->state() == MpiNetwork::State::kOpening) std::this_thread::sleep_for(milliseconds(1));
+  expect(network->state() == MpiNetwork::State::kOpen, "no network: " + network->problem());
+  std::uint64_t stopped = 0;
+  const auto stream = network->stream(1 - me, &stopped);
+  constexpr std::size_t kFirst = 10;
+  constexpr std::size_t kBytes = 1000;
+  std::vector<char> data(kBytes + 1, me == 0 ? 'x' : ' ');  // room for one more than there are
+  if (me == 0) {
+    const iovec whole = {data.data(), kBytes};
+    expect(stream->send({&whole, 1}).bytes == kBytes, "one message is taken");
+    stream->finish();
+  } else {
+    const iovec first = {data.data(), kFirst};
+    while (stream->receive({&first, 1}).bytes == 0) std::this_thread::sleep_for(milliseconds(1));
+    stopped = 1;
+    const long before = mpi_calls;
+    const iovec rest = {data.data() + kFirst, data.size() - kFirst};
+    const std::size_t got = stream->receive({&rest, 1}).bytes;
+    const auto end = stream->receive({&rest, 1});
+    const bool right = std::count(data.begin(), data.end(), 'x') == kBytes;
+    expect(end.bytes == 0 && end.state == ByteStream::State::kEnded, "that is all");
+    say("taken %zu bytes, %s, %ld calls", got, right ? "right" : "wrong", static_cast<long>(mpi_calls) - before);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
 /// Until a call fails; what it says.
 std::string call_until_failure(ncclComm_t comm, ncclResult_t* code) {
   std::vector<float> data(30000, 1);
@@ -407,6 +447,8 @@ int main(int argc, char** argv) {
   setenv("NCCL_HOSTID", ("host-" + std::to_string(me / per_host)).c_str(), 1);
   if (name == "subset") {
     case_subset();
+  } else if (name == "taken") {
+    case_taken();
   } else {
     ncclComm_t comm = join(world, me, share_id(with_mpi), with_mpi);
     if (name == "checks") case_checks(comm, with_mpi);

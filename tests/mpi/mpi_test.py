@@ -130,6 +130,13 @@ def case_idle(kind, client, _):
     run.expect_done()
 
 
+def case_taken(kind, client, _):
+    """Once MPI must not be called any more, what it has handed over already is still read."""
+    run = Run(kind, 2, [client, "multiple", "taken"])
+    run.expect("taken", "^990 bytes, right, 0 calls$", [1])
+    run.expect_done()
+
+
 def case_killed(kind, client, _):
     """Told by our own sockets; no MPI call after it; those who are left go on by TCP. mpirun is told to let them; mpiexec.hydra
     leaves them a tenth of a second in any case."""

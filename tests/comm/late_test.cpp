@@ -3,8 +3,10 @@
 
 #include <catch2/catch.hpp>
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,6 +49,13 @@ struct Stopped {
     usleep(100000);
   }
   void go_on() const { kill(pid, SIGCONT); }
+  /// Returns when it has ended: before that the system may still take connections for it.
+  void end() const {
+    pollfd it{static_cast<int>(syscall(SYS_pidfd_open, pid.load(), 0)), POLLIN, 0};
+    kill(pid, SIGKILL);
+    poll(&it, 1, 10000);
+    close(it.fd);
+  }
 };
 
 /// At its end the rank goes on, if there is one to see to that: whatever becomes of the test.
@@ -294,7 +303,7 @@ TEST_CASE("a rank killed when all that watched it have left is missed by whoever
         }
         if (m.rank == kWaiting) {
           while (shared->left != 8) usleep(1000);
-          kill(shared->victim.pid, SIGKILL);
+          shared->victim.end();
           int value = 0;
           CREW_TRY(crew::refused(ncclRecv(&value, 1, ncclInt, kVictim, comm, nullptr), ncclRemoteError,
                                  {"rank 4 ", "nobody has heard it leave"}, comm));

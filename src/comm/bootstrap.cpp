@@ -11,21 +11,15 @@
 #include <fmt/format.h>
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 
 namespace tutti::comm {
 namespace {
-
-/// For the root to tell why another rank has given up.
-constexpr auto kReasonTime = std::chrono::seconds(5);
-constexpr int kLookMs = 25;
 
 Status check(const BootstrapArgs& args) {
   if (args.ids.empty()) return error(Code::kInvalidArgument, "no unique id was given");
@@ -86,17 +80,6 @@ Result<Descriptor> open_at_leader(const Peer& leader, std::int32_t fd) {
   return opened;
 }
 
-/// What the root says of a failure of all, if that comes soon.
-Status hear_failure(RootClient& root) {
-  for (const auto until = Patience::Clock::now() + kReasonTime; Patience::Clock::now() < until;) {
-    if (auto failure = root.failure_now()) return *std::move(failure);
-    std::vector<pollfd> watched;
-    root.add_to(watched);
-    poll(watched.data(), watched.size(), kLookMs);
-  }
-  return {};
-}
-
 Result<std::shared_ptr<Descriptor>> receive_control(RootClient& root, const Peer& leader, std::size_t bytes) {
   TUTTI_TRY_ASSIGN(const Bytes payload, root.expect(FrameType::kControl));
   const auto controls = decode_controls(payload).value_or(std::vector<ControlFile>());
@@ -116,7 +99,7 @@ Result<std::shared_ptr<Descriptor>> receive_control(RootClient& root, const Peer
     auto opened = open_at_leader(leader, control->fd);
     if (!opened.ok()) {
       // A leader that has gone, or given up, has met a failure, which the root tells everybody.
-      TUTTI_TRY(hear_failure(root));
+      TUTTI_TRY(root.hear_failure());
       return root.leave(std::move(opened).error());
     }
     *file = std::move(opened).value();

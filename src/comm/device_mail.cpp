@@ -61,9 +61,9 @@ Result<cuda::SharedPieces> read(int socket) {
   Message found;
   const Head& head = found.head;
   const ssize_t got = recvmsg(socket, &found.message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (got != static_cast<ssize_t>(sizeof head)) return system_error("receive descriptors");
   cuda::SharedPieces pieces;
-  pieces.descriptors = descriptors_of(found.message);
+  pieces.descriptors = descriptors_of(found.message);  // whatever else has come: they are open
+  if (got != static_cast<ssize_t>(sizeof head)) return system_error("receive descriptors");
   if ((found.message.msg_flags & MSG_CTRUNC) != 0) {
     return error(Code::kSystem,
                  fmt::format("this process may not open the {} descriptors of rank {}'s window {}; raise "

@@ -146,8 +146,8 @@ Status DeviceWindows::wait_for(int peer, const Window& window) const {
     const bool late = limit > 0 && std::chrono::steady_clock::now() - since > std::chrono::duration<double>(limit);
     if (late || comm_.has_left(peer)) {
       return error(Code::kRemote,
-                   fmt::format("rank {} has not registered its window {} (ncclCommWindowRegister), which all ranks "
-                               "must, and rank {} calls with one",
+                   fmt::format("rank {} has no window {}, with which rank {} calls: all ranks must register theirs "
+                               "(ncclCommWindowRegister), and deregister those that failed on another rank",
                                peer, window.number, comm_.rank()));
     }
     backoff.wait();

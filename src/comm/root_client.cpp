@@ -33,6 +33,8 @@ constexpr int kAttempts = 3;
 /// For ranks below to take the tables, and at the end to take what came last.
 constexpr auto kPassTime = std::chrono::seconds(60);
 constexpr auto kLastWordTime = std::chrono::milliseconds(200);
+/// For the root to tell why another rank has given up.
+constexpr auto kReasonTime = std::chrono::seconds(5);
 
 std::string unix_address_of(const UniqueId& id) {
   return std::string(id.address, strnlen(id.address, sizeof(id.address)));
@@ -379,6 +381,14 @@ std::optional<Error> RootClient::failure_now() {
   }
   if (!open) return above_gone();
   return above_silent();
+}
+
+Status RootClient::hear_failure() {
+  for (const auto until = Patience::Clock::now() + kReasonTime; Patience::Clock::now() < until;) {
+    if (auto failure = failure_now()) return *std::move(failure);
+    if (const Outcome outcome = wait(POLLIN); outcome != Outcome::kReady) return give_up(outcome);
+  }
+  return {};
 }
 
 /// By a connection of its own: what all are told; nothing if the root does not answer. Meanwhile those above and below are served.

@@ -42,6 +42,8 @@ class RootClient {
   /// ranks below say, and to be called again when something comes:
   std::optional<Error> failure_now();
   void add_to(std::vector<pollfd>& watched);
+  /// Waits for what the root says of a failure of all, if that comes soon.
+  Status hear_failure();
 
   /// Connections that this rank has in the tree.
   std::size_t connections() const { return 1 + (links_ ? links_->children() : 0); }

@@ -132,6 +132,20 @@ TEST_CASE("processes: a window that one rank does not use is a call that differs
   }));
 }
 
+TEST_CASE("processes: a window that a rank has not registered when it leaves is told", "[device][processes]") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open());
+    if (m.rank == 1) return rank.close();
+    Window window;
+    CREW_TRY(window.open(rank, 4096, Memory::kAllocated));
+    CREW_TRY(refused(ncclAllReduce(window.at(0), window.at(0), 9, ncclInt32, ncclSum, rank.comm, rank.stream),
+                     ncclRemoteError, {"rank 1 has no window 1, with which rank 0 calls"}, rank.comm));
+    Gpu::get().destroy(rank.stream);
+    return fine(ncclCommAbort(rank.comm), "ncclCommAbort");
+  }));
+}
+
 TEST_CASE("processes: windows of threads of one process and of another process", "[device][processes]") {
   const Memory kind = GENERATE(Memory::kAllocated, Memory::kMapped);
   // Ranks 0 and 1 are in the first process, rank 2 in the second; each has a GPU.

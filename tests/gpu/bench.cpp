@@ -10,6 +10,7 @@
 #include <tutti/tutti.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -33,6 +34,7 @@ struct Options {
 
   bool has(std::string_view one) const { return part.empty() ? one != "paths" : part == one; }
 };
+constexpr std::array<std::string_view, 5> kParts = {"start", "small", "large", "processes", "paths"};
 constexpr int kMissed = 3;
 
 /// Median time of one, when `each` of them are given to `stream` and then waited for.
@@ -322,7 +324,7 @@ int main(int argc, char** argv) {
     if (options.results.takes(argc, argv, i)) continue;
     if (word == "--smoke") {
       options.smoke = true;
-    } else if (word == "--part" && i + 1 < argc) {
+    } else if (word == "--part" && i + 1 < argc && std::ranges::count(tutti::test::kParts, argv[i + 1]) > 0) {
       options.part = argv[++i];
     } else {
       fmt::print(stderr, "usage: gpu-bench [--smoke] [--part start|small|large|processes|paths] {}\n",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/gpu/run from start to end on the fake driver: with too little time, on from where that ended, and with a step that fails.
+"""tests/gpu/run from start to end on the fake driver, and with programs that take too long, miss goals and fail.
 
     run_test.py BUILD
 """
@@ -15,7 +15,7 @@ EVERY_LINE = {"date", "device", "driver", "commit"}
 
 
 def run(build, results, *flags):
-    ended = subprocess.run([RUN, *flags, build, results], capture_output=True, text=True, timeout=400)
+    ended = subprocess.run([RUN, *flags, build, results], capture_output=True, text=True, timeout=600)
     print(ended.stdout[-3000:], ended.stderr)
     return ended.returncode, ended.stdout
 
@@ -31,37 +31,71 @@ def steps(results):
     return {line["step"]: line["state"] for line in lines(results) if "step" in line}
 
 
-def main(build):
-    listed = subprocess.run([RUN, "--list", build], capture_output=True, text=True, check=True).stdout.split()
-    # What is NVIDIA's does not run on the fake driver.
-    listed = [step for step in listed if not step.startswith(("against-nccl", "memcheck"))]
+def with_scripts(build, folder, **scripts):
+    """A build folder whose programs say of themselves what those of `build` do, and else run these lines of a shell."""
+    made = os.path.join(folder, "build")
+    shutil.rmtree(made, ignore_errors=True)
+    programs = os.path.join(made, "tests", "cuda")
+    os.makedirs(programs)
+    os.symlink(os.path.join(build, "src"), os.path.join(made, "src"))
+    for name in ("gpu-conformance", "gpu-bench", "device-tests", "device-process-tests"):
+        path = os.path.join(programs, name)
+        with open(path, "w") as file:
+            file.write(f'#!/bin/sh\n[ "$1" = --facts ] && exec "{build}/tests/cuda/{name}" "$@"\n')
+            file.write(scripts.get(name.replace("-", "_"), "exit 0") + "\n")
+        os.chmod(path, 0o755)
+    return made
+
+
+def check_all(build, listed):
     with tempfile.TemporaryDirectory() as folder:
-        # Too little time: ends in it, says with which step to go on, and that is the first without a state.
-        code, said = run(build, folder, "--budget", "40")
-        first = steps(folder)
-        assert code == 4 and first["conformance"] == "ok" and set(first.values()) <= {"ok", "skipped", "undone"}, (code, first)
-        onward = said.strip().splitlines()[-1].split("--from ")[1].split()[0]
-        done = [step for step, state in first.items() if state != "undone"]
-        assert done == listed[:len(done)] and onward == listed[len(done)], (onward, done)
-        # The rest, and nothing that was done: with what was found before.
-        code, _ = run(build, folder, "--from", onward)
-        assert code == 0 and list(steps(folder)) == listed, steps(folder)
+        code, _ = run(build, folder)
+        assert code == 0 and list(steps(folder)) == listed, (code, steps(folder))
         found = lines(folder)
-        assert [line["state"] for line in found if line.get("step") == "conformance"] == ["ok"]
         assert any("goal" in line for line in found) and any(line.get("conformance") for line in found)
         for ranks in (2, 4):
             assert any(line.get("what", "").startswith(f"all-reduce, {ranks} processes") for line in found)
         assert run(build, folder, "--from", "nothing")[0] == 2
-    # What is wrong is the result, whatever comes after.
+
+
+def check_ends(build):
+    """How it ends with programs that are slow, miss goals and fail."""
     with tempfile.TemporaryDirectory() as folder:
-        broken = os.path.join(folder, "build")
-        os.makedirs(os.path.join(broken, "tests", "cuda"))
-        for program in ("gpu-conformance", "gpu-bench", "device-tests", "device-process-tests"):
-            os.symlink(os.path.join(build, "tests", "cuda", program), os.path.join(broken, "tests", "cuda", program))
-        os.remove(os.path.join(broken, "tests", "cuda", "device-tests"))
-        shutil.copy(shutil.which("false"), os.path.join(broken, "tests", "cuda", "device-tests"))
-        code, _ = run(broken, folder, "--budget", "30", "--from", "device-tests")
-        assert code == 1 and steps(folder)["device-tests"] == "wrong" and steps(folder)["device-process-tests"] == "ok", steps(folder)
+        # Too little time: ends in it, and says with which step to go on.
+        slow = with_scripts(build, folder, device_tests="sleep 600")
+        code, said = run(slow, folder, "--budget", "30")
+        first = steps(folder)
+        assert code == 4 and set(first.values()) <= {"ok", "undone"} and first["conformance"] == "ok", (code, first)
+        assert said.strip().splitlines()[-1].split("--from ")[1].split()[0] == "device-tests", said
+        # One that does not end with all of the time is late, and what is killed before its time is over is wrong.
+        code, _ = run(slow, folder, "--budget", "30", "--from", "device-tests")
+        assert code == 1 and steps(folder)["device-tests"] == "late", (code, steps(folder))
+        assert [line["step"] for line in lines(folder) if "step" in line].count("conformance") == 1
+        killed = with_scripts(build, folder, device_tests="kill -9 $$")
+        code, _ = run(killed, folder, "--budget", "30", "--from", "device-tests")
+        assert code == 1 and steps(folder)["device-tests"] == "wrong", (code, steps(folder))
+        # From the beginning, what was found before does not count. Goals are the benchmark's alone.
+        missed = with_scripts(build, folder, gpu_bench="exit 3")
+        code, _ = run(missed, folder)
+        states = steps(folder)
+        assert code == 3 and {states["bench-start"], states["paths"]} == {"missed"}, (code, states)
+        assert set(states.values()) <= {"ok", "skipped", "missed"} and states["device-tests"] == "ok", states
+        broken = with_scripts(build, folder, device_tests="exit 3")
+        code, _ = run(broken, folder, "--from", "device-tests")
+        states = steps(folder)
+        assert code == 1 and states["device-tests"] == "wrong" and states["device-process-tests"] == "ok", (code, states)
+        # What is wrong is the result, whatever comes after.
+        code, _ = run(broken, folder, "--from", "device-process-tests-NCCL_ALGO-tree")
+        assert code == 1, code
+
+
+def main(build):
+    listed = subprocess.run([RUN, "--list", build], capture_output=True, text=True, check=True).stdout.split()
+    # What is NVIDIA's does not run on the fake driver.
+    check_all(build, [step for step in listed if not step.startswith(("against-nccl", "memcheck"))])
+    check_ends(build)
+    # A part that there is not is no part without goals.
+    assert subprocess.run([os.path.join(build, "tests", "cuda", "gpu-bench"), "--part", "larg"]).returncode == 2
 
 
 if __name__ == "__main__":

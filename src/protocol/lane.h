@@ -9,6 +9,7 @@
 //   staging(index, bytes) -> std::byte*                                 private tiles, kept from call to call
 //   aborted()
 //   kCrosses                                                            there if some channels lead to other hosts (Channel::crossing)
+//   kLongTileBytes                                                      there if tiles of steps of few sources are longer
 // and, for announce.h, load_bytes and store_bytes(to, from, bytes), and prepare_write(address, bytes), a hint: written soon.
 #pragma once
 
@@ -30,6 +31,8 @@ class Lane {
   /// Tiles of single-copy transfers, and how much is done between two looks at the abort word.
   static constexpr std::size_t kTileBytes = 64 << 10;
   static constexpr std::size_t kBurstBytes = 4 << 20;
+  /// Steps of so many sources may have longer tiles: those of more would take much memory, and more room than a core's own cache has.
+  static constexpr std::uint32_t kLongTileSources = 4;
   /// The longest message whose successor's slot is asked for early: it must not drive what is in use out of the innermost cache.
   static constexpr std::size_t kPreparedBytes = 16 << 10;
   /// How often an exchange looks for the peer's part, which comes soon where it does, before other lanes get theirs; later on once at a time.
@@ -89,6 +92,12 @@ class Lane {
   /// Whether channels may lead to other hosts.
   static constexpr bool kCrosses = requires { Machine::kCrosses; };
 
+  TUTTI_DEVICE_CALL static std::size_t tile_bytes(const Step& s) {
+    if constexpr (requires { Machine::kLongTileBytes; }) {
+      if (s.source_count <= kLongTileSources) return Machine::kLongTileBytes;
+    }
+    return kTileBytes;
+  }
   TUTTI_DEVICE_CALL const Side* sources_of(const Step& s) const { return call_.workspace.sides + s.first_source; }
   TUTTI_DEVICE_CALL const Side* sinks_of(const Step& s) const { return call_.workspace.sides + s.first_sink; }
 
@@ -245,7 +254,7 @@ class Lane {
       return true;
     }
     if constexpr (kCrosses) landed_ = has_landed();
-    const std::uint64_t most = (bound_.tiles ? kTileBytes : kBurstBytes) / call_.element_bytes(call_.wide_wire);
+    const std::uint64_t most = (bound_.tiles ? tile_bytes(s) : kBurstBytes) / call_.element_bytes(call_.wide_wire);
     while (done_elements_ < bound_.length) {
       const bool to_streamed = bound_.streams && done_elements_ < bound_.streamed;
       const std::uint64_t left = (to_streamed ? bound_.streamed : bound_.length) - done_elements_;
@@ -288,7 +297,7 @@ class Lane {
       const std::size_t at = done_bytes(side.wide);
       std::byte* pointer = nullptr;
       if (side.way == Way::kRemote) {
-        pointer = m.staging(i, kTileBytes);
+        pointer = m.staging(i, tile_bytes(s));
         const std::size_t bytes = args.count * call_.element_bytes(false);
         if (!m.read_remote(side.peer, address(side) + at, pointer, bytes)) return false;
       } else {
@@ -321,7 +330,7 @@ class Lane {
     for (std::uint32_t i = 0; i < s.sink_count; ++i) {
       const Side& side = sides[i];
       if ((side.way != Way::kLine && side.way != Way::kRemote) || sums_[side.wide]) continue;
-      add_destination(args, m.staging(s.source_count + (side.wide ? 1 : 0), kTileBytes), side.wide);
+      add_destination(args, m.staging(s.source_count + (side.wide ? 1 : 0), tile_bytes(s)), side.wide);
     }
   }
   TUTTI_DEVICE_CALL bool is_streamed(const Side& side) const {

@@ -250,7 +250,7 @@ PeerLife Communicator::life_of(int peer) const {
 
 /// A rank that was killed when all that watched it had left.
 void Communicator::check_unreached(int peer, const std::string& what, Clock::time_point since, Lateness& lateness) {
-  if (life_of(peer) != PeerLife::kUnreached) return;
+  if (life_of(peer) != PeerLife::kUnreached || has_left(peer)) return;
   if (!lateness.unreached) lateness.unreached = Clock::now();
   const std::chrono::duration<double> waited = Clock::now() - std::max(since, *lateness.unreached);
   if (waited.count() < kGoneS) return;

@@ -331,9 +331,8 @@ void Watch::tell_words() {
   if (said.empty()) return;
   own_words_ = said.back();
   for (Peer& peer : peers_) {
-    for (const Bytes& words : said) {
+    for (const Bytes& words : said)
       if (peer.open) peer.connection.queue(FrameType::kShrink, words);
-    }
     send(peer);
   }
 }
@@ -350,7 +349,8 @@ void Watch::pass_on(int from, FrameType type, const Bytes& news) {
 
 /// Passes it on, if it is news. Behind the failure that it is for this rank: so all have the words of one that has noticed it.
 void Watch::note_gone(const WatchGraph::Gone& gone, int from) {
-  if (!graph_.note(gone)) return;
+  const bool is_reached = gone.life == PeerLife::kUnreached && is_watched(gone.rank);  // and heard of when it ends
+  if (is_reached || !graph_.note(gone)) return;
   callbacks_.on_gone(gone.rank, gone.life, gone.last_call);
   tell_failure();
   pass_on(from, FrameType::kGone, WatchGraph::encode(gone));

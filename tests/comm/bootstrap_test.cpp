@@ -198,7 +198,7 @@ TEST_CASE("one rank of a bootstrap over several hosts", "[.host-rank]") {
   CHECK(meet_in_control(outcome.result, rank) == "");
 }
 
-// The same, of a rank that opens its host's segment a second later than it could, where rank 0 is killed meanwhile.
+// The same, where rank 0 is killed. Rank 2 stops before it opens its host's segment.
 TEST_CASE("a late rank of a bootstrap that fails", "[.late-rank]") {
   UniqueId id;
   int numbers[2] = {};
@@ -206,7 +206,7 @@ TEST_CASE("a late rank of a bootstrap that fails", "[.late-rank]") {
   REQUIRE(read(STDIN_FILENO, numbers, sizeof(numbers)) == sizeof(numbers));
   const Outcome outcome = run_rank(id, numbers[0], numbers[1], [&](auto& args) {
     args.control_bytes = [&](int local_ranks) {
-      if (numbers[0] == 2) sleep(1);
+      if (numbers[0] == 2) raise(SIGSTOP);
       return rank_runs::control_bytes(local_ranks);
     };
   });
@@ -249,8 +249,13 @@ TEST_CASE("a rank whose host's leader has given up tells what the others do", "[
   std::vector<pid_t> children;
   // Rank 1 makes the segment that rank 2 is to open. It has ended by then, and is not reaped.
   for (int rank = 0; rank < 3; ++rank) children.push_back(start_rank(id, rank, 3, rank == 0 ? 0 : 1, "[.late-rank]"));
-  usleep(700000);
+  int status = 0;
+  REQUIRE(waitpid(children[2], &status, WUNTRACED) == children[2]);
   kill(children[0], SIGKILL);
+  siginfo_t ended;
+  CHECK(waitid(P_PID, static_cast<id_t>(children[1]), &ended, WEXITED | WNOWAIT) == 0);
+  kill(children[2], SIGCONT);
+  CHECK(WIFSTOPPED(status));
   CHECK(ended_well(children[2]));
   CHECK(ended_well(children[1]));
   CHECK_FALSE(ended_well(children[0]));

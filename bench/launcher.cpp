@@ -2,6 +2,7 @@
 
 #include "nccl_status.h"
 #include "rank.h"
+#include "report_files.h"
 
 #include <tutti/launch.h>
 
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace tutti::bench {
@@ -96,6 +98,12 @@ int launch(const Options& options) {
     return usage(fmt::format("{} started the ranks as processes; leave --threads out", info.launcher));
   if (options.root >= ranks)
     return usage(fmt::format("-r {}: there are {} ranks, roots go from 0 to {}", options.root, ranks, ranks - 1));
+  // The one that writes: other ranks may not see the folder.
+  const auto files = {std::pair("--json", options.json_file), std::pair("--plot", options.plot_file)};
+  for (const auto& [option, file] : files) {
+    if (info.rank > 0 || file.empty()) continue;
+    if (const std::string problem = check_writable(option, file); !problem.empty()) return fail(1, problem);
+  }
   if (launched) return run_launched(options, info);
   return options.threads ? run_threads(options, ranks) : run_processes(options, ranks);
 }

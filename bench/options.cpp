@@ -1,6 +1,6 @@
 #include "options.h"
 
-#include "tune.h"
+#include "report_files.h"
 
 #include <tutti/tutti.h>
 
@@ -25,7 +25,7 @@ Examples
   tutti-perf --tune tuning.txt --ranks 2                then TUTTI_TUNING_FILE=tuning.txt for programs of 2 ranks
   tutti-perf --tune tuning.txt --ranks 4 all_reduce all_gather -e 4M --tune-minutes 1
   tutti-perf all_reduce --device cuda -e 256M           a process for each GPU
-  tutti-perf all_reduce --device cuda --ranks-per-gpu 4 --threads --graph 20
+  tutti-perf all_reduce --device cuda --ranks-per-gpu 4 --graph 20
   tutti-perf all_reduce --device cuda --against nccl    beside NVIDIA's library, in turn
   mpirun -np 4 tutti-perf all_reduce                    also srun, torchrun --no-python
   mpirun -np 4 -H box-1:2,box-2:2 tutti-perf all_reduce --net mpi
@@ -217,7 +217,7 @@ std::string resolve_tune(const Words& words, Options& options) {
   if (words.reduction == "all" || words.reduction == "mulsum") return "--tune takes one operation, and not mulsum";
   if (words.collectives.empty())
     for (const Collective& collective : collectives()) options.collectives.push_back(&collective);
-  return check_tune_file(options.tune_file);
+  return check_writable("--tune", options.tune_file);
 }
 
 std::string resolve_against(const Words& words, Options& options) {
@@ -247,6 +247,9 @@ std::string resolve(const Words& words, Options& options) {
   options.on_gpu = words.device == "cuda";
   if (!options.on_gpu && options.ranks_per_gpu > 1) return "--ranks-per-gpu is for --device cuda";
   if (!options.on_gpu && options.graph > 0) return "--graph is for --device cuda";
+  if (options.graph > 0 && options.threads)
+    return "--graph is for ranks that are processes: those of one process would have to be captured into one graph; "
+           "leave out --threads";
   if (options.on_gpu && options.stream) return "--stream is of the host; on GPUs calls always go to a stream";
   options.memory = words.memory == "shared" ? Buffer::Kind::kShared : Buffer::Kind::kPrivate;
   options.registered = words.registered.value_or(words.memory == "shared" ? 1 : 0) == 1;

@@ -5,7 +5,6 @@
 #include "nccl_status.h"
 #include "tuned.h"
 
-#include <unistd.h>
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -306,15 +305,6 @@ Status Tuner::write() const {
 }
 
 }  // namespace
-
-std::string check_tune_file(const std::string& path) {
-  const bool existed = access(path.c_str(), F_OK) == 0;
-  std::FILE* file = std::fopen(path.c_str(), "a");
-  if (!file) return fmt::format("--tune {}: {}", path, std::strerror(errno));
-  (void)std::fclose(file);
-  if (!existed) (void)std::remove(path.c_str());
-  return {};
-}
 
 int tune_rank(const Options& options, const Place& place) {
   const Status status = Tuner(options, place).run();

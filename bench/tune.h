@@ -8,7 +8,4 @@ namespace tutti::bench {
 /// One rank's life, as run_rank: the exit code. Rank 0 decides what is measured next, prints the table and writes the file.
 int tune_rank(const Options& options, const Place& place);
 
-/// Whether the file may be written, before minutes are spent: what is wrong, or nothing.
-std::string check_tune_file(const std::string& path);
-
 }  // namespace tutti::bench

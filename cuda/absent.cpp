@@ -49,7 +49,7 @@ void release_graph_memory() {}
 
 Result<PointerFacts> pointer_facts(const void*) { return PointerFacts{}; }
 Result<std::uint64_t> physical_id(const void*) { return absent(); }
-Result<AddressRange> address_range(const void*) { return absent(); }
+Result<AddressRange> address_range(const Device&, const void*) { return absent(); }
 Status allow_access(const Device&, const void*, std::size_t, std::span<const int>) { return absent(); }
 Status allow_asides(const Device&, std::span<const int>) { return absent(); }
 Result<void*> allocate_for_user(std::size_t) { return absent(); }

@@ -101,8 +101,13 @@ Status Device::load_kernels() {
   for (const KernelImage& image : kernel_images()) {
     CUmodule module = nullptr;
     if (Status loaded = d.module_load(&module, image.begin); !loaded.ok()) {
-      return error(Code::kUnhandledCuda, fmt::format("the kernels for {} cannot be loaded on device {}: {}",
-                                                     name_of(image.dtype), facts_.ordinal, loaded.error().message));
+      int version = 0;
+      (void)d.driver_version(&version);
+      return error(Code::kUnhandledCuda,
+                   fmt::format("the kernels for {} cannot be loaded on device {}: {}; the driver is of CUDA {}.{}, and "
+                               "has to be of the major version of the toolkit that built this library, or a later one",
+                               name_of(image.dtype), facts_.ordinal, loaded.error().message, version / 1000,
+                               version % 1000 / 10));
     }
     modules_.push_back(module);
     for (int kind = 0; kind < kKernelKinds; ++kind) {

@@ -60,7 +60,9 @@ Result<std::uint64_t> physical_id(const void* address) {
   return std::uint64_t{id};
 }
 
-Result<AddressRange> address_range(const void* address) {
+Result<AddressRange> address_range(const Device& device, const void* address) {
+  const ContextScope scope(static_cast<CUcontext>(device.context()));
+  TUTTI_TRY(scope.status());
   CUdeviceptr begin = 0;
   std::size_t bytes = 0;
   TUTTI_TRY(driver().address_range(&begin, &bytes, reinterpret_cast<CUdeviceptr>(address)));

@@ -8,6 +8,8 @@
 
 namespace tutti::cuda {
 
+class Device;
+
 enum class MemoryKind : std::uint8_t {
   kPlainHost,  ///< nothing that CUDA knows
   kPinnedHost,
@@ -27,12 +29,12 @@ Result<PointerFacts> pointer_facts(const void* address);
 /// The physical memory behind an address, which another piece that is mapped there (cuMemMap) has not; 0 where the driver does not tell.
 Result<std::uint64_t> physical_id(const void* address);
 
-/// The allocation that a device address lies in.
+/// The allocation that an address of the device's memory lies in.
 struct AddressRange {
   std::uint64_t begin = 0;
   std::size_t bytes = 0;
 };
-Result<AddressRange> address_range(const void* address);
+Result<AddressRange> address_range(const Device& device, const void* address);
 
 /// Memory for users (ncclMemAlloc), on the device that is current. Other processes can map it.
 Result<void*> allocate_for_user(std::size_t bytes);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace tutti::comm {
 namespace {
@@ -140,16 +141,6 @@ std::vector<cuda::StreamHandle> streams_of(std::span<MatchedCall* const> calls) 
   return streams;
 }
 
-Status check_captures(const cuda::Device& device, std::span<const cuda::StreamHandle> streams) {
-  std::uint64_t first = 0;
-  for (std::size_t i = 0; i < streams.size(); ++i) {
-    TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(device, streams[i]));
-    if (i == 0) first = capture.id;
-    if (capture.id != first) return captures_differ();
-  }
-  return {};
-}
-
 }  // namespace
 
 Error captures_differ() {
@@ -160,11 +151,24 @@ Error captures_differ() {
       "them from one stream by events)");
 }
 
+/// None may wait for an event of another, nor of a stream that is not captured.
+Status DeviceLauncher::check_captures(std::span<const MatchedCall* const> calls) const {
+  std::optional<std::uint64_t> first;
+  for (const MatchedCall* call : calls) {
+    for (const PostedCall& part : call->parts) {
+      TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*place_of(part).device, part.args.stream));
+      if (first.value_or(capture.id) != capture.id) return captures_differ();
+      first = capture.id;
+    }
+  }
+  return {};
+}
+
 Status DeviceLauncher::put(Pending& pending, bool& begun) {
   const std::vector<cuda::StreamHandle> streams = streams_of(pending.calls);
   const cuda::StreamHandle main = streams[0];
   const auto& [device, event, lines, lanes] = place_of(pending.calls[0]->parts[0]);
-  if (streams.size() > 1) TUTTI_TRY(check_captures(*device, streams));
+  if (streams.size() > 1) TUTTI_TRY(check_captures(pending.calls));
   for (std::size_t i = 1; i < streams.size(); ++i) {
     TUTTI_TRY(event.record(streams[i]));
     TUTTI_TRY(event.hold(*device, main));

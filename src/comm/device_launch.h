@@ -74,6 +74,7 @@ class DeviceLauncher {
   bool takes(const Pending& pending, const MatchedCall& call) const;
   void add(Pending& pending, MatchedCall& call);
   void finish(Pending& pending);
+  Status check_captures(std::span<const MatchedCall* const> calls) const;
   /// `begun`: something is on the streams.
   Status put(Pending& pending, bool& begun);
   Status put_kernel(Pending& pending, cuda::StreamHandle stream);
@@ -83,7 +84,7 @@ class DeviceLauncher {
   void finish_spread(MatchedCall& call);
   /// Every device's kernels use every rank's memory.
   Status allow_access(const MatchedCall& call) const;
-  Status put_spread(const MatchedCall& call, bool& begun);
+    Status put_spread(const MatchedCall& call, bool& begun);
   Status put_parts(const MatchedCall& call, const cuda::FoldCall& whole, bool& begun);
   Status join_streams(const MatchedCall& call);
 

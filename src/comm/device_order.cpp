@@ -23,7 +23,7 @@ Result<DeviceOrder> DeviceOrder::make(std::shared_ptr<cuda::Device> device) {
 
 Status DeviceOrder::follow(cuda::StreamHandle stream, std::uint64_t capture) const {
   const Last& before = capture == 0 ? eager_ : captured_;
-  if (!before.is_there || stream == before.stream || capture != before.capture) return {};
+  if (!before.is_there || capture != before.capture) return {};
   return before.event.hold(*device_, stream);
 }
 
@@ -32,7 +32,6 @@ Status DeviceOrder::end(cuda::StreamHandle stream, std::uint64_t capture) {
   Status recorded = now.event.record(stream);
   // The communicator fails of it, but finish() must still wait for what is on the stream: its kernels use memory that goes then.
   if (!recorded.ok()) (void)now.event.record(stream);
-  now.stream = stream;
   now.capture = capture;
   now.is_there = true;
   return recorded;

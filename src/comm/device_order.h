@@ -13,8 +13,9 @@ class DeviceOrder {
  public:
   static Result<DeviceOrder> make(std::shared_ptr<cuda::Device> device);
 
-  /// What `stream` is given from now on waits for the last call, of those in the same capture, or of those in none. What is captured and
-  /// what is not have no order but that in which the program launches its graphs.
+  /// What `stream` is given from now on waits for the last call, of those in the same capture, or of those in none: on the same stream too,
+  /// as one handle may stand for several streams (one per thread; one that was destroyed). What is captured and what is not have no order
+  /// but that in which the program launches its graphs.
   Status follow(cuda::StreamHandle stream, std::uint64_t capture) const;
   /// The call that was begun by follow() is on the stream.
   Status end(cuda::StreamHandle stream, std::uint64_t capture);
@@ -25,7 +26,6 @@ class DeviceOrder {
   /// Behind the last call.
   struct Last {
     cuda::Event event;
-    cuda::StreamHandle stream = nullptr;
     std::uint64_t capture = 0;
     bool is_there = false;
   };

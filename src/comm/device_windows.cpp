@@ -22,7 +22,7 @@ Status DeviceWindows::share(Window& window, DeviceWindow& place) const {
   const auto* const begin = reinterpret_cast<const void*>(window.begin);
   TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(begin));
   if (facts.kind != cuda::MemoryKind::kDevice) return {};
-  TUTTI_TRY_ASSIGN(const cuda::AddressRange range, cuda::address_range(begin));
+  TUTTI_TRY_ASSIGN(const cuda::AddressRange range, cuda::address_range(device_, begin));
   const auto* const allocation = reinterpret_cast<const void*>(range.begin);
   const Result<cuda::MemoryHandle> handle = cuda::export_memory(allocation, device_.context());
   if (!handle.ok()) return share_pieces(window, place, handle.error().message);

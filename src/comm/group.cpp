@@ -325,7 +325,16 @@ Status end_group(Group& ended) {
   }
   Status started = ended.jobs.empty() ? Status() : run_jobs(std::move(ended.jobs));
   if (!started.ok() && started.error().code != Code::kInProgress) return started;
-  if (!ended.calls.empty()) TUTTI_TRY(run_calls(ended));
+  if (ended.calls.empty()) return started;
+  if (Status ran = run_calls(ended); !ran.ok()) {
+    // ncclGroupEnd is of no communicator, but who asks one of the group's is told.
+    const Error& failure = ran.error();
+    for (const auto& communicator : ended.communicators) {
+      if (communicator && failure.code != Code::kInProgress)
+        set_last_error(communicator.get(), "ncclGroupEnd: " + failure.message);
+    }
+    return ran;
+  }
   return started;
 }
 

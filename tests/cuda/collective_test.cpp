@@ -394,4 +394,27 @@ TEST_CASE("device: a captured call is replayed", "[device]") {
   gpu.destroy(executable);
 }
 
+TEST_CASE("device: ranks of one process whose streams are not in one graph are refused", "[device]") {
+  const int devices = std::min(GENERATE(1, 2), Gpu::why_not().empty() ? Gpu::get().devices() : 1);
+  const Ranks ranks(2, false, devices);
+  const std::size_t elements = 300000;
+  const Buffers in = inputs(ranks, elements);
+  const Buffers out = outputs(ranks, elements);
+  const Gpu& gpu = Gpu::get();
+  const auto call = [&] {
+    REQUIRE(ncclGroupStart() == ncclSuccess);
+    for (int r = 0; r < 2; ++r) {
+      REQUIRE(ncclAllReduce(in[r]->data(), out[r]->data(), elements, ncclInt32, ncclSum, ranks.comm(r),
+                            ranks.stream(r)) == ncclSuccess);
+    }
+    return ncclGroupEnd();
+  };
+  gpu.begin_capture(ranks.stream(0), CU_STREAM_CAPTURE_MODE_RELAXED);
+  CHECK(call() == ncclInvalidUsage);
+  CHECK_THAT(ncclGetLastError(ranks.comm(0)), Catch::Contains("captured into different graphs"));
+  CUgraph graph = gpu.end_capture(ranks.stream(0));
+  CHECK(graph != nullptr);  // nothing has spoilt it
+  gpu.destroy(graph);
+}
+
 }  // namespace tutti::test

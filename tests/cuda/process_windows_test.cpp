@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include <array>
+#include <thread>
 #include <utility>
 
 namespace tutti::test {
@@ -35,8 +36,12 @@ struct Window {
       reserved = Gpu::get().map(device, kPiece, pieces, kind == Memory::kMapped);
       memory = static_cast<std::byte*>(reserved) + kInPiece;
     }
-    return fine(ncclCommWindowRegister(comm, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC),
-                "ncclCommWindowRegister");
+    // On a thread that has no CUDA context.
+    ncclResult_t registered = ncclSuccess;
+    std::thread([&] {
+      registered = ncclCommWindowRegister(comm, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
+    }).join();
+    return fine(registered, "ncclCommWindowRegister");
   }
   std::string close() const {
     CREW_TRY(fine(ncclCommWindowDeregister(comm, window), "ncclCommWindowDeregister"));

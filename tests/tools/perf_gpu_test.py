@@ -80,6 +80,7 @@ class PerfGpuTest(unittest.TestCase):
         for arguments, words in ((["--graph", "2"], "--graph is for --device cuda"),
                                  (["--ranks-per-gpu", "2"], "--ranks-per-gpu is for --device cuda"),
                                  (["--device", "cuda", "--stream"], "always go to a stream"),
+                                 (["--device", "cuda", "--graph", "2", "--threads"], "leave out --threads"),
                                  (["--device", "tpu"], "tpu")):
             refused = run("all_reduce", *arguments)
             self.assertEqual(refused.returncode, 2, arguments)

@@ -111,9 +111,13 @@ class PerfTest(FolderTest):
         texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
         self.assertIn("all_reduce sum in place", texts)
         self.assertIn("all_gather out of place", texts)
-        result = run("all_reduce", "--ranks", "2", "-e", "64", *QUICK, "--plot", "/nonexistent/plot.svg")
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("/nonexistent/plot.svg", result.stderr)
+
+    def test_files_that_cannot_be_written_are_found_before_anything_is_measured(self):
+        for option in ("--plot", "--json"):
+            result = run("all_reduce", "--ranks", "2", "-e", "64", *QUICK, option, "/nonexistent/file")
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(f"{option} /nonexistent/file: No such file", result.stderr)
+            self.assertNotIn("float", result.stdout)
 
     def test_explain(self):
         for collective in COLLECTIVES:

@@ -110,6 +110,7 @@ CUresult pointer_attributes(unsigned count, CUpointer_attribute* attributes, voi
 }
 CUresult address_range(CUdeviceptr* begin, std::size_t* bytes, CUdeviceptr address) {
   FAKE_CALL("cuMemGetAddressRange");
+  if (context_stack().empty()) return CUDA_ERROR_INVALID_CONTEXT;
   std::uintptr_t start = 0;
   const Allocation* const found = find_allocation(address, &start);
   if (!found) return CUDA_ERROR_NOT_FOUND;

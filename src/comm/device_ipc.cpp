@@ -28,10 +28,10 @@ bool processes_share(const Membership& members) {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceIpc>> DeviceIpc::open(std::shared_ptr<cuda::Device> device, const Control& control,
+Result<std::shared_ptr<DeviceIpc>> DeviceIpc::open(std::shared_ptr<cuda::Device> device, const Control& control,
                                                    int rank) {
   TUTTI_TRY_ASSIGN(auto segment, DeviceSegment::open(device, control, rank, SegmentUse::kProcesses));
-  std::unique_ptr<DeviceIpc> made(new DeviceIpc(std::move(device), std::move(segment)));
+  std::shared_ptr<DeviceIpc> made(new DeviceIpc(std::move(device), std::move(segment)));
   TUTTI_TRY_ASSIGN(made->order_, DeviceOrder::make(made->device_));
   TUTTI_TRY_ASSIGN(made->mail_, DeviceMail::open(control.device_card(rank)));
   return made;
@@ -73,9 +73,11 @@ Status DeviceIpc::give_lanes(std::shared_ptr<DeviceLanes> lanes) {
   return {};
 }
 
-DeviceIpc::~DeviceIpc() {
+void DeviceIpc::close() {
+  if (comm_ == nullptr) return;
   finish();
-  watch_.reset();
+  if (watch_) watch_->leave();
+  comm_ = nullptr;
 }
 
 Status DeviceIpc::enqueue(std::span<const CallArgs> calls) {
@@ -90,6 +92,10 @@ Status DeviceIpc::enqueue(std::span<const CallArgs> calls) {
 
 Status DeviceIpc::put(const CallArgs& args) {
   TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*device_, args.stream));
+  if (capture.id != 0 && capture.id != held_by_) {
+    TUTTI_TRY(cuda::keep_for_graph(capture, shared_from_this()));
+    held_by_ = capture.id;
+  }
   TUTTI_TRY(order_.follow(args.stream, capture.id));
   const Signature signature = signature_of(args);
   const DevicePath path = path_for(*comm_, args).path;

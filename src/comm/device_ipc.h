@@ -38,13 +38,12 @@
 
 namespace tutti::comm {
 
-class DeviceIpc {
+class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
  public:
   /// Before the ranks meet. Failure: this rank's memory cannot be shared.
-  static Result<std::unique_ptr<DeviceIpc>> open(std::shared_ptr<cuda::Device> device, const Control& control,
+  static Result<std::shared_ptr<DeviceIpc>> open(std::shared_ptr<cuda::Device> device, const Control& control,
                                                  int rank);
-  /// Waits for the device to be done; kernels that wait for others give up.
-  ~DeviceIpc();
+  ~DeviceIpc() { close(); }
   DeviceIpc(const DeviceIpc&) = delete;
   DeviceIpc& operator=(const DeviceIpc&) = delete;
 
@@ -68,6 +67,9 @@ class DeviceIpc {
   Status enqueue(std::span<const CallArgs> calls);
   /// Waits until what is on the streams is done. It is over soon if the communicator fails.
   void finish() const { order_.finish(*comm_); }
+  /// The same, before the communicator goes. The memory stays as long as somebody holds this: graphs do, into which calls were captured,
+  /// as nobody knows their replays. Those of a communicator that has failed wait for nobody.
+  void close();
 
  private:
   /// How a call's blocks lie in the staging of every rank. Where a buffer is one block, input and output are the same place.
@@ -113,6 +115,7 @@ class DeviceIpc {
   std::shared_ptr<DeviceLanes> lanes_;
   std::uint32_t blocks_max_ = 1;  ///< of a launch
   DeviceOrder order_;
+  std::uint64_t held_by_ = 0;  ///< the last capture whose graph holds this
 };
 
 }  // namespace tutti::comm

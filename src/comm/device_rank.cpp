@@ -138,6 +138,7 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator)
   DeviceCard& card = communicator.members().control.device_card(communicator.rank());
   card.device = communicator.options().device;
   if (card.device == kHostMemory) return std::unique_ptr<DeviceRank>();
+  cuda::release_graph_memory();
   DeviceSegment::sweep();
   TUTTI_TRY_ASSIGN(auto device, cuda::Device::open(card.device));
   const cuda::DeviceFacts& facts = device->facts();
@@ -148,7 +149,7 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator)
   const Membership& members = communicator.members();
   const bool apart = !members.bridge && !members.reach.one_process();
   if (!apart || config().p2p_disable || members.control.ranks() > static_cast<int>(cuda::kRanksMax)) return made;
-  Result<std::unique_ptr<DeviceIpc>> shared = DeviceIpc::open(std::move(device), members.control, communicator.rank());
+  Result<std::shared_ptr<DeviceIpc>> shared = DeviceIpc::open(std::move(device), members.control, communicator.rank());
   if (shared.ok()) {
     made->ipc_ = std::move(shared).value();
   } else {
@@ -163,6 +164,7 @@ std::shared_ptr<DeviceLanes> DeviceRank::lanes() const {
 }
 
 DeviceRank::~DeviceRank() {
+  if (ipc_) ipc_->close();
   if (lines_) lines_->close();
 }
 
@@ -184,6 +186,7 @@ void DeviceRank::close() {
     lines.swap(lines_);
     device.swap(device_);
   }
+  if (ipc) ipc->close();
   if (lines) lines->close();
 }
 
@@ -279,6 +282,7 @@ void DeviceRank::drop_kernels() {
     ipc.swap(ipc_);
     lines.swap(lines_);
   }
+  if (ipc) ipc->close();
   if (lines) lines->close();
 }
 

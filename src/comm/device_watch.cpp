@@ -77,12 +77,21 @@ Result<std::unique_ptr<DeviceWatch>> DeviceWatch::start(Communicator& communicat
 
 DeviceWatch::~DeviceWatch() {
   if (!thread_.joinable()) return;
+  leave();
   {
     const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    phase_ = Phase::kOver;
   }
-  wake_.notify_one();
+  wake_.notify_all();
   thread_.join();
+}
+
+void DeviceWatch::leave() {
+  std::unique_lock lock(mutex_);
+  if (phase_ != Phase::kWatching) return;
+  phase_ = Phase::kLeaving;
+  wake_.notify_all();
+  wake_.wait(lock, [this] { return phase_ != Phase::kLeaving; });
 }
 
 Status DeviceWatch::note(const Signature& signature, Way way, bool eager) {
@@ -123,11 +132,18 @@ Status DeviceWatch::compare_ways(std::uint64_t number, const DeviceCallNote& own
 
 void DeviceWatch::run() {
   std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, kLook, [this] { return stopping_; })) {
+  bool is_last = false;
+  while (!is_last) {
+    is_last = wake_.wait_for(lock, kLook, [this] { return phase_ != Phase::kWatching; });
     lock.unlock();
     look();
     lock.lock();
   }
+  const bool replays_may_wait = comm_.failed() && bells_;
+  phase_ = Phase::kLeft;
+  wake_.notify_all();
+  const auto is_over = [this] { return phase_ == Phase::kOver; };
+  while (replays_may_wait && !wake_.wait_for(lock, kLook, is_over)) bells_->let_go();
 }
 
 void DeviceWatch::look() {

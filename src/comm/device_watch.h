@@ -22,10 +22,13 @@ namespace tutti::comm {
 
 class DeviceWatch {
  public:
-  /// All outlive it. `bells`: nullptr where kernels wait for each other by themselves.
+  /// `segment` and `bells` outlive it, the communicator until leave(). `bells`: nullptr where kernels wait for each other by themselves.
   static Result<std::unique_ptr<DeviceWatch>> start(Communicator& communicator, const DeviceSegment& segment,
                                                     const DeviceBells* bells);
   ~DeviceWatch();
+  /// Before the communicator goes, if kernels of graphs may still run. Has a last look at it; of one that has failed, streams go on
+  /// being let go.
+  void leave();
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
 
@@ -61,7 +64,7 @@ class DeviceWatch {
   std::vector<std::optional<Clock::time_point>> behind_since_;  ///< by rank; by the thread
   std::mutex mutex_;
   std::condition_variable wake_;
-  bool stopping_ = false;
+  enum class Phase : std::uint8_t { kWatching, kLeaving, kLeft, kOver } phase_ = Phase::kWatching;
   std::thread thread_;
 };
 

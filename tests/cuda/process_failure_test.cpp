@@ -3,6 +3,7 @@
 #include "comm/crew.h"
 #include "fake_driver.h"
 #include "gpu.h"
+#include "process_ranks.h"
 
 #include <nccl.h>
 #include <tutti/tutti.h>
@@ -270,6 +271,53 @@ TEST_CASE("processes: a window that one rank could not add leaves its place to l
     CREW_TRY(fine(ncclMemFree(memory), "ncclMemFree"));
     Gpu::get().destroy(stream);
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
+// Nobody but the program knows that a graph will be replayed, or is: a communicator's end does not wait for it.
+TEST_CASE("processes: an abort leaves a graph what its replays use, and lets them go on",
+          "[device][processes][failure]") {
+  const int devices = GENERATE(1, 2);
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const Gpu& gpu = Gpu::get();
+    ncclComm_t keeper = nullptr;
+    CREW_TRY(fine(ncclCommInitAll(&keeper, 1, &rank.device), "ncclCommInitAll"));
+    constexpr std::size_t kElements = 2000001;  // two pieces
+    const OnGpu<std::int32_t> buffer(Values(kElements, 1));
+    auto* const gate = static_cast<std::uint32_t*>(gpu.allocate_pinned(4096));
+    *gate = 0;
+    gpu.begin_capture(rank.stream);
+    CREW_TRY(fine(ncclAllReduce(buffer.data(), buffer.data(), kElements, ncclInt32, ncclSum, rank.comm, rank.stream),
+                  "captured"));
+    CUgraph graph = gpu.end_capture(rank.stream);
+    if (!graph) return "the capture was spoilt";
+    CUgraphExec executable = gpu.make_executable(graph);
+    gpu.launch(executable, rank.stream);
+    gpu.wait(rank.stream);
+    if (buffer.read() != Values(kElements, 2)) return "the first replay's sum differs";
+    const fake_driver::Live used = fake_driver::live();
+    // Rank 1's stream has yet to come to its replay, rank 0's waits in it for rank 1's.
+    if (m.rank == 1) gpu.wait_for_word(rank.stream, gate, 1);
+    gpu.launch(executable, rank.stream);
+    CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    const fake_driver::Live kept = fake_driver::live();
+    if (kept.device_allocations != used.device_allocations || kept.imports != used.imports) {
+      return "before: " + fake_driver::describe(used) + "; after the abort: " + fake_driver::describe(kept);
+    }
+    std::atomic_ref(*gate).store(1);
+    gpu.wait(rank.stream);
+    // Those that come later find the same, without the other rank too.
+    for (int i = 0; i <= m.rank; ++i) gpu.launch(executable, rank.stream);
+    gpu.wait(rank.stream);
+    gpu.destroy(executable);
+    gpu.destroy(graph);
+    CREW_TRY(settle());
+    if (fake_driver::live().imports != 0) return "left: " + fake_driver::describe(fake_driver::live());
+    gpu.release_pinned(gate);
+    gpu.destroy(rank.stream);
+    return fine(ncclCommDestroy(keeper), "ncclCommDestroy");
   }));
 }
 

@@ -134,13 +134,16 @@ struct Caller {
 };
 
 TEST_CASE("who seeks a rank that is about to leave is refused at once") {
+  bool woken = false;
   Two two;
+  two.sides[1].ties->set_wake([&] { woken = true; });
   const Caller taken_in(two.ports[1]);
   REQUIRE(taken_in.failure == 0);
   for (int look = 0; look < 5; ++look) two.sides[1].look();
   const Caller waiting(two.ports[1]);
   REQUIRE(waiting.failure == 0);
   two.sides[1].ties->close_doors();
+  CHECK(woken);  // the listener is there until poll() of its thread returns
   CHECK(taken_in.is_closed());
   CHECK(waiting.is_closed());
   CHECK(Caller(two.ports[1]).failure == ECONNREFUSED);

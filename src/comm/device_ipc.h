@@ -68,8 +68,10 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   /// Waits until what is on the streams is done. It is over soon if the communicator fails.
   void finish() const { order_.finish(*comm_); }
   /// The same, before the communicator goes. The memory stays as long as somebody holds this: graphs do, into which calls were captured,
-  /// as nobody knows their replays. Those of a communicator that has failed wait for nobody.
+  /// as nobody knows their replays, and so do calls that wait for the program's own work. If the communicator has failed they wait for
+  /// nobody else.
   void close();
+  const DeviceOrder& order() const { return order_; }
 
  private:
   /// How a call's blocks lie in the staging of every rank. Where a buffer is one block, input and output are the same place.

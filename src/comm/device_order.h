@@ -19,10 +19,17 @@ class DeviceOrder {
   Status follow(cuda::StreamHandle stream, std::uint64_t capture) const;
   /// The call that was begun by follow() is on the stream.
   Status end(cuda::StreamHandle stream, std::uint64_t capture);
-  /// Waits until the last call outside of captures is done; for some seconds only if the communicator has failed, or fails meanwhile.
+  /// Waits until the last call outside of captures is done; not for long if the communicator has failed, or fails meanwhile: the program's
+  /// own work may come before.
   void finish(const Communicator& communicator) const;
+  /// `order`: keeps what calls use. It is let go of when the last call outside of captures is done: by sweep(), or at once.
+  static void keep(std::shared_ptr<const DeviceOrder> order);
+  static void sweep();
 
  private:
+  /// Also if nobody can tell any more: the context is lost.
+  bool is_through() const;
+
   /// Behind the last call.
   struct Last {
     cuda::Event event;

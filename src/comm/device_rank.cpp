@@ -139,6 +139,7 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator)
   card.device = communicator.options().device;
   if (card.device == kHostMemory) return std::unique_ptr<DeviceRank>();
   cuda::release_graph_memory();
+  DeviceOrder::sweep();
   DeviceSegment::sweep();
   TUTTI_TRY_ASSIGN(auto device, cuda::Device::open(card.device));
   const cuda::DeviceFacts& facts = device->facts();
@@ -163,10 +164,29 @@ std::shared_ptr<DeviceLanes> DeviceRank::lanes() const {
   return lanes_;
 }
 
-DeviceRank::~DeviceRank() {
-  if (ipc_) ipc_->close();
-  if (lines_) lines_->close();
+namespace {
+
+/// What is on streams keeps its memory: that of other ranks too, which the meeting has.
+struct LinesAndMeeting {
+  std::shared_ptr<DeviceLines> lines;
+  std::shared_ptr<DeviceMeeting> meeting;
+};
+
+void end(std::shared_ptr<DeviceIpc> ipc, std::shared_ptr<DeviceLines> lines, std::shared_ptr<DeviceMeeting> meeting) {
+  if (ipc) {
+    ipc->close();
+    DeviceOrder::keep({ipc, &ipc->order()});
+  }
+  if (lines) {
+    lines->close();
+    const DeviceOrder* const order = &lines->order();
+    DeviceOrder::keep({std::make_shared<LinesAndMeeting>(std::move(lines), std::move(meeting)), order});
+  }
 }
+
+}  // namespace
+
+DeviceRank::~DeviceRank() { end(std::move(ipc_), std::move(lines_), std::move(meeting_)); }
 
 void DeviceRank::close() {
   std::shared_ptr<DeviceMeeting> meeting;
@@ -186,8 +206,7 @@ void DeviceRank::close() {
     lines.swap(lines_);
     device.swap(device_);
   }
-  if (ipc) ipc->close();
-  if (lines) lines->close();
+  end(std::move(ipc), std::move(lines), std::move(meeting));
 }
 
 std::shared_ptr<DeviceMeeting> DeviceRank::meeting() const {
@@ -282,8 +301,7 @@ void DeviceRank::drop_kernels() {
     ipc.swap(ipc_);
     lines.swap(lines_);
   }
-  if (ipc) ipc->close();
-  if (lines) lines->close();
+  end(std::move(ipc), std::move(lines), std::move(meeting));
 }
 
 /// Every rank maps all that it needs, or says on its card why it cannot; all read all cards, and come to the same end.

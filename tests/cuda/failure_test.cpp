@@ -261,6 +261,33 @@ TEST_CASE("device: kernels that wait for a stream that is held up are let go by 
   gpu.release_pinned(word);
 }
 
+TEST_CASE("device: an abort leaves calls whose stream is held up what they use", "[device][failure]") {
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  const Fixture f({0, 1, 2});
+  const Gpu& gpu = Gpu::get();
+  auto* const word = static_cast<std::uint32_t*>(gpu.allocate_pinned(4));
+  *word = 0;
+  const fake_driver::Live before = fake_driver::live();
+  std::vector<ncclComm_t> comms(kRanks);
+  REQUIRE(ncclCommInitAll(comms.data(), kRanks, f.devices.data()) == ncclSuccess);
+  const fake_driver::Live used = fake_driver::live();
+  gpu.wait_for_word(f.streams[1], word, 1);
+  Outcome outcome;
+  all_reduce(outcome, f, comms);
+  REQUIRE(outcome.result() == ncclSuccess);
+  for (ncclComm_t comm : comms) CHECK(ncclCommAbort(comm) == ncclSuccess);
+  const fake_driver::Live kept = fake_driver::live();
+  INFO("used: " << fake_driver::describe(used) << "; after the aborts: " << fake_driver::describe(kept));
+  CHECK(kept.device_allocations >= used.device_allocations);  // lanes allocate more with the first call
+  std::atomic_ref(*word).store(1);
+  for (CUstream stream : f.streams) gpu.wait(stream);
+  ncclComm_t alone = nullptr;
+  REQUIRE(ncclCommInitAll(&alone, 1, f.devices.data()) == ncclSuccess);
+  REQUIRE(ncclCommDestroy(alone) == ncclSuccess);
+  CHECK(fake_driver::live().device_allocations == before.device_allocations);
+  gpu.release_pinned(word);
+}
+
 TEST_CASE("device: a rank that left, and calls that differ, are named", "[device][failure]") {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   const Fixture f;

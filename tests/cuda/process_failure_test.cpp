@@ -321,4 +321,41 @@ TEST_CASE("processes: an abort leaves a graph what its replays use, and lets the
   }));
 }
 
+// How long the program's own work before a call takes nobody knows: an abort does not wait for it.
+TEST_CASE("processes: an abort leaves calls whose stream is held up what they use", "[device][processes][failure]") {
+  const int devices = GENERATE(1, 2);
+  auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
+  *called = 0;
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const Gpu& gpu = Gpu::get();
+    ncclComm_t keeper = nullptr;
+    CREW_TRY(fine(ncclCommInitAll(&keeper, 1, &rank.device), "ncclCommInitAll"));
+    const OnGpu<std::int32_t> buffer(Values(kCount, 1));
+    auto* const gate = static_cast<std::uint32_t*>(gpu.allocate_pinned(4096));
+    *gate = 0;
+    if (m.rank == 1) gpu.wait_for_word(rank.stream, gate, 1);
+    const auto sum = [&] {
+      return ncclAllReduce(buffer.data(), buffer.data(), kCount, ncclInt32, ncclSum, rank.comm, rank.stream);
+    };
+    for (int i = 0; i < 2; ++i) CREW_TRY(fine(sum(), "ncclAllReduce"));
+    for (++*called; *called < m.ranks;) usleep(100);
+    const fake_driver::Live used = fake_driver::live();
+    CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    const fake_driver::Live kept = fake_driver::live();
+    const bool all_kept = kept.device_allocations == used.device_allocations && kept.imports == used.imports;
+    if (m.rank == 1 && !all_kept) {
+      return "before: " + fake_driver::describe(used) + "; after the abort: " + fake_driver::describe(kept);
+    }
+    std::atomic_ref(*gate).store(1);
+    gpu.wait(rank.stream);
+    CREW_TRY(settle());
+    if (fake_driver::live().imports != 0) return "left: " + fake_driver::describe(fake_driver::live());
+    gpu.release_pinned(gate);
+    gpu.destroy(rank.stream);
+    return fine(ncclCommDestroy(keeper), "ncclCommDestroy");
+  }));
+}
+
 }  // namespace tutti::test

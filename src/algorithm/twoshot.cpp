@@ -10,7 +10,7 @@
 //   broadcast      n-1 messages of M/n bytes in and n-2 out; the root 2 (n-1) out
 // Sums are folded in rank order.
 //
-// Direct: the first hop is pulled, the second pushed. In place, unit r of rank p's buffer is read by rank r only, in
+// Direct: the first hop is pulled, the second pushed; so is a broadcast's own unit of the root, that all ranks move as much. In place, unit r of rank p's buffer is read by rank r only, in
 // the step that then overwrites it.
 #include "algorithm/pattern.h"
 
@@ -76,7 +76,7 @@ LaneProgram broadcast_from_root(int ranks, int root) {
   }
   auto own = step(lane).from(unit_of_input(root)).to(unit_of_output(root));
   for (int distance = 1; distance < ranks; ++distance) {
-    own.to(pull(around(root, distance, ranks), unit_of_input(root)));
+    own.to(push(around(root, distance, ranks), unit_of_output(root)));
   }
   return lane;
 }
@@ -89,14 +89,7 @@ LaneProgram broadcast(int ranks, int rank, int root) {
     const int peer = around(rank, distance, ranks);
     if (peer != root) own.to(push(peer, unit_of_output(rank)));
   }
-  for (int distance = 1; distance < ranks; ++distance) {
-    const int owner = around(rank, -distance, ranks);
-    if (owner == root) {
-      step(lane).from(pull(root, unit_of_input(root))).to(unit_of_output(root));
-    } else {
-      receive_unit(lane, owner);
-    }
-  }
+  for (int distance = 1; distance < ranks; ++distance) receive_unit(lane, around(rank, -distance, ranks));
   return lane;
 }
 

@@ -78,6 +78,7 @@ void CollectiveCall::prepare(const CallArgs& args) {
   own_.forget();
   reached_ = false;
   watched_ = false;
+  asked_.reset();
   way_ = set == nullptr ? way_of_calls() : nullptr;
   prepared_ = true;
   signed_ = sequence_;
@@ -181,7 +182,11 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
   }
   const protocol::BufferReferences& buffers = describe_buffers();
   if (way_ != nullptr) announce_way();
-  const bool carries = goes_beside_line(comm_.members(), carriage_, shape_.input_bytes, buffers);
+  bool carries = goes_beside_line(comm_.members(), carriage_, shape_.input_bytes, buffers);
+  if (carries && may_carry_ && way_ != nullptr) [[unlikely]] {
+    carries = !prefers_lanes();
+    if (comm_.rank() == 0 && way_->wants_time()) began_ = std::chrono::steady_clock::now();
+  }
   announce_buffers(lanes_.machine(), line, buffers);
   announced_call_.own_input = carries && !args_.scaled ? static_cast<const std::byte*>(args_.send) : nullptr;
   if (carries) {
@@ -274,7 +279,7 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
 [[gnu::always_inline]] inline void CollectiveCall::begin_lanes() {
   reached_ = true;
   phase_ = Phase::kRun;
-  if (watched_ && way_->wants_time()) began_ = std::chrono::steady_clock::now();
+  if (watched_ && !may_carry_ && way_->wants_time()) began_ = std::chrono::steady_clock::now();
 }
 
 /// For a call whose inputs all lie with the lines.
@@ -303,6 +308,7 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
     finish_from_buffers();
     return {};
   }
+  follow_way();
   if (signature_.one_way != 0 || lines_finish()) {
     finish_by_lines();
     return {};
@@ -326,9 +332,8 @@ Status CollectiveCall::run_lanes() {
   bool in_place = comm_.ranks() > 1 ? shape_.in_place : is_in_place(args_, comm_.rank());
   if (comm_.ranks() > 1) question.access = find_access(in_place);
   question.in_place = in_place;
-  const bool one_of_two = question.access != planner::Access::kMapped;
-  question.moved = one_of_two && (references_[0].flags & protocol::kMoved) != 0;
-  watched_ = one_of_two && way_ != nullptr && has_two_ways(question);
+  watched_ = false;
+  if (comm_.ranks() > 1 && question.access != planner::Access::kMapped) choose_way(question);
   TUTTI_TRY_ASSIGN(auto plan, comm_.members().plans.find(question, comm_.rank()));
   TUTTI_TRY(reach_buffers(*plan));
   lanes_.start(args_, std::move(plan), peers_.data(),
@@ -364,6 +369,7 @@ Status CollectiveCall::run_lanes() {
   if (reached_) lanes_.start_again(args_);  // most likely: the others' buffers are the last call's too
   phase_ = Phase::kGather;
   if (!all_have_announced(kFirstLooks) || !announcer_.all_equal()) return Progress::kBlocked;
+  follow_way();
   if (lines_finish()) {
     phase_ = Phase::kDone;
     finish_by_lines();

@@ -1,19 +1,37 @@
-// Which of two plans a kind of call takes: that for the cores as they were when costs were measured, or that for cores that have moved
-// since, as those of virtual machines do. Rank 0 measures both and says in its announcement which one all take; nothing else is agreed upon.
+// Which of several plans a kind of call takes (planner::Way): that for the cores as they were when costs were measured, that for cores that have
+// moved since, as those of virtual machines do, or the best whose data goes otherwise, as measurements of a few KiB do not hold for all pages and
+// sizes. Short inputs go beside the announcements, or by one of these. Rank 0 measures them and says in its announcement which one all take;
+// nothing else is agreed upon.
 #pragma once
+
+#include "planner/plan.h"
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <limits>
 
 namespace tutti::comm {
 
-/// Of one kind of call. Now and then, and at once when calls take longer than they did, a few calls try the other plan.
+/// Of one kind of call. Now and then, and at once when calls take longer than they did, a few calls try another plan, each in turn.
 class WayChoice {
  public:
+  /// A planner::Way, or beside the announcements.
+  static constexpr int kBesideLines = planner::kWays;
+
+  /// `way`: of the first call. Another one that can be tried is kMeasured, until set_ways() says more.
+  explicit WayChoice(int way = 0) : ways_(1u << way | 1u), kept_(way) {}
+
   /// Of the next call.
-  bool moved() const { return moved_ != trying_; }
+  int way() const { return trying_ ? other_ : kept_; }
+  /// Where another rank chooses: what it chose for the last call.
+  void follow(int way) { kept_ = way; }
+  /// Of the calls from now on: a bit for each way that has a plan of its own. Whether there is a choice.
+  bool set_ways(std::uint32_t ways) {
+    ways_ = ways;
+    return std::popcount(ways) > 1;
+  }
 
   /// Whether this call's time is wanted: that of all calls of a trial, and else of a few in a row. A clock costs more than this.
   bool wants_time() {
@@ -48,6 +66,7 @@ class WayChoice {
   void begin_trial(double best) {
     if (best > kSlower * usual_us_) interval_ = kFirstInterval;
     usual_us_ = best;
+    choose_other();
     trying_ = true;
     tried_ = 0;
     calls_ = 0;
@@ -57,13 +76,24 @@ class WayChoice {
     calls_ = 0;
     interval_ = std::min(2 * interval_, kLongestInterval);
     if (best >= kFaster * usual_us_) return;
-    moved_ = !moved_;
+    kept_ = other_;
     usual_us_ = best;
     interval_ = kFirstInterval;
   }
 
-  bool moved_ = false;
-  bool trying_ = false;        ///< the other plan
+  void choose_other() {
+    constexpr int kWays = kBesideLines + 1;
+    for (int i = 0; i < kWays; ++i) {
+      other_ = (other_ + 1) % kWays;
+      if (other_ != kept_ && (ways_ >> other_ & 1) != 0) return;
+    }
+    other_ = kept_;
+  }
+
+  std::uint32_t ways_;
+  int kept_;
+  int other_ = 0;              ///< the way that is tried, or was last
+  bool trying_ = false;        ///< that one
   std::uint32_t tried_ = 0;    ///< calls of this trial, timed or not
   std::uint32_t skipped_ = 0;  ///< calls, but for those of trials
   std::uint32_t calls_ = 0;    ///< timed ones, since the last change

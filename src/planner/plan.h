@@ -21,6 +21,14 @@ enum class Access : std::uint8_t {
 };
 std::string_view name_of(Access access);
 
+/// By what a call's candidate is chosen. What is measured when a communicator is made holds for the cores and pages of then.
+enum class Way : std::uint8_t {
+  kMeasured,  ///< the least price by what was measured
+  kMoved,     ///< the least price if the cores have moved since (rules.h)
+  kOther,     ///< by what was measured, the least price of those whose data goes otherwise: by single copies, not slots, or the reverse
+};
+inline constexpr int kWays = 3;
+
 /// Everything a plan depends on. Equal on every rank of a call.
 struct Question {
   schedule::Request request;
@@ -29,7 +37,7 @@ struct Question {
   Access access = Access::kSlots;
   bool in_place = false;
   bool wide_wire = false;  ///< wide messages are float32: a sum that uses_wide_wire
-  bool moved = false;      ///< as if the cores had moved since costs were measured (rules.h)
+  Way way = Way::kMeasured;
   bool set = false;        ///< by the schedule that the user has set (set_schedule.h)
 
   friend bool operator==(const Question&, const Question&) = default;

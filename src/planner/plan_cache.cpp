@@ -3,6 +3,7 @@
 #include "planner/planned_schedules.h"
 #include "planner/tuning.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace tutti::planner {
@@ -11,11 +12,27 @@ std::size_t PlanCache::Hash::operator()(const Question& q) const {
   std::uint64_t hash = q.count * 0x9e3779b97f4a7c15u;
   hash ^= static_cast<std::uint64_t>(q.request.collective) << 56 | static_cast<std::uint64_t>(q.element_bytes) << 48 |
           static_cast<std::uint64_t>(q.access) << 40 | std::uint64_t{q.in_place} << 36 |
-          std::uint64_t{q.wide_wire} << 37 | std::uint64_t{q.set} << 38 | std::uint64_t{q.moved} << 39 |
+          std::uint64_t{q.wide_wire} << 37 | std::uint64_t{q.set} << 38 | static_cast<std::uint64_t>(q.way) << 60 |
           static_cast<std::uint64_t>(q.request.root) << 16 | static_cast<std::uint64_t>(q.request.rank);
   hash ^= hash >> 29;
   return hash * 0xbf58476d1ce4e5b9u;
 }
+
+namespace {
+
+/// So many times the first one's price: not worth a trial.
+constexpr double kFarBehind = 3;
+
+/// What a rule or an order has put first stays, whichever way is asked for.
+const Candidate& chosen(const std::vector<Candidate>& found, Way way) {
+  const Candidate& first = found.front();
+  const bool by_price = first.reason == Reason::kPrice || first.reason == Reason::kNamed;
+  if (way != Way::kOther || !by_price) return first;
+  const auto other = std::ranges::find_if(found, [&](const Candidate& c) { return c.direct != first.direct; });
+  return other == found.end() || other->predicted_us > kFarBehind * first.predicted_us ? first : *other;
+}
+
+}  // namespace
 
 Result<std::shared_ptr<const Plan>> PlanCache::find(const Question& question, int rank) {
   if (last_ && question == last_question_) return last_;
@@ -25,7 +42,7 @@ Result<std::shared_ptr<const Plan>> PlanCache::find(const Question& question, in
     auto choice = choices_.find(asked);
     if (choice == choices_.end()) {
       TUTTI_TRY_ASSIGN(const std::vector<Candidate> found, candidates_for(asked));
-      choice = choices_.emplace(asked, found.front()).first;
+      choice = choices_.emplace(asked, chosen(found, asked.way)).first;
     }
     if (plans_.size() >= kPlansMax) plans_.clear();
     TUTTI_TRY_ASSIGN(Plan plan, make(question, choice->second, rank));

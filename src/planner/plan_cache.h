@@ -68,7 +68,7 @@ class PlanCache {
     last_ = nullptr;
   }
 
-  const Rules& rules_for(const Question& question) const { return question.moved ? moved_rules_ : rules_; }
+  const Rules& rules_for(const Question& question) const { return question.way == Way::kMoved ? moved_rules_ : rules_; }
 
   Rules rules_;
   Rules moved_rules_;  ///< the same if the cores had moved

@@ -52,9 +52,10 @@ struct BufferReferences {
 inline constexpr std::uint32_t kInPlace = 1;  ///< input and output are the same memory
 inline constexpr std::uint32_t kMappable =
     2;  ///< every buffer that the call uses at this rank is in a shared allocation
-inline constexpr std::uint32_t kMoved =
-    8;  ///< rank 0's: all plan this call as if the cores had moved since costs were measured
 inline constexpr std::uint32_t kCarried = 4;  ///< the rank's input lies beside the line (AnnounceBoard::carried)
+/// Rank 0's: by what all choose the plan of this call, a number of two bits (planner::Way).
+inline constexpr std::uint32_t kWayShift = 3;
+inline constexpr std::uint32_t kWayBits = 3u << kWayShift;
 
 /// Announce lines of a rank, used by turns: how many one-way calls it can be ahead of others.
 inline constexpr std::uint32_t kAnnounceDepth = 16;

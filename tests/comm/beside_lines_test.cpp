@@ -94,7 +94,33 @@ std::string run_all(const Member& me) {
   return fine(ncclCommDestroy(comm), "ncclCommDestroy");
 }
 
+/// Calls of one kind, with the same buffers, of which some try another way (way_choice.h): beside the lines, by slots, by single copies.
+std::string repeat(const Member& me) {
+  constexpr int kCalls = 700;
+  ncclComm_t comm = nullptr;
+  CREW_TRY(fine(ncclCommInitRank(&comm, me.ranks, me.ids[0], me.rank), "ncclCommInitRank"));
+  Caller caller{me.rank, comm};
+  for (const std::size_t block : {1024u, 8192u, 16384u, 65536u}) {
+    const std::size_t count = block / sizeof(float);
+    for (const What what : {kAllReduce, kAllGather}) {
+      std::vector<float> in(count), out(kRanks * count, kUntouched);
+      for (int call = 0; call < kCalls; ++call) {
+        ++caller.calls;
+        for (std::size_t i = 0; i < count; i += 97) in[i] = value(caller.calls, me.rank, i);
+        CREW_TRY(fine(caller.submit(what, in.data(), out.data(), count), "the call"));
+        for (std::size_t i = 0; i < (what == kAllGather ? kRanks : 1) * count; ++i) {
+          if (i % count % 97 == 0 && out[i] != caller.wanted(what, i, count))
+            return Caller::text(what, count, false) + "call " + std::to_string(call) + ", element " + std::to_string(i);
+        }
+      }
+    }
+  }
+  return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
 }  // namespace
+
+TEST_CASE("calls that repeat are right whichever way they try", "[beside]") { crew::check(crew::run(kRanks, repeat)); }
 
 TEST_CASE("two ranks' inputs beside the lines are right, in place and not", "[beside]") {
   crew::check(crew::run(kRanks, run_all));

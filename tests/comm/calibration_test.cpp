@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <thread>
 #include <vector>
 
 using namespace tutti::comm;
+namespace planner = tutti::planner;
 using tutti::planner::MeasuredCosts;
 
 namespace {
@@ -113,14 +115,18 @@ TEST_CASE("costs are remembered for the process", "[calibration]") {
   remember_costs(before);
 }
 
+/// What WayChoice::set_ways() takes where no plan goes otherwise.
+constexpr std::uint32_t kStayedOrMoved = 0b011;
+
 TEST_CASE("calls take the other plan once the cores have moved, and try it seldom while they stay", "[calibration]") {
   WayChoice choice;
+  choice.set_ways(kStayedOrMoved);
   bool far = false;
   // The plan for near cores takes 4 us there and 28 far away; the other one 6 wherever the cores are.
   const auto make_calls = [&](int calls) {
     int others = 0;
     for (int i = 0; i < calls; ++i) {
-      const bool moved = choice.moved();
+      const bool moved = choice.way() == static_cast<int>(planner::Way::kMoved);
       others += moved != far ? 1 : 0;
       if (choice.wants_time()) choice.note(moved ? 6 : far ? 28 : 4);
     }
@@ -139,11 +145,33 @@ TEST_CASE("calls take the other plan once the cores have moved, and try it seldo
   CHECK(make_calls(1000) < 50);
 }
 
+TEST_CASE("of three plans the fastest is taken, whichever it is, and none that a call has not got", "[calibration]") {
+  for (int fastest = 0; fastest < planner::kWays; ++fastest) {
+    for (const std::uint32_t ways : {0b111u, 0b101u, 0b011u, 0b110u}) {
+      WayChoice choice;
+      CHECK(choice.set_ways(ways));
+      std::array<int, planner::kWays> taken{};
+      for (int i = 0; i < 10000; ++i) {
+        const int way = choice.way();
+        if (i >= 5000) ++taken[way];
+        if (choice.wants_time()) choice.note(way == fastest ? 4 : 6);
+      }
+      if ((ways >> fastest & 1) != 0) CHECK(taken[fastest] > 4900);
+      for (int way = 1; way < planner::kWays; ++way) {
+        if ((ways >> way & 1) == 0) CHECK(taken[way] == 0);
+      }
+    }
+  }
+  WayChoice choice;
+  CHECK_FALSE(choice.set_ways(0b001));
+}
+
 TEST_CASE("a call that is interrupted now and then changes no plan", "[calibration]") {
   WayChoice choice;
+  choice.set_ways(kStayedOrMoved);
   int others = 0;
   for (int i = 0; i < 10000; ++i) {
-    const bool moved = choice.moved();
+    const bool moved = choice.way() == static_cast<int>(planner::Way::kMoved);
     others += moved ? 1 : 0;
     if (choice.wants_time()) choice.note(i % 7 == 0 ? 4000 : moved ? 6 : 4);
   }
@@ -152,12 +180,13 @@ TEST_CASE("a call that is interrupted now and then changes no plan", "[calibrati
 
 TEST_CASE("a trial that calls without times have come into ends", "[calibration]") {
   WayChoice choice;
-  while (!choice.moved()) {
+  choice.set_ways(kStayedOrMoved);
+  while (choice.way() == 0) {
     if (choice.wants_time()) choice.note(4);
   }
   int others = 0;
   for (int i = 0; i < 10000; ++i) {
-    others += choice.moved() ? 1 : 0;
+    others += choice.way() != 0 ? 1 : 0;
     (void)choice.wants_time();  // in a group
   }
   CHECK(others < 20);

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+
 using namespace tutti;
 using planner::Access;
 using planner::MeasuredCosts;
@@ -202,7 +204,7 @@ TEST_CASE("measured costs decide between slots and single copies, and how") {
       Catch::Contains("slots 72.7 GB/s or past the caches 0.0, single copies 1.4 us and 12.6 GB/s"));
 }
 
-TEST_CASE("receivers read where copies are by system call") {
+TEST_CASE("receivers read where copies are by system call, and a broadcast's root writes its share") {
   Rules rules = rules_for("");
   rules.slots = {8, 64 << 10};
   rules.measured = {5, 0.8, 15};
@@ -212,7 +214,11 @@ TEST_CASE("receivers read where copies are by system call") {
     REQUIRE(found.ok());
     REQUIRE(found.value().front().direct);
     const planner::Plan plan = planner::make_plan(q, rules, found.value().front(), 1);
-    for (const auto& e : plan.program->lanes[0].endpoints) CHECK(e.direct != schedule::Direct::kPush);
+    const auto& ends = plan.program->lanes[0].endpoints;
+    const auto is_push = [](const schedule::Endpoint& e) { return e.direct == schedule::Direct::kPush; };
+    const auto is_pull = [](const schedule::Endpoint& e) { return e.direct == schedule::Direct::kPull; };
+    CHECK(std::ranges::count_if(ends, is_push) == (collective == Collective::kBroadcast ? 1 : 0));
+    CHECK(std::ranges::count_if(ends, is_pull) >= 1);
   }
 }
 
@@ -263,13 +269,45 @@ TEST_CASE("where the cores may have moved, calls can be planned as if they had")
     planner::PlanCache plans(rules);
     Question q = question(Collective::kAllReduce, 2, 8 << 10, Access::kSlots);
     const auto here = plans.find(q, 0);
-    q.moved = true;
+    q.way = planner::Way::kMoved;
     const auto elsewhere = plans.find(q, 0);
     REQUIRE((here.ok() && elsewhere.ok()));
     CHECK(here.value()->streams_slots == (measured.slot_gbps == far.slot_gbps));
     CHECK(elsewhere.value()->streams_slots != here.value()->streams_slots);
   }
   CHECK(planner::moved({.slot_gbps = 15}).slot_gbps == 0);  // what slots take past the caches is not known
+}
+
+TEST_CASE("a call can be planned so that its data goes otherwise") {
+  Rules rules = rules_for("");
+  rules.slots = {8, 64 << 10};
+  for (const double call_gbps : {8.0, 40.0}) {
+    rules.measured = {.slot_gbps = 15, .call_us = 1.5, .call_gbps = call_gbps, .streamed_gbps = 15};
+    planner::PlanCache plans(rules);
+    Question q = question(Collective::kAllReduce, 2, 512 << 10, Access::kSingleCopy);
+    const auto here = plans.find(q, 0);
+    q.way = planner::Way::kOther;
+    const auto other = plans.find(q, 0);
+    REQUIRE((here.ok() && other.ok()));
+    CHECK(here.value()->direct == (call_gbps == 40));
+    CHECK(other.value()->direct != here.value()->direct);
+    CHECK(other.value()->predicted_us >= here.value()->predicted_us);
+  }
+  // There is none: slots alone, single copies by order, or one that is far too slow.
+  const auto stays = [](Rules rules, Access access, std::uint64_t count) {
+    planner::PlanCache plans(std::move(rules));
+    Question q = question(Collective::kAllReduce, 2, count, access);
+    const auto here = plans.find(q, 0);
+    q.way = planner::Way::kOther;
+    const auto other = plans.find(q, 0);
+    REQUIRE((here.ok() && other.ok()));
+    return other.value()->direct == here.value()->direct && other.value()->algorithm == here.value()->algorithm;
+  };
+  CHECK(stays(rules, Access::kSlots, 512 << 10));
+  CHECK_FALSE(stays(rules, Access::kSingleCopy, 512 << 10));
+  CHECK(stays(rules, Access::kSingleCopy, 256));
+  rules.single_copy_min_bytes = 1;
+  CHECK(stays(rules, Access::kSingleCopy, 512 << 10));
 }
 
 TEST_CASE("mapped buffers are reduced in two shots from 512 bytes on, in place and not, near and far") {

@@ -25,7 +25,7 @@ std::string_view name_of(Access access);
 enum class Way : std::uint8_t {
   kMeasured,  ///< the least price by what was measured
   kMoved,     ///< the least price if the cores have moved since (rules.h)
-  kOther,     ///< by what was measured, the least price of those whose data goes otherwise: by single copies, not slots, or the reverse
+  kOther,  ///< by what was measured, the least price of those whose data goes otherwise: by single copies, not slots, or the reverse
 };
 inline constexpr int kWays = 3;
 
@@ -38,7 +38,7 @@ struct Question {
   bool in_place = false;
   bool wide_wire = false;  ///< wide messages are float32: a sum that uses_wide_wire
   Way way = Way::kMeasured;
-  bool set = false;        ///< by the schedule that the user has set (set_schedule.h)
+  bool set = false;  ///< by the schedule that the user has set (set_schedule.h)
 
   friend bool operator==(const Question&, const Question&) = default;
 };

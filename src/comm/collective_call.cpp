@@ -70,7 +70,7 @@ void CollectiveCall::prepare(const CallArgs& args) {
   announced_call_.collective = args.collective;
   announced_call_.rank = rank;
   announced_call_.root = root;
-  announced_call_.divisor = args.op == ReduceOp::kAverage && reduces(args.collective) ? comm_.ranks() : 0;
+  announced_call_.divisor = reduces(args.collective) ? divisor_of(args, comm_.ranks()) : 0;
   announced_call_.sources = sources_.data();
   announced_call_.carried = carriage_ == Carriage::kBesideLines;
   announced_call_.set_block(args.count, size_of(args.type));
@@ -89,7 +89,7 @@ bool CollectiveCall::is_like_last(const CallArgs& args) const {
     return true;
   return args.count == args_.count && args.collective == args_.collective && args.type == args_.type &&
          args.op == args_.op && args.root == args_.root && args.scaled == args_.scaled &&
-         args.whole_count == args_.whole_count;
+         args.whole_count == args_.whole_count && args.averaged_over == args_.averaged_over;
 }
 
 void CollectiveCall::start(const CallArgs& args) {

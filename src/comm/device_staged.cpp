@@ -51,7 +51,12 @@ void CapturedCalls::replay(void* round) {
   if (now.number == 1) std::atomic_ref(*done).store(0, std::memory_order_relaxed);
   const std::lock_guard lock(now.calls->gate->mutex);
   if (StagedRank* const rank = now.calls->gate->rank) {
-    rank->post({.parts = now.parts, .number = now.number, .replay = now.calls, .done = done, .is_last = now.is_last});
+    rank->post({.parts = now.parts,
+                .number = now.number,
+                .replay = now.calls,
+                .done = done,
+                .is_last = now.is_last,
+                .binds = now.binds});
   } else {
     std::atomic_ref(*done).store(now.number, std::memory_order_release);
   }
@@ -231,7 +236,7 @@ void StagedRank::run_calls(const Work& work) try {
   const Error& failure = batch.status().error();
   comm_.keep_async(failure);
   // The others may not know what becomes of the rest.
-  if (!work.is_last) comm_.fail(failure.code, comm_.rank(), failure.message);
+  if (!work.is_last || work.binds) comm_.fail(failure.code, comm_.rank(), failure.message);
 } catch (const std::exception& failure) {
   comm_.fail(Code::kSystem, comm_.rank(), fmt::format("a call broke off: {}", failure.what()));
 }

@@ -1,0 +1,86 @@
+// A sum over hosts by teams (device_teams.h), as the thread that makes it puts it on its stream, in parts:
+//
+//   the stream                                                      threads of the host
+//   ready                                           ------------->  the communicator: do all make this call?
+//   reduce 0   kernels of the host's ranks: a share each
+//   give 0     share -> pinned memory, a word       ------------->  the team across adds up the hosts' shares
+//   reduce 1
+//   give 1                                          ------------->
+//   wait for all to make this call                  <-------------
+//   take 0     waits for a word, pinned memory -> share  <--------
+//   gather 0   kernels: everybody's shares -> output
+//   reduce 2
+//   ...
+//
+// So the network has the next part when it is through with one, and the kernels of two parts go on beside it.
+//
+//  C1. A wait on a stream is for what comes before it there, on this rank's stream and on all that take part: what ends the wait behind
+//      `take n` are the gives of part n, each of which comes before any rank of its host gets to `take n`. So whatever queues streams share, no wait stands
+//      before what ends it (S1 of device_staged.h).
+//  C2. Nothing is written to the output before all ranks have been seen to make the same call.
+//  C3. A part's shares lie in one half of the scratch memory, those of the next in the other: `reduce n + 2` comes behind `gather n`.
+#pragma once
+
+#include "comm/device_teams.h"
+#include "comm/enqueuing.h"
+#include "comm/staged_calls.h"
+
+#include <optional>
+#include <vector>
+
+namespace tutti::comm {
+
+class TeamedCall {
+ public:
+  /// Waits for other threads' calls of the communicator. `rank`: the communicator's own way through host memory.
+  TeamedCall(Communicator& communicator, std::shared_ptr<StagedRank> rank, const CallArgs& call);
+
+  /// What keeps the call from being made. Nothing has been done then.
+  Status check();
+  bool is_done() const { return is_done_; }
+  /// Goes on as far as no other rank's thread is needed, by a step at most; once check() has succeeded. False: it cannot. The failure of any fails the
+  /// communicator, as others wait for this rank then; of captured calls nobody does.
+  Result<bool> step();
+  /// Now and then, while step() says false.
+  void check_patience();
+
+ private:
+  enum class Stage : std::uint8_t { kReduce, kGive, kTake, kGather };
+
+  Result<bool> advance();
+  Status begin();
+  Status do_stage();
+  void go_on();
+  Status reduce(const TeamPart& part);
+  Status take(std::size_t index);
+  Status gather(const TeamPart& part);
+  Status run_inside(const CallArgs& args);
+  Status end_stage();
+  Status copy(void* to, const void* from, const TeamPart& part) const;
+  Status finish();
+  Error break_off(const Error& why);
+
+  CallArgs inside_call(Collective collective, const TeamPart& part) const;
+  std::vector<CallArgs> across_calls() const;
+  std::size_t index_of(const TeamPart& part) const { return static_cast<std::size_t>(&part - parts_.data()); }
+  std::size_t bytes_of(std::size_t elements) const { return elements * size_of(call_.type); }
+  std::byte* shares_of(const TeamPart& part) const;
+  std::byte* own_share_of(const TeamPart& part) const;
+  std::byte* output_of(const TeamPart& part) const;
+
+  Communicator& comm_;
+  DeviceTeams& teams_;
+  const CallArgs call_;
+  const std::vector<TeamPart> parts_;
+  const std::size_t half_bytes_;  ///< of the scratch memory
+  StagedCalls agreement_;
+  std::optional<StagedCalls> across_;
+  std::byte* scratch_ = nullptr;
+  std::optional<Enqueuing> inside_;  ///< what kernels are to do
+  bool has_begun_ = false;
+  bool is_done_ = false;
+  std::size_t turn_ = 0;  ///< part turn_ is reduced and given, the one before it taken and gathered
+  Stage stage_ = Stage::kReduce;
+};
+
+}  // namespace tutti::comm

@@ -3,6 +3,7 @@
 #include "comm/call.h"
 #include "comm/chosen.h"
 #include "comm/device_rank.h"
+#include "comm/device_teams.h"
 #include "comm/group_jobs.h"
 #include "comm/staged_rounds.h"
 #include "planner/tuning.h"
@@ -200,6 +201,22 @@ Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& 
   return text + schedule::to_text(algorithm::make_schedule(*plan.algorithm, planner::in_groups(q.request, rules)));
 }
 
+/// What kernels do, and how the ranks' threads carry a share across.
+Result<std::string> explain_by_teams(Communicator& communicator, const CallArgs& args) {
+  const DeviceTeams& teams = *communicator.teams();
+  const auto parts = cut_for_teams(args.count, args.type, teams.inside().ranks(),
+                                   communicator.members().control.settings().staging_bytes);
+  CallArgs share = args;
+  share.count = parts.front().share;
+  TUTTI_TRY_ASSIGN(const std::string across, explain_on_host(teams.across(), share));
+  return fmt::format(
+             "teams: GPU memory of {} hosts with {} ranks each, in parts of up to {} elements: kernels add up each "
+             "rank's share of what its\nhost has, the share goes through host memory to the ranks at its place on other "
+             "hosts and back, and kernels gather\nthe shares; a share of {} between hosts:\n",
+             teams.across().ranks(), teams.inside().ranks(), parts.front().count, share.count) +
+         across;
+}
+
 }  // namespace
 
 Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
@@ -209,6 +226,10 @@ Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
       fmt::format("{} of {} {} ({} bytes{}) on {} ranks\n", name_of(args.collective), args.count, name_of(args.type),
                   bytes, reduces(args.collective) ? fmt::format(", {}", name_of(args.op)) : "", communicator.ranks());
   const DeviceRank* const device = communicator.device();
+  if (device && device->teams() && device->teams()->takes(args)) {
+    TUTTI_TRY_ASSIGN(const std::string by_teams, explain_by_teams(communicator, args));
+    return text + by_teams;
+  }
   bool staged = false;
   if (device) {
     TUTTI_TRY_ASSIGN(const bool takes, device->takes(communicator, args, LaneUse::kExplanation));

@@ -6,10 +6,10 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdlib>
-
-#include <unistd.h>
+#include <cstring>
+#include <functional>
+#include <utility>
 
 namespace tutti::test {
 namespace {
@@ -64,6 +64,248 @@ TEST_CASE("teams: sums of all lengths, in place and not", "[teams]") {
       CREW_TRY(check_sum(rank, count, false));
       CREW_TRY(check_sum(rank, count, true));
     }
+    return rank.end();
+  }));
+}
+
+namespace {
+
+/// Bytes as a rank's elements of every type, all ones: for sums that no rounding touches.
+struct TypeCase {
+  ncclDataType_t type;
+  std::size_t bytes;
+  std::uint64_t one;
+  std::uint64_t four;
+};
+constexpr TypeCase kTypes[] = {{ncclInt8, 1, 1, 4},
+                               {ncclUint8, 1, 1, 4},
+                               {ncclInt32, 4, 1, 4},
+                               {ncclUint32, 4, 1, 4},
+                               {ncclInt64, 8, 1, 4},
+                               {ncclUint64, 8, 1, 4},
+                               {ncclFloat16, 2, 0x3c00, 0x4400},
+                               {ncclBfloat16, 2, 0x3f80, 0x4080},
+                               {ncclFloat32, 4, 0x3f800000, 0x40800000},
+                               {ncclFloat64, 8, 0x3ff0000000000000, 0x4010000000000000},
+                               {ncclFloat8e4m3, 1, 0x38, 0x48},
+                               {ncclFloat8e5m2, 1, 0x3c, 0x44}};
+
+std::vector<std::uint8_t> filled(std::size_t count, std::size_t bytes, std::uint64_t with) {
+  std::vector<std::uint8_t> all(count * bytes);
+  for (std::size_t i = 0; i < count; ++i) std::memcpy(all.data() + i * bytes, &with, bytes);
+  return all;
+}
+
+/// Numbers whose average is another one if it is made of hosts' averages.
+std::int32_t uneven(int rank, std::size_t i) {
+  return (rank == 0 ? 1 : rank == 3 ? 3 : 2) + static_cast<std::int32_t>(4 * (i % 7));
+}
+
+}  // namespace
+
+TEST_CASE("teams: every type, every operation", "[teams]") {
+  const Placed placed("2");
+  crew::check(crew::run(4, [](const Member& m) -> std::string {
+    Rank rank;
+    CREW_TRY(make(m, rank));
+    for (const TypeCase& t : kTypes) {
+      const std::size_t count = 65599 / t.bytes + 1;
+      const OnGpu<std::uint8_t> data(filled(count, t.bytes, t.one));
+      for (const auto& [op, wanted] : {std::pair(ncclSum, t.four), std::pair(ncclAvg, t.one), std::pair(ncclProd, t.one)}) {
+        data.write(filled(count, t.bytes, t.one));
+        CREW_TRY(fine(ncclAllReduce(data.data(), data.data(), count, t.type, op, rank.comm, rank.stream), "a type"));
+        Gpu::get().wait(rank.stream);
+        if (data.read() != filled(count, t.bytes, wanted))
+          return "type " + std::to_string(t.type) + ", operation " + std::to_string(op);
+      }
+    }
+    const auto ints = [&](ncclRedOp_t op, const char* name, const std::function<std::int32_t(int, std::size_t)>& given,
+                          const std::function<std::int32_t(std::size_t)>& wanted) -> std::string {
+      Ints mine(kPrime);
+      for (std::size_t i = 0; i < kPrime; ++i) mine[i] = given(m.rank, i);
+      const IntsOnGpu data(mine);
+      CREW_TRY(fine(ncclAllReduce(data.data(), data.data(), kPrime, ncclInt32, op, rank.comm, rank.stream), name));
+      Gpu::get().wait(rank.stream);
+      return compare(data.read(), wanted, name);
+    };
+    CREW_TRY(ints(ncclMax, "max", value, [](std::size_t i) { return value(3, i); }));
+    CREW_TRY(ints(ncclMin, "min", value, [](std::size_t i) { return value(0, i); }));
+    CREW_TRY(ints(ncclAvg, "average", uneven, [](std::size_t i) { return 2 + static_cast<std::int32_t>(4 * (i % 7)); }));
+    return rank.end();
+  }));
+}
+
+TEST_CASE("teams: a factor is applied once, whether the host or the GPU has it", "[teams]") {
+  const Placed placed("2");
+  crew::check(crew::run(4, [](const Member& m) -> std::string {
+    Rank rank;
+    CREW_TRY(make(m, rank));
+    const std::vector<double> own{10.0 + m.rank};
+    const OnGpu<double> factor({0});
+    for (const ncclScalarResidence_t where : {ncclScalarHostImmediate, ncclScalarDevice}) {
+      const OnGpu<double> data(std::vector<double>(kPrime, 0.25 * (m.rank + 1)));
+      ncclRedOp_t scaled = ncclSum;
+      auto* const scalar = where == ncclScalarDevice ? factor.data() : const_cast<double*>(own.data());
+      CREW_TRY(fine(ncclRedOpCreatePreMulSum(&scaled, scalar, ncclFloat64, where, rank.comm), "op"));
+      // Written in the stream's order, after the operation was made.
+      Gpu::get().copy(factor.data(), own.data(), sizeof(double), rank.stream);
+      CREW_TRY(fine(ncclAllReduce(data.data(), data.data(), kPrime, ncclFloat64, scaled, rank.comm, rank.stream), "sum"));
+      CREW_TRY(fine(ncclRedOpDestroy(scaled, rank.comm), "ncclRedOpDestroy"));
+      Gpu::get().wait(rank.stream);
+      double wanted = 0;
+      for (int r = 0; r < 4; ++r) wanted += 0.25 * (r + 1) * (10.0 + r);
+      if (data.read() != std::vector<double>(kPrime, wanted)) return "the scaled sum is wrong";
+    }
+    return rank.end();
+  }));
+}
+
+TEST_CASE("teams: of each rank's data a share crosses, and the next part is on its way before one is waited for",
+          "[teams]") {
+  const Placed placed("2");
+  crew::check(crew::run(4, [](const Member& m) -> std::string {
+    constexpr std::size_t kCount = 40960;  // 40 parts
+    constexpr std::size_t kShareBytes = kCount * 4 / 2;
+    using What = fake_driver::Given::What;
+    Rank rank;
+    CREW_TRY(make(m, rank));
+    const IntsOnGpu data(values(m.rank, kCount));
+    std::uint64_t before = 0;
+    std::uint64_t after = 0;
+    CREW_TRY(fine(tuttiCommWireBytes(rank.comm, &before), "tuttiCommWireBytes"));
+    fake_driver::note_given();
+    CREW_TRY(fine(sum_up(rank, data.data(), data.data(), kCount), "sum"));
+    const std::vector<fake_driver::Given> given = fake_driver::given();
+    Gpu::get().wait(rank.stream);
+    CREW_TRY(compare(
+        data.read(), [&](std::size_t i) { return sum(4, i); }, "sum"));
+    CREW_TRY(fine(tuttiCommWireBytes(rank.comm, &after), "tuttiCommWireBytes"));
+    std::size_t copied = 0;
+    std::size_t copies = 0;
+    std::size_t waits = 0;
+    for (const fake_driver::Given& one : given) {
+      copied += one.what == What::kCopyToHost ? one.bytes : 0;
+      copies += one.what == What::kCopyToHost;
+      if (one.what != What::kWaitForWord || waits++ == 0) continue;  // the first: that all make the call
+      const std::size_t parts = kCount * 4 / kPartBytes;
+      if (copies != std::min(waits, parts))
+        return std::to_string(copies) + " shares were copied before the wait for part " + std::to_string(waits - 2);
+    }
+    if (copied != kShareBytes) return std::to_string(copied) + " bytes were copied to the host";
+    if (after - before < kShareBytes) return std::to_string(after - before) + " bytes went to the other host";
+    if (after - before > kShareBytes * 3 / 2) return std::to_string(after - before) + " bytes are more than a share";
+    return rank.end();
+  }));
+}
+
+TEST_CASE("teams: what explains a call says how it goes, and what does not go so", "[teams]") {
+  struct Way {
+    const char* hosts;
+    const char* variable;
+    const char* value;
+    std::size_t count;
+    bool by_teams;
+  };
+  const Way way = GENERATE(Way{"2", "", "", kLeast, true}, Way{"2", "", "", kLeast - 1, false}, Way{"1", "", "", kLeast, false},
+                           Way{"1,3", "", "", kLeast, false}, Way{"2", "NCCL_P2P_DISABLE", "1", kLeast, false},
+                           Way{"2", "NCCL_ALGO", "ring", kLeast, false}, Way{"2", "FAKE_CUDA_IPC", "0", kLeast, false},
+                           Way{"2", "TUTTI_REPRODUCIBLE", "1", kLeast, false});
+  INFO(way.hosts << " " << way.variable);
+  const Placed placed(way.hosts);
+  crew::check(crew::run(4, [way](const Member& m) -> std::string {
+    // One rank alone cannot share: that counts for all.
+    const bool one = std::string(way.variable) == "FAKE_CUDA_IPC";
+    if (way.variable[0] != 0 && (!one || m.rank == 3)) setenv(way.variable, way.value, 1);
+    Rank rank;
+    CREW_TRY(make(m, rank));
+    CREW_TRY(check_sum(rank, way.count, false));
+    char text[8192];
+    CREW_TRY(fine(tuttiExplain(rank.comm, tuttiAllReduce, way.count, ncclInt32, ncclSum, 0, text, sizeof text, nullptr),
+                  "explain"));
+    const bool says = std::string(text).find("teams: GPU memory of 2 hosts with 2 ranks each, in parts of up to 1024") !=
+                      std::string::npos;
+    if (says != way.by_teams) return text;
+    return rank.end();
+  }));
+}
+
+TEST_CASE("teams: groups, other collectives beside, several communicators, and a part of one", "[teams]") {
+  const Placed placed("2");
+  crew::check(crew::run(
+      4,
+      [](const Member& m) -> std::string {
+        Rank rank;
+        CREW_TRY(make(m, rank));
+        ncclComm_t second = nullptr;
+        CREW_TRY(fine(ncclCommInitRank(&second, m.ranks, m.ids[1], m.rank), "ncclCommInitRank"));
+        const IntsOnGpu in(values(m.rank, kPrime));
+        const IntsOnGpu a(Ints(kPrime, kPoison));
+        const IntsOnGpu b(Ints(kPrime, kPoison));
+        const IntsOnGpu c(Ints(kPrime, kPoison));
+        const IntsOnGpu got(Ints(100, kPoison));
+        CREW_TRY(fine(ncclGroupStart(), "ncclGroupStart"));
+        ncclSend(in.data(), 100, ncclInt32, (m.rank + 1) % 4, rank.comm, rank.stream);
+        sum_up(rank, in.data(), a.data(), kPrime);
+        ncclAllReduce(in.data(), c.data(), kLeast, ncclInt32, ncclMax, second, rank.stream);
+        ncclBroadcast(in.data(), b.data(), 10, ncclInt32, 2, rank.comm, rank.stream);
+        ncclAllReduce(a.data(), b.data() + 10, kPrime - 10, ncclInt32, ncclMax, rank.comm, rank.stream);
+        ncclRecv(got.data(), 100, ncclInt32, (m.rank + 3) % 4, rank.comm, rank.stream);
+        CREW_TRY(fine(ncclGroupEnd(), "ncclGroupEnd"));
+        Gpu::get().wait(rank.stream);
+        CREW_TRY(compare(
+            a.read(), [](std::size_t i) { return sum(4, i); }, "sum"));
+        CREW_TRY(compare(
+            b.read(), [](std::size_t i) { return i < 10 ? value(2, i) : sum(4, i - 10); }, "of the sum"));
+        CREW_TRY(compare(
+            c.read(), [](std::size_t i) { return i < kLeast ? value(3, i) : kPoison; }, "of the second"));
+        CREW_TRY(compare(
+            got.read(), [&](std::size_t i) { return value((m.rank + 3) % 4, i); }, "received"));
+        // Backwards: hosts begin with other ranks.
+        ncclComm_t part = nullptr;
+        CREW_TRY(fine(ncclCommSplit(rank.comm, 0, -m.rank, &part, nullptr), "ncclCommSplit"));
+        CREW_TRY(fine(ncclAllReduce(in.data(), a.data(), kPrime, ncclInt32, ncclSum, part, rank.stream), "of the part"));
+        Gpu::get().wait(rank.stream);
+        CREW_TRY(compare(
+            a.read(), [](std::size_t i) { return sum(4, i); }, "of the part"));
+        CREW_TRY(fine(ncclCommFinalize(part), "ncclCommFinalize"));
+        CREW_TRY(fine(ncclCommDestroy(part), "ncclCommDestroy"));
+        CREW_TRY(fine(ncclCommDestroy(second), "ncclCommDestroy"));
+        return rank.end();
+      },
+      30, 2));
+}
+
+TEST_CASE("teams: captured sums are replayed, between others", "[teams][graph]") {
+  const int devices = GENERATE(1, 4);
+  const Placed placed("2");
+  crew::check(crew::run(4, [devices](const Member& m) -> std::string {
+    const Gpu& gpu = Gpu::get();
+    Rank rank;
+    CREW_TRY(make(m, rank, devices));
+    const IntsOnGpu in(Ints(kPrime, kPoison));
+    const IntsOnGpu out(Ints(kPrime, kPoison));
+    const IntsOnGpu eager(Ints(kPrime, kPoison));
+    gpu.begin_capture(rank.stream);
+    CREW_TRY(fine(sum_up(rank, in.data(), out.data(), kPrime), "captured sum"));
+    CREW_TRY(fine(sum_up(rank, out.data(), out.data(), kPrime), "captured sum of sums"));
+    CUgraph graph = gpu.end_capture(rank.stream);
+    if (!graph) return "the capture was spoilt";
+    CUgraphExec executable = gpu.make_executable(graph);
+    gpu.destroy(graph);
+    for (int replay = 0; replay < 20; ++replay) {
+      const Ints mine = values(m.rank + replay, kPrime);
+      gpu.copy(in.data(), mine.data(), kPrime * 4, rank.stream);
+      if (replay % 3 == 1) CREW_TRY(fine(sum_up(rank, in.data(), eager.data(), kPrime), "a sum before"));
+      gpu.launch(executable, rank.stream);
+      if (replay % 3 == 2) CREW_TRY(fine(sum_up(rank, in.data(), eager.data(), kPrime), "a sum after"));
+      gpu.wait(rank.stream);
+      const std::string name = "replay " + std::to_string(replay);
+      const auto wanted = [&](std::size_t i) { return sum(4 + replay, i) - sum(replay, i); };
+      CREW_TRY(compare(
+          out.read(), [&](std::size_t i) { return 4 * wanted(i); }, name));
+      if (replay % 3 != 0) CREW_TRY(compare(eager.read(), wanted, name + ", the sum beside"));
+    }
+    gpu.destroy(executable);
     return rank.end();
   }));
 }

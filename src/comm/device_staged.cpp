@@ -158,7 +158,8 @@ void StagedRank::finish(const Work& work) { std::atomic_ref(*work.done).store(wo
 
 bool StagedRank::may_wait(executor::Backoff& backoff, Clock::time_point since, const char* what) {
   if (comm_.failed() || is_ending()) return false;
-  const double limit = comm_.members().control.settings().timeout_s;
+  // A team's streams wait for other ranks before they come to its calls. What is before the whole call, the communicator it works for sees.
+  const double limit = comm_.options().is_team ? 0 : comm_.members().control.settings().timeout_s;
   if (limit > 0 && backoff.is_slow() && std::chrono::duration<double>(Clock::now() - since).count() > limit) {
     comm_.fail(Code::kSystem, comm_.rank(),
                fmt::format("rank {} waited {} s for its own stream, which has not come to {} (TUTTI_TIMEOUT_S): work "

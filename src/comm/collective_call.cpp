@@ -60,7 +60,9 @@ void CollectiveCall::prepare(const CallArgs& args) {
   const auto root = static_cast<std::uint32_t>(args.root);
   const auto ranks = static_cast<std::uint32_t>(comm_.ranks());
   const Bridge* const bridge = comm_.members().bridge.get();
-  const bool may_be_one_way = bridge == nullptr || bridge->has_one_way_calls();
+  // Of an agreement that stands for a call by teams all ranks are to know.
+  const bool is_agreement = args.count == 0 && args.whole_count != 0;
+  const bool may_be_one_way = !is_agreement && (bridge == nullptr || bridge->has_one_way_calls());
   signature_.one_way =
       static_cast<std::uint8_t>(may_be_one_way && is_rooted(args.collective) && carriage_ != Carriage::kNone);
   reads_ = signature_.one_way != 0 ? protocol::lines_read_one_way(args.collective, rank, root, ranks)

@@ -7,6 +7,7 @@
 #include "comm/group_jobs.h"
 #include "comm/quiet_thread.h"
 #include "comm/split_exchange.h"
+#include "comm/team_plan.h"
 #include "executor/backoff.h"
 
 #include <fmt/format.h>
@@ -141,10 +142,14 @@ Result<bool> DeviceTeams::agree() const {
 }
 
 bool DeviceTeams::takes(const CallArgs& args) const {
-  if (args.collective != Collective::kAllReduce || args.count * size_of(args.type) < kLeastBytes) return false;
+  if (!TeamPlan::knows(args.collective)) return false;
+  const CallShape shape = shape_of(args, comm_.ranks(), comm_.rank());
+  const bool by_blocks = args.collective == Collective::kAllGather || args.collective == Collective::kReduceScatter;
+  const std::size_t blocks = by_blocks ? static_cast<std::size_t>(comm_.ranks()) : 1;
+  if (blocks * args.count * size_of(args.type) < kLeastBytes) return false;
   const planner::PlanCache& plans = comm_.members().plans;
   if (planner::uses_wide_wire(plans.rules(), args.collective, args.type, args.op)) return false;
-  return plans.schedule_for(shape_of(args, comm_.ranks(), comm_.rank()).request) == nullptr;
+  return plans.schedule_for(shape.request) == nullptr;
 }
 
 Status DeviceTeams::start() {

@@ -1,6 +1,6 @@
 // The communicators that one on GPUs of several hosts works by, where the ranks of each host reach each other's memory by kernels: a team
 // inside, of this host's ranks, and a team across, of the ranks at the same place on their hosts, whose data goes through host memory.
-// A sum goes within hosts, across, and within hosts again (teamed_call.h), so that a host's ranks share out what crosses.
+// A call goes within hosts, across, and within hosts again (teamed_call.h), so that a host's ranks share out what crosses.
 //
 //  T1. All ranks have teams, or none: by what all know, and by an exchange of what came of the teams inside.
 //  T2. Their calls are made of the communicator's, in its order, by the thread that makes those. So they match if the communicator's do.
@@ -23,8 +23,8 @@ namespace tutti::comm {
 
 class DeviceTeams {
  public:
-  /// Sums of fewer bytes go through host memory as a whole. Reckoned, not measured: by teams a sum takes two kernels more, with their copies,
-  /// some 20 to 40 us, and saves most of the way of its bytes over PCIe and the host's additions, about 0.3 ns each.
+  /// Calls whose longer buffer has fewer bytes go through host memory as a whole. Reckoned, not measured: by teams a call takes two kernels more,
+  /// some 20 to 40 us, and saves most of the way of its bytes over PCIe and the host's work on them, about 0.3 ns each.
   static constexpr std::size_t kLeastBytes = 64 << 10;
 
   /// Once `communicator` can make calls on the host, by all of its ranks. nullptr where the rule does not apply, or some rank's kernels do not

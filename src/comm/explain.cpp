@@ -6,6 +6,7 @@
 #include "comm/device_teams.h"
 #include "comm/group_jobs.h"
 #include "comm/staged_rounds.h"
+#include "comm/team_plan.h"
 #include "planner/tuning.h"
 #include "schedule/text.h"
 
@@ -204,16 +205,14 @@ Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& 
 /// What kernels do, and how the ranks' threads carry a share across.
 Result<std::string> explain_by_teams(Communicator& communicator, const CallArgs& args) {
   const DeviceTeams& teams = *communicator.teams();
-  const auto parts = cut_for_teams(args.count, args.type, teams.inside().ranks(),
-                                   communicator.members().control.settings().staging_bytes);
-  CallArgs share = args;
-  share.count = parts.front().share;
+  const TeamPlan plan(args, teams.layout(), communicator.members().control.settings().staging_bytes);
+  const CallArgs share = plan.across(0);
   TUTTI_TRY_ASSIGN(const std::string across, explain_on_host(teams.across(), share));
   return fmt::format(
-             "teams: GPU memory of {} hosts with {} ranks each, in parts of up to {} elements: kernels add up each "
-             "rank's share of what its\nhost has, the share goes through host memory to the ranks at its place on other "
-             "hosts and back, and kernels gather\nthe shares; a share of {} between hosts:\n",
-             teams.across().ranks(), teams.inside().ranks(), parts.front().count, share.count) +
+             "teams: GPU memory of {} hosts with {} ranks each, in parts of up to {} elements: the ranks of a host share a "
+             "part out\nby kernels, a share goes through host memory to the ranks at its place on other hosts and back, "
+             "and kernels bring\nthe shares together; {} of {} between hosts:\n",
+             teams.across().ranks(), teams.inside().ranks(), plan.part_count(), name_of(share.collective), share.count) +
          across;
 }
 

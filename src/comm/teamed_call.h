@@ -1,4 +1,4 @@
-// A sum over hosts by teams (device_teams.h), as the thread that makes it puts it on its stream, in parts:
+// A call over hosts by teams (device_teams.h), as the thread that makes it puts it on its stream, in the parts of its plan (team_plan.h). A sum:
 //
 //   the stream                                                      threads of the host
 //   ready                                           ------------->  the communicator: do all make this call?
@@ -24,6 +24,7 @@
 #include "comm/device_teams.h"
 #include "comm/enqueuing.h"
 #include "comm/staged_calls.h"
+#include "comm/team_plan.h"
 
 #include <optional>
 #include <vector>
@@ -51,35 +52,25 @@ class TeamedCall {
   Status begin();
   Status do_stage();
   void go_on();
-  Status reduce(const TeamPart& part);
-  Status take(std::size_t index);
-  Status gather(const TeamPart& part);
-  Status run_inside(const CallArgs& args);
-  Status end_stage();
-  Status copy(void* to, const void* from, const TeamPart& part) const;
+  Status take(std::size_t part);
+  Status run(TeamStep step);
+  Status copy(const std::vector<TeamCopy>& copies) const;
   Status finish();
   Error break_off(const Error& why);
 
-  CallArgs inside_call(Collective collective, const TeamPart& part) const;
   std::vector<CallArgs> across_calls() const;
-  std::size_t index_of(const TeamPart& part) const { return static_cast<std::size_t>(&part - parts_.data()); }
-  std::size_t bytes_of(std::size_t elements) const { return elements * size_of(call_.type); }
-  std::byte* shares_of(const TeamPart& part) const;
-  std::byte* own_share_of(const TeamPart& part) const;
-  std::byte* output_of(const TeamPart& part) const;
 
   Communicator& comm_;
   DeviceTeams& teams_;
   const CallArgs call_;
-  const std::vector<TeamPart> parts_;
-  const std::size_t half_bytes_;  ///< of the scratch memory
+  TeamPlan plan_;
   StagedCalls agreement_;
   std::optional<StagedCalls> across_;
-  std::byte* scratch_ = nullptr;
   std::optional<Enqueuing> inside_;  ///< what kernels are to do
+  std::vector<TeamCopy> after_;      ///< it
   bool has_begun_ = false;
   bool is_done_ = false;
-  std::size_t turn_ = 0;  ///< part turn_ is reduced and given, the one before it taken and gathered
+  std::size_t turn_ = 0;  ///< part turn_ is reduced and given, and the one before it taken and gathered
   Stage stage_ = Stage::kReduce;
 };
 

@@ -310,4 +310,86 @@ TEST_CASE("teams: captured sums are replayed, between others", "[teams][graph]")
   }));
 }
 
+namespace {
+
+/// Every collective that goes by teams, with `count` elements in the longer buffer, or about as many, of a communicator whose rank r is `rank_of(r)`
+/// of the job.
+std::string every_collective(const Rank& rank, ncclComm_t comm, const std::function<int(int)>& rank_of, std::size_t count,
+                             bool in_place) {
+  int me = 0;
+  int n = 0;
+  CREW_TRY(fine(ncclCommUserRank(comm, &me), "ncclCommUserRank"));
+  CREW_TRY(fine(ncclCommCount(comm, &n), "ncclCommCount"));
+  const std::size_t block = count / static_cast<std::size_t>(n) + 1;
+  const std::size_t whole = block * static_cast<std::size_t>(n);
+  const std::size_t own = static_cast<std::size_t>(me) * block;
+  const auto total = [&](std::size_t i) { return sum(n, i); };
+  const IntsOnGpu in(Ints(whole, kPoison));
+  const IntsOnGpu out(Ints(whole, kPoison));
+  const auto begin = [&](std::size_t first, std::size_t elements) {
+    Ints mine(whole, kPoison);
+    for (std::size_t i = 0; i < elements; ++i) mine[first + i] = value(rank_of(me), i);
+    in.write(mine);
+    out.write(Ints(whole, kPoison));
+  };
+  const auto check = [&](const std::string& name, ncclResult_t result, const std::function<std::int32_t(std::size_t)>& wanted,
+                         std::size_t first, std::size_t elements) -> std::string {
+    CREW_TRY(fine(result, name.c_str()));
+    Gpu::get().wait(rank.stream);
+    const Ints found = (in_place ? in : out).read();
+    return compare(
+        Ints(found.begin() + static_cast<std::ptrdiff_t>(first), found.begin() + static_cast<std::ptrdiff_t>(first + elements)),
+        wanted, name + " of " + std::to_string(count) + (in_place ? " in place" : ""));
+  };
+  std::int32_t* const to = in_place ? in.data() : out.data();
+  const auto i32 = ncclInt32;
+  begin(own, block);
+  CREW_TRY(check("all_gather", ncclAllGather(in.data() + own, to, block, i32, comm, rank.stream),
+                 [&](std::size_t i) { return value(rank_of(static_cast<int>(i / block)), i % block); }, 0, whole));
+  begin(0, whole);
+  const std::size_t at = in_place ? own : 0;
+  CREW_TRY(check("reduce_scatter", ncclReduceScatter(in.data(), to + at, block, i32, ncclSum, comm, rank.stream),
+                 [&](std::size_t i) { return total(own + i); }, at, block));
+  begin(0, whole);
+  CREW_TRY(check("reduce_scatter, average", ncclReduceScatter(in.data(), to + at, block, i32, ncclAvg, comm, rank.stream),
+                 [&](std::size_t i) { return total(own + i) / n; }, at, block));
+  for (int root = 0; root < n; ++root) {
+    const std::string name = " from or to " + std::to_string(root);
+    begin(0, whole);
+    CREW_TRY(check("broadcast" + name, ncclBroadcast(in.data(), to, whole, i32, root, comm, rank.stream),
+                   [&](std::size_t i) { return value(rank_of(root), i); }, 0, whole));
+    begin(0, whole);
+    CREW_TRY(check("reduce" + name, ncclReduce(in.data(), to, whole, i32, ncclSum, root, comm, rank.stream),
+                   [&](std::size_t i) { return me == root ? total(i) : in_place ? value(rank_of(me), i) : kPoison; }, 0,
+                   whole));
+  }
+  begin(0, count);
+  return check("all_reduce", ncclAllReduce(in.data(), to, count, i32, ncclSum, comm, rank.stream), total, 0, count);
+}
+
+}  // namespace
+
+TEST_CASE("teams: every collective, in one part and in several, also where hosts' ranks alternate", "[teams]") {
+  const int per_host = GENERATE(2, 3);
+  const int devices = GENERATE(1, 4);
+  const Placed placed(std::to_string(per_host).c_str());
+  crew::check(crew::run(2 * per_host, [=](const Member& m) -> std::string {
+    setenv("TUTTI_STAGING_BYTES", m.ranks == 4 ? "65536" : "8192", 1);
+    Rank rank;
+    CREW_TRY(make(m, rank, devices));
+    for (const std::size_t count : {kLeast, kPrime, std::size_t{30011}}) {
+      for (const bool in_place : {false, true})
+        CREW_TRY(every_collective(rank, rank.comm, [](int r) { return r; }, count, in_place));
+    }
+    // Rank 0 of each host, rank 1 of each ...
+    ncclComm_t mixed = nullptr;
+    const int key = m.rank % per_host * 2 + m.rank / per_host;
+    CREW_TRY(fine(ncclCommSplit(rank.comm, 0, key, &mixed, nullptr), "ncclCommSplit"));
+    const auto rank_of = [=](int r) { return r % 2 * per_host + r / 2; };
+    for (const bool in_place : {false, true}) CREW_TRY(every_collective(rank, mixed, rank_of, kPrime, in_place));
+    CREW_TRY(fine(ncclCommDestroy(mixed), "ncclCommDestroy"));
+    return rank.end();
+  }));
+}
+
 }  // namespace tutti::test

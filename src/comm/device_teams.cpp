@@ -110,8 +110,8 @@ Status DeviceTeams::make_teams(const Communicator* parent) {
 
 Status DeviceTeams::make_team(Team& team, const UniqueId& id, const Communicator* parent) {
   if (id.magic == 0) {
-    return error(Code::kRemote, fmt::format("rank {} could not start the bootstrap of the ranks {}", team.ranks.front(),
-                                            team.name));
+    return error(Code::kRemote,
+                 fmt::format("rank {} could not start the bootstrap of the ranks {}", team.ranks.front(), team.name));
   }
   Options options = child_options(comm_, nullptr);
   options.is_team = true;
@@ -129,7 +129,8 @@ Status DeviceTeams::make_team(Team& team, const UniqueId& id, const Communicator
   if (comm_.members().plans.rules().network_measured) made.inherit_network(comm_.members().plans.rules().network);
   Status status = made.initialise({id});
   made.set_outlook(nullptr);
-  if (status.ok()) return status;
+  if (status.ok() || comm_.is_cancelled()) return status;
+  if (has_own_reason(status.error())) return comm_.failure();
   return in_own_numbers(status.error(), team.name, team.ranks);
 }
 

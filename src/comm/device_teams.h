@@ -54,7 +54,7 @@ class DeviceTeams {
 
  private:
   struct Team {
-    const char* name = "";  ///< "on its host"
+    const char* name = "";   ///< "on its host"
     std::vector<int> ranks;  ///< the communicator's, by the team's
     std::shared_ptr<Communicator> communicator;
   };

@@ -209,10 +209,13 @@ Result<std::string> explain_by_teams(Communicator& communicator, const CallArgs&
   const CallArgs share = plan.across(0);
   TUTTI_TRY_ASSIGN(const std::string across, explain_on_host(teams.across(), share));
   return fmt::format(
-             "teams: GPU memory of {} hosts with {} ranks each, in parts of up to {} elements: the ranks of a host share a "
-             "part out\nby kernels, a share goes through host memory to the ranks at its place on other hosts and back, "
+             "teams: GPU memory of {} hosts with {} ranks each, in parts of up to {} elements: the ranks of a host "
+             "share a "
+             "part out\nby kernels, a share goes through host memory to the ranks at its place on other hosts and "
+             "back, "
              "and kernels bring\nthe shares together; {} of {} between hosts:\n",
-             teams.across().ranks(), teams.inside().ranks(), plan.part_count(), name_of(share.collective), share.count) +
+             teams.across().ranks(), teams.inside().ranks(), plan.part_count(), name_of(share.collective),
+             share.count) +
          across;
 }
 

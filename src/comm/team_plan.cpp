@@ -167,8 +167,7 @@ TeamStep TeamPlan::pack(std::size_t part) const {
   for (std::size_t place = 0; place < places(); ++place) {
     for (std::size_t host = 0; host < hosts(); ++host) {
       const auto rank = static_cast<std::size_t>(layout_.hosts[host][place]);
-      step.before.push_back(
-          {packed(part, place, host), input(rank * call_.count + now.first), bytes_of(now.count)});
+      step.before.push_back({packed(part, place, host), input(rank * call_.count + now.first), bytes_of(now.count)});
     }
   }
   CallArgs& call = step.call.emplace(inside(Collective::kReduceScatter, hosts() * now.count));
@@ -186,8 +185,7 @@ TeamStep TeamPlan::unpack(std::size_t part) const {
   for (std::size_t place = 0; place < places(); ++place) {
     for (std::size_t host = 0; host < hosts(); ++host) {
       const auto rank = static_cast<std::size_t>(layout_.hosts[host][place]);
-      step.after.push_back(
-          {output(rank * call_.count + now.first), packed(part, place, host), bytes_of(now.count)});
+      step.after.push_back({output(rank * call_.count + now.first), packed(part, place, host), bytes_of(now.count)});
     }
   }
   return step;

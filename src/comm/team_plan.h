@@ -82,8 +82,8 @@ class TeamPlan {
 
   const CallArgs call_;
   const TeamLayout& layout_;
-  const bool by_blocks_;     ///< all_gather, reduce_scatter
-  const std::size_t most_;   ///< elements of a share, or of a block in a part
+  const bool by_blocks_;    ///< all_gather, reduce_scatter
+  const std::size_t most_;  ///< elements of a share, or of a block in a part
   const std::size_t parts_;
   const std::size_t half_bytes_;
   std::byte* scratch_ = nullptr;

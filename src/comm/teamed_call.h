@@ -14,9 +14,10 @@
 //
 // So the network has the next part when it is through with one, and the kernels of two parts go on beside it.
 //
-//  C1. A wait on a stream is for what comes before it there, on this rank's stream and on all that take part: what ends the wait behind
-//      `take n` are the gives of part n, each of which comes before any rank of its host gets to `take n`. So whatever queues streams share, no wait stands
-//      before what ends it (S1 of device_staged.h).
+//  C1. What ends the wait behind `take n` are the gives of part n at the same place on other hosts, and for these nothing is needed but
+//      `reduce n` and what is before it on the streams of their hosts' ranks. Calls of one thread go on by turns, a stage each, and where
+//      the ranks of a process meet, none is through with `reduce n` before all have it on their streams. So no wait stands before what ends
+//      it, whatever queues streams share (S1 of device_staged.h).
 //  C2. Nothing is written to the output before all ranks have been seen to make the same call.
 //  C3. A part's shares lie in one half of the scratch memory, those of the next in the other: `reduce n + 2` comes behind `gather n`.
 #pragma once

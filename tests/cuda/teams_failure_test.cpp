@@ -80,11 +80,13 @@ TEST_CASE("teams: calls that differ are named on every rank", "[teams][failure]"
     if (m.rank == 3 && how == 2)
       made = ncclAllReduce(a.data(), a.data(), kCount, ncclInt32, ncclMax, rank.comm, rank.stream);
     if (m.rank == 3 && how == 3) made = ncclBroadcast(a.data(), a.data(), kCount, ncclInt32, 1, rank.comm, rank.stream);
-    const char* const others[] = {"all_reduce count 36864 int32 sum on rank 3", "all_reduce count 100 int32 sum on rank 3",
-                                  "all_reduce count 40960 int32 max on rank 3", "broadcast count 40960 int32 root 1 on rank 3"};
+    const char* const others[] = {
+        "all_reduce count 36864 int32 sum on rank 3", "all_reduce count 100 int32 sum on rank 3",
+        "all_reduce count 40960 int32 max on rank 3", "broadcast count 40960 int32 root 1 on rank 3"};
     // Of a broadcast so short a rank looks at the root's line alone.
-    const std::vector<std::string> parts = {others[how], how == 3 ? "all_reduce count 40960 int32 sum on rank"
-                                                                  : "all_reduce count 40960 int32 sum on rank 0, rank 1, rank 2"};
+    const std::vector<std::string> parts = {others[how],
+                                            how == 3 ? "all_reduce count 40960 int32 sum on rank"
+                                                     : "all_reduce count 40960 int32 sum on rank 0, rank 1, rank 2"};
     CREW_TRY(may_fail(made, ncclInvalidUsage, parts));
     Gpu::get().wait(rank.stream);
     CREW_TRY(fails(rank.comm, ncclInvalidUsage, parts));
@@ -94,41 +96,43 @@ TEST_CASE("teams: calls that differ are named on every rank", "[teams][failure]"
   }));
 }
 
-TEST_CASE("teams: a rank that is killed lets the others' streams go on, and they can do without it", "[teams][failure]") {
+TEST_CASE("teams: a rank that is killed lets the others' streams go on, and they can do without it",
+          "[teams][failure]") {
   const Placed placed;
   const int devices = GENERATE(1, 4);
   const int victim = GENERATE(1, 2);
   auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
   *called = 0;
-  crew::check(crew::run(4,
-                        [=](const Member& m) -> std::string {
-                          Rank rank(m);
-                          CREW_TRY(open(rank, devices));
-                          const OnGpu<std::int32_t> a(values(m.rank, kCount));
-                          CREW_TRY(fine(sum_up(rank, a), "all"));
-                          Gpu::get().wait(rank.stream);
-                          while (m.rank == victim && *called < 3) usleep(200);
-                          if (m.rank == victim) raise(SIGKILL);
-                          CREW_TRY(fine(sum_up(rank, a), "without one"));
-                          ++*called;
-                          Gpu::get().wait(rank.stream);
-                          const std::string name = "rank " + std::to_string(victim) + " (process";
-                          CREW_TRY(fails(rank.comm, ncclRemoteError, {name, "ended without leaving"}));
-                          CREW_TRY(refused(sum_up(rank, a), ncclRemoteError, {name}));
-                          int gone = victim;
-                          ncclComm_t rest = nullptr;
-                          CREW_TRY(fine(ncclCommShrink(rank.comm, &gone, 1, &rest, nullptr, NCCL_SHRINK_ABORT), "shrink"));
-                          std::vector<int> left;
-                          for (int r = 0; r < 4; ++r) {
-                            if (r != victim) left.push_back(r);
-                          }
-                          CREW_TRY(goes_on(rank, rest, left));
-                          CREW_TRY(fine(ncclCommDestroy(rest), "ncclCommDestroy"));
-                          CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
-                          Gpu::get().destroy(rank.stream);
-                          return "";
-                        }),
-              {victim});
+  crew::check(
+      crew::run(4,
+                [=](const Member& m) -> std::string {
+                  Rank rank(m);
+                  CREW_TRY(open(rank, devices));
+                  const OnGpu<std::int32_t> a(values(m.rank, kCount));
+                  CREW_TRY(fine(sum_up(rank, a), "all"));
+                  Gpu::get().wait(rank.stream);
+                  while (m.rank == victim && *called < 3) usleep(200);
+                  if (m.rank == victim) raise(SIGKILL);
+                  CREW_TRY(fine(sum_up(rank, a), "without one"));
+                  ++*called;
+                  Gpu::get().wait(rank.stream);
+                  const std::string name = "rank " + std::to_string(victim) + " (process";
+                  CREW_TRY(fails(rank.comm, ncclRemoteError, {name, "ended without leaving"}));
+                  CREW_TRY(refused(sum_up(rank, a), ncclRemoteError, {name}));
+                  int gone = victim;
+                  ncclComm_t rest = nullptr;
+                  CREW_TRY(fine(ncclCommShrink(rank.comm, &gone, 1, &rest, nullptr, NCCL_SHRINK_ABORT), "shrink"));
+                  std::vector<int> left;
+                  for (int r = 0; r < 4; ++r) {
+                    if (r != victim) left.push_back(r);
+                  }
+                  CREW_TRY(goes_on(rank, rest, left));
+                  CREW_TRY(fine(ncclCommDestroy(rest), "ncclCommDestroy"));
+                  CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+                  Gpu::get().destroy(rank.stream);
+                  return "";
+                }),
+      {victim});
 }
 
 TEST_CASE("teams: an abort ends all ranks' waits", "[teams][failure]") {
@@ -143,9 +147,7 @@ TEST_CASE("teams: an abort ends all ranks' waits", "[teams][failure]") {
     ncclComm_t second = nullptr;
     CREW_TRY(fine(ncclCommSplit(rank.comm, 0, m.rank, &second, nullptr), "ncclCommSplit"));
     const OnGpu<std::int32_t> a(values(m.rank, kCount));
-    const auto sum = [&] {
-      return ncclAllReduce(a.data(), a.data(), kCount, ncclInt32, ncclSum, second, rank.stream);
-    };
+    const auto sum = [&] { return ncclAllReduce(a.data(), a.data(), kCount, ncclInt32, ncclSum, second, rank.stream); };
     if (m.rank != 2) {
       CREW_TRY(fine(sum(), "without one"));
       ++*called;
@@ -186,7 +188,8 @@ TEST_CASE("teams: a rank that left, or does not come, is not waited for", "[team
       return fine(ncclCommAbort(rank.comm), "ncclCommAbort");
     }
     CREW_TRY(fine(sum_up(rank, a), "without one"));
-    CREW_TRY(fails(rank.comm, ncclRemoteError, {"all_reduce", leaves ? "rank 2 has left" : "for rank 2 (TUTTI_TIMEOUT_S)"}));
+    CREW_TRY(
+        fails(rank.comm, ncclRemoteError, {"all_reduce", leaves ? "rank 2 has left" : "for rank 2 (TUTTI_TIMEOUT_S)"}));
     ++*over;
     return rank.close();
   }));
@@ -238,9 +241,8 @@ std::string settle(const Rank& rank) {
   return fine(ncclCommDestroy(alone), "ncclCommDestroy");
 }
 
-std::string check_round(const Rank& rank, Rounds& rounds, int round, int call, const fake_driver::Live& before) {
+std::string check_round(const Rank& rank, Rounds& rounds, int round, int call, const OnGpu<std::int32_t>& data) {
   const Member& m = rank.m;
-  const OnGpu<std::int32_t> data(Values(kCount, m.rank));
   if (m.rank == 0) {
     CREW_TRY(fine(ncclGetUniqueId(&rounds.id), "ncclGetUniqueId"));
     fake_driver::fail_after(static_cast<std::uint64_t>(call), CUDA_ERROR_OUT_OF_MEMORY);
@@ -256,14 +258,11 @@ std::string check_round(const Rank& rank, Rounds& rounds, int round, int call, c
     if (!reason.empty()) return where + "nothing failed, but " + reason;
     rounds.over = 1;
   }
-  const bool said = reason.find("CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos || reason.find(function) != std::string::npos;
+  const bool said =
+      reason.find("CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos || reason.find(function) != std::string::npos;
   if (!function.empty() && !reason.empty() && !said) return where + reason;
   meet(m, rounds, 2 * round);
-  for (double end = crew::now_s() + 3; crew::now_s() < end && !(fake_driver::live().device_allocations == before.device_allocations);
-       usleep(20000))
-    CREW_TRY(settle(rank));
-  CREW_TRY(settle(rank));
-  return "";
+  return settle(rank);
 }
 
 std::string left_over(const fake_driver::Live& before) {
@@ -294,11 +293,12 @@ TEST_CASE("teams: CUDA calls fail once, one after another, and nothing is left",
         ncclComm_t keeper = nullptr;
         CREW_TRY(fine(ncclCommInitAll(&keeper, 1, &rank.device), "ncclCommInitAll"));
         CREW_TRY(settle(rank));
+        const OnGpu<std::int32_t> data(Values(kCount, m.rank));
         const fake_driver::Live before = fake_driver::live();
         int round = 0;
         while (rounds->over == 0 && rounds->broken == 0) {
           ++round;
-          std::string wrong = check_round(rank, *rounds, round, first + (round - 1) * kStep, before);
+          std::string wrong = check_round(rank, *rounds, round, first + (round - 1) * kStep, data);
           if (wrong.empty() && rounds->broken == 0) wrong = left_over(before);
           if (!wrong.empty()) rounds->broken = 1;
           CREW_TRY(wrong);

@@ -59,8 +59,8 @@ TEST_CASE("teams: sums of all lengths, in place and not", "[teams]") {
   crew::check(crew::run(2 * per_host, [devices](const Member& m) -> std::string {
     Rank rank;
     CREW_TRY(make(m, rank, devices));
-    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1009}, kLeast - 1, kLeast, kLeast + 1, kPrime,
-                                    std::size_t{50000}}) {
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1009}, kLeast - 1, kLeast, kLeast + 1,
+                                    kPrime, std::size_t{50000}}) {
       CREW_TRY(check_sum(rank, count, false));
       CREW_TRY(check_sum(rank, count, true));
     }
@@ -111,7 +111,8 @@ TEST_CASE("teams: every type, every operation", "[teams]") {
     for (const TypeCase& t : kTypes) {
       const std::size_t count = 65599 / t.bytes + 1;
       const OnGpu<std::uint8_t> data(filled(count, t.bytes, t.one));
-      for (const auto& [op, wanted] : {std::pair(ncclSum, t.four), std::pair(ncclAvg, t.one), std::pair(ncclProd, t.one)}) {
+      for (const auto& [op, wanted] :
+           {std::pair(ncclSum, t.four), std::pair(ncclAvg, t.one), std::pair(ncclProd, t.one)}) {
         data.write(filled(count, t.bytes, t.one));
         CREW_TRY(fine(ncclAllReduce(data.data(), data.data(), count, t.type, op, rank.comm, rank.stream), "a type"));
         Gpu::get().wait(rank.stream);
@@ -130,7 +131,8 @@ TEST_CASE("teams: every type, every operation", "[teams]") {
     };
     CREW_TRY(ints(ncclMax, "max", value, [](std::size_t i) { return value(3, i); }));
     CREW_TRY(ints(ncclMin, "min", value, [](std::size_t i) { return value(0, i); }));
-    CREW_TRY(ints(ncclAvg, "average", uneven, [](std::size_t i) { return 2 + static_cast<std::int32_t>(4 * (i % 7)); }));
+    CREW_TRY(
+        ints(ncclAvg, "average", uneven, [](std::size_t i) { return 2 + static_cast<std::int32_t>(4 * (i % 7)); }));
     return rank.end();
   }));
 }
@@ -149,7 +151,8 @@ TEST_CASE("teams: a factor is applied once, whether the host or the GPU has it",
       CREW_TRY(fine(ncclRedOpCreatePreMulSum(&scaled, scalar, ncclFloat64, where, rank.comm), "op"));
       // Written in the stream's order, after the operation was made.
       Gpu::get().copy(factor.data(), own.data(), sizeof(double), rank.stream);
-      CREW_TRY(fine(ncclAllReduce(data.data(), data.data(), kPrime, ncclFloat64, scaled, rank.comm, rank.stream), "sum"));
+      CREW_TRY(
+          fine(ncclAllReduce(data.data(), data.data(), kPrime, ncclFloat64, scaled, rank.comm, rank.stream), "sum"));
       CREW_TRY(fine(ncclRedOpDestroy(scaled, rank.comm), "ncclRedOpDestroy"));
       Gpu::get().wait(rank.stream);
       double wanted = 0;
@@ -206,10 +209,11 @@ TEST_CASE("teams: what explains a call says how it goes, and what does not go so
     std::size_t count;
     bool by_teams;
   };
-  const Way way = GENERATE(Way{"2", "", "", kLeast, true}, Way{"2", "", "", kLeast - 1, false}, Way{"1", "", "", kLeast, false},
-                           Way{"1,3", "", "", kLeast, false}, Way{"2", "NCCL_P2P_DISABLE", "1", kLeast, false},
-                           Way{"2", "NCCL_ALGO", "ring", kLeast, false}, Way{"2", "FAKE_CUDA_IPC", "0", kLeast, false},
-                           Way{"2", "TUTTI_REPRODUCIBLE", "1", kLeast, false});
+  const Way way =
+      GENERATE(Way{"2", "", "", kLeast, true}, Way{"2", "", "", kLeast - 1, false}, Way{"1", "", "", kLeast, false},
+               Way{"1,3", "", "", kLeast, false}, Way{"2", "NCCL_P2P_DISABLE", "1", kLeast, false},
+               Way{"2", "NCCL_ALGO", "ring", kLeast, false}, Way{"2", "FAKE_CUDA_IPC", "0", kLeast, false},
+               Way{"2", "TUTTI_REPRODUCIBLE", "1", kLeast, false});
   INFO(way.hosts << " " << way.variable);
   const Placed placed(way.hosts);
   crew::check(crew::run(4, [way](const Member& m) -> std::string {
@@ -222,8 +226,9 @@ TEST_CASE("teams: what explains a call says how it goes, and what does not go so
     char text[8192];
     CREW_TRY(fine(tuttiExplain(rank.comm, tuttiAllReduce, way.count, ncclInt32, ncclSum, 0, text, sizeof text, nullptr),
                   "explain"));
-    const bool says = std::string(text).find("teams: GPU memory of 2 hosts with 2 ranks each, in parts of up to 1024") !=
-                      std::string::npos;
+    const bool says =
+        std::string(text).find("teams: GPU memory of 2 hosts with 2 ranks each, in parts of up to 1024") !=
+        std::string::npos;
     if (says != way.by_teams) return text;
     return rank.end();
   }));
@@ -263,7 +268,8 @@ TEST_CASE("teams: groups, other collectives beside, several communicators, and a
         // Backwards: hosts begin with other ranks.
         ncclComm_t part = nullptr;
         CREW_TRY(fine(ncclCommSplit(rank.comm, 0, -m.rank, &part, nullptr), "ncclCommSplit"));
-        CREW_TRY(fine(ncclAllReduce(in.data(), a.data(), kPrime, ncclInt32, ncclSum, part, rank.stream), "of the part"));
+        CREW_TRY(
+            fine(ncclAllReduce(in.data(), a.data(), kPrime, ncclInt32, ncclSum, part, rank.stream), "of the part"));
         Gpu::get().wait(rank.stream);
         CREW_TRY(compare(
             a.read(), [](std::size_t i) { return sum(4, i); }, "of the part"));
@@ -314,8 +320,8 @@ namespace {
 
 /// Every collective that goes by teams, with `count` elements in the longer buffer, or about as many, of a communicator whose rank r is `rank_of(r)`
 /// of the job.
-std::string every_collective(const Rank& rank, ncclComm_t comm, const std::function<int(int)>& rank_of, std::size_t count,
-                             bool in_place) {
+std::string every_collective(const Rank& rank, ncclComm_t comm, const std::function<int(int)>& rank_of,
+                             std::size_t count, bool in_place) {
   int me = 0;
   int n = 0;
   CREW_TRY(fine(ncclCommUserRank(comm, &me), "ncclCommUserRank"));
@@ -332,36 +338,43 @@ std::string every_collective(const Rank& rank, ncclComm_t comm, const std::funct
     in.write(mine);
     out.write(Ints(whole, kPoison));
   };
-  const auto check = [&](const std::string& name, ncclResult_t result, const std::function<std::int32_t(std::size_t)>& wanted,
-                         std::size_t first, std::size_t elements) -> std::string {
+  const auto check = [&](const std::string& name, ncclResult_t result,
+                         const std::function<std::int32_t(std::size_t)>& wanted, std::size_t first,
+                         std::size_t elements) -> std::string {
     CREW_TRY(fine(result, name.c_str()));
     Gpu::get().wait(rank.stream);
     const Ints found = (in_place ? in : out).read();
-    return compare(
-        Ints(found.begin() + static_cast<std::ptrdiff_t>(first), found.begin() + static_cast<std::ptrdiff_t>(first + elements)),
-        wanted, name + " of " + std::to_string(count) + (in_place ? " in place" : ""));
+    return compare(Ints(found.begin() + static_cast<std::ptrdiff_t>(first),
+                        found.begin() + static_cast<std::ptrdiff_t>(first + elements)),
+                   wanted, name + " of " + std::to_string(count) + (in_place ? " in place" : ""));
   };
   std::int32_t* const to = in_place ? in.data() : out.data();
   const auto i32 = ncclInt32;
   begin(own, block);
-  CREW_TRY(check("all_gather", ncclAllGather(in.data() + own, to, block, i32, comm, rank.stream),
-                 [&](std::size_t i) { return value(rank_of(static_cast<int>(i / block)), i % block); }, 0, whole));
+  CREW_TRY(check(
+      "all_gather", ncclAllGather(in.data() + own, to, block, i32, comm, rank.stream),
+      [&](std::size_t i) { return value(rank_of(static_cast<int>(i / block)), i % block); }, 0, whole));
   begin(0, whole);
   const std::size_t at = in_place ? own : 0;
-  CREW_TRY(check("reduce_scatter", ncclReduceScatter(in.data(), to + at, block, i32, ncclSum, comm, rank.stream),
-                 [&](std::size_t i) { return total(own + i); }, at, block));
+  CREW_TRY(check(
+      "reduce_scatter", ncclReduceScatter(in.data(), to + at, block, i32, ncclSum, comm, rank.stream),
+      [&](std::size_t i) { return total(own + i); }, at, block));
   begin(0, whole);
-  CREW_TRY(check("reduce_scatter, average", ncclReduceScatter(in.data(), to + at, block, i32, ncclAvg, comm, rank.stream),
-                 [&](std::size_t i) { return total(own + i) / n; }, at, block));
+  CREW_TRY(check(
+      "reduce_scatter, average", ncclReduceScatter(in.data(), to + at, block, i32, ncclAvg, comm, rank.stream),
+      [&](std::size_t i) { return total(own + i) / n; }, at, block));
   for (int root = 0; root < n; ++root) {
     const std::string name = " from or to " + std::to_string(root);
     begin(0, whole);
-    CREW_TRY(check("broadcast" + name, ncclBroadcast(in.data(), to, whole, i32, root, comm, rank.stream),
-                   [&](std::size_t i) { return value(rank_of(root), i); }, 0, whole));
+    CREW_TRY(check(
+        "broadcast" + name, ncclBroadcast(in.data(), to, whole, i32, root, comm, rank.stream),
+        [&](std::size_t i) { return value(rank_of(root), i); }, 0, whole));
     begin(0, whole);
-    CREW_TRY(check("reduce" + name, ncclReduce(in.data(), to, whole, i32, ncclSum, root, comm, rank.stream),
-                   [&](std::size_t i) { return me == root ? total(i) : in_place ? value(rank_of(me), i) : kPoison; }, 0,
-                   whole));
+    CREW_TRY(check(
+        "reduce" + name, ncclReduce(in.data(), to, whole, i32, ncclSum, root, comm, rank.stream),
+        [&](std::size_t i) { return me == root ? total(i)
+                                    : in_place ? value(rank_of(me), i)
+                                               : kPoison; }, 0, whole));
   }
   begin(0, count);
   return check("all_reduce", ncclAllReduce(in.data(), to, count, i32, ncclSum, comm, rank.stream), total, 0, count);
@@ -379,7 +392,8 @@ TEST_CASE("teams: every collective, in one part and in several, also where hosts
     CREW_TRY(make(m, rank, devices));
     for (const std::size_t count : {kLeast, kPrime, std::size_t{30011}}) {
       for (const bool in_place : {false, true})
-        CREW_TRY(every_collective(rank, rank.comm, [](int r) { return r; }, count, in_place));
+        CREW_TRY(every_collective(
+            rank, rank.comm, [](int r) { return r; }, count, in_place));
     }
     // Rank 0 of each host, rank 1 of each ...
     ncclComm_t mixed = nullptr;

@@ -96,7 +96,8 @@ struct Placed {
 
 std::string by_teams(ncclComm_t comm) {
   char text[8192];
-  CREW_TRY(fine(tuttiExplain(comm, tuttiAllReduce, kCount, ncclInt32, ncclSum, 0, text, sizeof text, nullptr), "explain"));
+  CREW_TRY(
+      fine(tuttiExplain(comm, tuttiAllReduce, kCount, ncclInt32, ncclSum, 0, text, sizeof text, nullptr), "explain"));
   return std::string(text).find("teams: GPU memory of 2 hosts") != std::string::npos ? "" : text;
 }
 

@@ -135,7 +135,7 @@ void LaneRun::start(const CallArgs& args, std::shared_ptr<const planner::Plan> p
     call.streams_slots = plan_->streams_slots;
     call.workspace = lanes_[l].storage.workspace(program.steps, comm_.ranks(), call.line_shape);
     call.scale = args.scaled ? &args.scale : nullptr;
-    call.divisor = args.op == ReduceOp::kAverage ? comm_.ranks() : 0;
+    call.divisor = divisor_of(args, comm_.ranks());
     lanes_[l].done = false;
     lanes_[l].lane.start(call);
   }

@@ -23,6 +23,12 @@ inline bool is_to_self(const Communicator& communicator, const CallArgs& call) {
   return is_point_to_point(call) && call.root == communicator.rank();
 }
 
+/// What the sum is divided by; 0: nothing.
+inline int divisor_of(const CallArgs& args, int ranks) {
+  if (args.op != ReduceOp::kAverage) return 0;
+  return args.averaged_over != 0 ? args.averaged_over : ranks;
+}
+
 /// The buffers of a call as a rank's program sees them.
 struct CallShape {
   schedule::Request request;

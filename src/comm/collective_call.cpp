@@ -60,7 +60,9 @@ void CollectiveCall::prepare(const CallArgs& args) {
   const auto root = static_cast<std::uint32_t>(args.root);
   const auto ranks = static_cast<std::uint32_t>(comm_.ranks());
   const Bridge* const bridge = comm_.members().bridge.get();
-  const bool may_be_one_way = bridge == nullptr || bridge->has_one_way_calls();
+  // Of an agreement that stands for a call by teams all ranks are to know.
+  const bool is_agreement = args.count == 0 && args.whole_count != 0;
+  const bool may_be_one_way = !is_agreement && (bridge == nullptr || bridge->has_one_way_calls());
   signature_.one_way =
       static_cast<std::uint8_t>(may_be_one_way && is_rooted(args.collective) && carriage_ != Carriage::kNone);
   reads_ = signature_.one_way != 0 ? protocol::lines_read_one_way(args.collective, rank, root, ranks)
@@ -70,7 +72,7 @@ void CollectiveCall::prepare(const CallArgs& args) {
   announced_call_.collective = args.collective;
   announced_call_.rank = rank;
   announced_call_.root = root;
-  announced_call_.divisor = args.op == ReduceOp::kAverage && reduces(args.collective) ? comm_.ranks() : 0;
+  announced_call_.divisor = reduces(args.collective) ? divisor_of(args, comm_.ranks()) : 0;
   announced_call_.sources = sources_.data();
   announced_call_.carried = carriage_ == Carriage::kBesideLines;
   announced_call_.set_block(args.count, size_of(args.type));
@@ -90,7 +92,7 @@ bool CollectiveCall::is_like_last(const CallArgs& args) const {
     return true;
   return args.count == args_.count && args.collective == args_.collective && args.type == args_.type &&
          args.op == args_.op && args.root == args_.root && args.scaled == args_.scaled &&
-         args.whole_count == args_.whole_count;
+         args.whole_count == args_.whole_count && args.averaged_over == args_.averaged_over;
 }
 
 void CollectiveCall::start(const CallArgs& args) {

@@ -25,6 +25,7 @@ struct Options {
   bool reproducible = false;
   bool wide_wire = false;
   bool split_share = false;
+  bool is_team = false;      ///< works for another communicator, which says what goes wrong here (device_teams.h)
   int device = kHostMemory;  ///< whose memory the communicator works on
   std::string name;
 };
@@ -43,6 +44,7 @@ struct CallArgs {
   int root = 0;                   ///< root, or the peer of send and receive
   void* stream = nullptr;         ///< nullptr or a host stream's handle (executor/stream.h)
   std::size_t whole_count = 0;    ///< of the call that this is a part of; 0: it is one
+  int averaged_over = 0;          ///< what an average divides by; 0: the number of ranks
   /// The same number: alike but for the buffers, and on one communicator. 0: not known.
   std::uint64_t identity = 0;
 };

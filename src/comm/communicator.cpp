@@ -47,12 +47,8 @@ bool explains(const Communicator& parent, const Error& failure) {
 /// A call that waits for so long is reported, and again each time it has waited twice as long.
 constexpr double kFirstWarningS = 10;
 
-/// How long an abort waits for this rank's own calls to notice.
-constexpr double kAbortGraceS = 10;
 /// Who was ready, and then failed, has said before that it is: by carriers that may come later than the failure.
 constexpr double kLastWordS = 0.5;
-/// How long an abort waits for other hosts to take its reason.
-constexpr double kTellS = 1;
 
 }  // namespace
 
@@ -242,9 +238,11 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   }
   members_->plans.set_rules(rules);
   TUTTI_TRY(DeviceRank::plan(*this, trees));
+  TUTTI_TRY(DeviceRank::make_teams(*this, parent));
   log_info("communicator {} rank {} of {} ready: {}{}", options_.name.empty() ? "(unnamed)" : options_.name, rank_,
            ranks_,
            !device_                        ? ""
+           : device_->teams()              ? "GPU memory by kernels within hosts and staged between them, "
            : device_->stages_collectives() ? "GPU memory staged through the host, "
                                            : "GPU memory, ",
            members_->mpi                   ? "processes on several hosts, over MPI"
@@ -387,7 +385,7 @@ Error Communicator::failure() const {
 
 void Communicator::fail(Code code, int culprit, const std::string& text) {
   if (!record_failure(members_->control.failure(), code, culprit, text)) return;
-  log_warn("rank {}: {}", rank_, text);
+  if (!options_.is_team) log_warn("rank {}: {}", rank_, text);
   if (members_->peer_watch) members_->peer_watch->wake();
 }
 
@@ -445,49 +443,6 @@ void Communicator::warn_late(int peer, const std::string& what, Clock::time_poin
   while (lateness.next_warning_s <= waited) lateness.next_warning_s *= 2;
   log_warn("{}: rank {} has waited {:.0f} s for rank {}; where the ranks are:\n{}", what, rank_, waited, peer,
            report(*this));
-}
-
-Status Communicator::finalize() {
-  executor::Backoff backoff(true);
-  while (!is_idle()) backoff.wait();
-  if (failed()) return failure();
-  return {};
-}
-
-bool Communicator::abort_now() {
-  cancelled_ = true;
-  if (init_thread_.joinable()) init_thread_.join();
-  if (!is_initialised()) return true;
-  // A rank that everybody has left needs nobody told.
-  bool alone = true;
-  for (int r = 0; r < ranks_; ++r) alone = alone && (r == rank_ || phase_of(r) == RankPhase::kLeft);
-  if (!alone || !is_idle()) {
-    return end_calls(fmt::format("rank {} called ncclCommAbort", rank_));
-  }
-  return true;
-}
-
-bool Communicator::end_calls(const std::string& why) {
-  record_failure(members_->control.failure(), Code::kRemote, rank_, why);
-  const auto start = Clock::now();
-  if (members_->peer_watch && failed()) members_->peer_watch->finish_telling(kTellS);
-  executor::Backoff backoff(true);
-  while (!is_idle() && seconds_since(start) < kAbortGraceS) backoff.wait();
-  return is_idle();
-}
-
-void Communicator::leave() {
-  cancelled_ = cancelled_ || !is_initialised();
-  if (init_thread_.joinable()) init_thread_.join();
-  if (!members_) return;
-  executor::Backoff backoff(true);
-  while (!is_idle()) backoff.wait();
-  executor::store_release(members_->control.phase(rank_), static_cast<std::uint64_t>(RankPhase::kLeft));
-  lone_abort_word_.store(nullptr, std::memory_order_release);
-  if (members_->bridge) leave_over_hosts();
-  members_->watches.clear();
-  members_->peer_watch.reset();
-  if (members_->late_ties) members_->late_ties->end();
 }
 
 }  // namespace tutti::comm

@@ -31,6 +31,7 @@ namespace tutti::comm {
 
 class Batch;
 class DeviceRank;
+class DeviceTeams;
 class CollectiveCall;
 class PointToPointCall;
 
@@ -104,6 +105,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool spans_hosts() const { return members_ && members_->bridge; }
   /// nullptr: on host memory.
   DeviceRank* device() const { return device_.get(); }
+  /// nullptr: it does not work by any.
+  DeviceTeams* teams() const;
 
   /// Connects; every rank's returns the same success or a failure. Runs in the caller's thread.
   /// `parent`: the communicator that is being split; its failure ends the wait.
@@ -111,6 +114,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Before initialisation: asked while that waits; an answer is why it cannot succeed any more.
   using Outlook = std::function<std::optional<Error>()>;
   void set_outlook(Outlook outlook) { outlook_ = std::move(outlook); }
+  /// Before initialisation: the network's prices are known, of a communicator that this one is a part of.
+  void inherit_network(const planner::NetworkCosts& costs) { known_network_ = costs; }
   /// The same in a thread of its own; `async_error` tells when it is over.
   void initialise_in_background(std::vector<UniqueId> ids);
   /// Any work that ends in initialise(), in a thread of its own.
@@ -246,6 +251,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool crowded_ = false;
   executor::Crowding crowding_{true};  ///< as crowded_ has it, and over hosts always
   Outlook outlook_;
+  std::optional<planner::NetworkCosts> known_network_;
   std::unique_ptr<std::atomic<bool>[]> ended_;      ///< by rank
   std::unique_ptr<std::atomic<PeerLife>[]> lives_;  ///< the same, over hosts
   std::unique_ptr<Membership> members_;

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "comm/call.h"
 #include "comm/device_staged.h"
+#include "comm/device_teams.h"
 #include "planner/planned_schedules.h"
 
 #include <fmt/format.h>
@@ -186,9 +187,18 @@ void end(std::shared_ptr<DeviceIpc> ipc, std::shared_ptr<DeviceLines> lines, std
 
 }  // namespace
 
+DeviceRank::DeviceRank(std::shared_ptr<cuda::Device> device) : device_(std::move(device)) {}
+
 DeviceRank::~DeviceRank() { end(std::move(ipc_), std::move(lines_), std::move(meeting_)); }
 
+Status DeviceRank::make_teams(Communicator& communicator, const Communicator* parent) {
+  if (!communicator.device()) return {};
+  TUTTI_TRY_ASSIGN(communicator.device()->teams_, DeviceTeams::make(communicator, parent));
+  return {};
+}
+
 void DeviceRank::close() {
+  if (teams_) teams_->close();
   std::shared_ptr<DeviceMeeting> meeting;
   std::shared_ptr<DeviceIpc> ipc;
   std::shared_ptr<cuda::Device> device;

@@ -14,6 +14,7 @@
 
 namespace tutti::comm {
 
+class DeviceTeams;
 class StagedRank;
 
 /// A stream that any thread may use in place of a thread's own default stream. One submission's at a time: on a stream that submissions
@@ -50,6 +51,12 @@ class DeviceRank {
   std::shared_ptr<DeviceIpc> ipc() const;
   /// The way through host memory, for all other calls. nullptr: closed, or not of this communicator.
   std::shared_ptr<StagedRank> staged() const;
+  /// Over hosts, where sums go within hosts by kernels (device_teams.h); nullptr: they do not.
+  DeviceTeams* teams() const { return teams_.get(); }
+  /// When the communicator's calls work: makes them, where they are to be. By all ranks.
+  static Status make_teams(Communicator& communicator, const Communicator* parent);
+  /// Whether kernels do all collectives.
+  bool reaches_all_by_kernels() const { return !stages_collectives() && ways_.pairs != DevicePairs::kSomeBlind; }
   /// What the choice among kernels depends on, where they do the collectives.
   const DeviceWays& ways() const { return ways_; }
   /// Lanes that trees are planned for; 0: none.
@@ -71,7 +78,7 @@ class DeviceRank {
   void give_back(std::unique_ptr<Detour> detour);
 
  private:
-  explicit DeviceRank(std::shared_ptr<cuda::Device> device) : device_(std::move(device)) {}
+  explicit DeviceRank(std::shared_ptr<cuda::Device> device);
 
   std::shared_ptr<DeviceLines> lines() const;
   Status connect_here(Communicator& communicator, const Meet& meet);
@@ -90,6 +97,7 @@ class DeviceRank {
   std::shared_ptr<DeviceLanes> lanes_;
   DeviceWays ways_;
   DeviceLinks links_;
+  std::unique_ptr<DeviceTeams> teams_;  ///< goes first
 };
 
 /// How kernels do the call; of a communicator on a device whose collectives do not go through host memory.

@@ -51,7 +51,12 @@ void CapturedCalls::replay(void* round) {
   if (now.number == 1) std::atomic_ref(*done).store(0, std::memory_order_relaxed);
   const std::lock_guard lock(now.calls->gate->mutex);
   if (StagedRank* const rank = now.calls->gate->rank) {
-    rank->post({.parts = now.parts, .number = now.number, .replay = now.calls, .done = done, .is_last = now.is_last});
+    rank->post({.parts = now.parts,
+                .number = now.number,
+                .replay = now.calls,
+                .done = done,
+                .is_last = now.is_last,
+                .binds = now.binds});
   } else {
     std::atomic_ref(*done).store(now.number, std::memory_order_release);
   }
@@ -153,7 +158,8 @@ void StagedRank::finish(const Work& work) { std::atomic_ref(*work.done).store(wo
 
 bool StagedRank::may_wait(executor::Backoff& backoff, Clock::time_point since, const char* what) {
   if (comm_.failed() || is_ending()) return false;
-  const double limit = comm_.members().control.settings().timeout_s;
+  // A team's streams wait for other ranks before they come to its calls. What is before the whole call, the communicator it works for sees.
+  const double limit = comm_.options().is_team ? 0 : comm_.members().control.settings().timeout_s;
   if (limit > 0 && backoff.is_slow() && std::chrono::duration<double>(Clock::now() - since).count() > limit) {
     comm_.fail(Code::kSystem, comm_.rank(),
                fmt::format("rank {} waited {} s for its own stream, which has not come to {} (TUTTI_TIMEOUT_S): work "
@@ -231,7 +237,7 @@ void StagedRank::run_calls(const Work& work) try {
   const Error& failure = batch.status().error();
   comm_.keep_async(failure);
   // The others may not know what becomes of the rest.
-  if (!work.is_last) comm_.fail(failure.code, comm_.rank(), failure.message);
+  if (!work.is_last || work.binds) comm_.fail(failure.code, comm_.rank(), failure.message);
 } catch (const std::exception& failure) {
   comm_.fail(Code::kSystem, comm_.rank(), fmt::format("a call broke off: {}", failure.what()));
 }

@@ -58,6 +58,7 @@ struct CapturedCalls {
     std::vector<StagedPart> parts;  ///< with host memory for buffers
     std::uint32_t number = 0;       ///< 1: a replay begins
     bool is_last = false;
+    bool binds = false;  ///< StagedWays::binds
   };
 
   std::shared_ptr<StagedGate> gate;
@@ -79,6 +80,7 @@ class StagedRank {
     bool is_first = false;     ///< of a group's calls: has their ticket
     std::uint64_t ticket = 0;  ///< post() takes it
     bool is_last = false;
+    bool binds = false;  ///< StagedWays::binds
   };
 
   /// `communicator` must outlive it.

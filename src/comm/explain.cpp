@@ -3,8 +3,10 @@
 #include "comm/call.h"
 #include "comm/chosen.h"
 #include "comm/device_rank.h"
+#include "comm/device_teams.h"
 #include "comm/group_jobs.h"
 #include "comm/staged_rounds.h"
+#include "comm/team_plan.h"
 #include "planner/tuning.h"
 #include "schedule/text.h"
 
@@ -200,6 +202,23 @@ Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& 
   return text + schedule::to_text(algorithm::make_schedule(*plan.algorithm, planner::in_groups(q.request, rules)));
 }
 
+/// What kernels do, and how the ranks' threads carry a share across.
+Result<std::string> explain_by_teams(Communicator& communicator, const CallArgs& args) {
+  const DeviceTeams& teams = *communicator.teams();
+  const TeamPlan plan(args, teams.layout(), communicator.members().control.settings().staging_bytes);
+  const CallArgs share = plan.across(0);
+  TUTTI_TRY_ASSIGN(const std::string across, explain_on_host(teams.across(), share));
+  return fmt::format(
+             "teams: GPU memory of {} hosts with {} ranks each, in parts of up to {} elements: the ranks of a host "
+             "share a "
+             "part out\nby kernels, a share goes through host memory to the ranks at its place on other hosts and "
+             "back, "
+             "and kernels bring\nthe shares together; {} of {} between hosts:\n",
+             teams.across().ranks(), teams.inside().ranks(), plan.part_count(), name_of(share.collective),
+             share.count) +
+         across;
+}
+
 }  // namespace
 
 Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
@@ -209,6 +228,10 @@ Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
       fmt::format("{} of {} {} ({} bytes{}) on {} ranks\n", name_of(args.collective), args.count, name_of(args.type),
                   bytes, reduces(args.collective) ? fmt::format(", {}", name_of(args.op)) : "", communicator.ranks());
   const DeviceRank* const device = communicator.device();
+  if (device && device->teams() && device->teams()->takes(args)) {
+    TUTTI_TRY_ASSIGN(const std::string by_teams, explain_by_teams(communicator, args));
+    return text + by_teams;
+  }
   bool staged = false;
   if (device) {
     TUTTI_TRY_ASSIGN(const bool takes, device->takes(communicator, args, LaneUse::kExplanation));

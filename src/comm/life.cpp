@@ -5,6 +5,7 @@
 #include "comm/device_rank.h"
 #include "comm/group_jobs.h"
 #include "comm/registry.h"
+#include "comm/split_exchange.h"
 #include "executor/backoff.h"
 
 #include <fmt/format.h>
@@ -52,69 +53,6 @@ struct Wish {
   std::int32_t color;
   std::int32_t key;
 };
-
-/// An exchange of a split under way. Its announcement cannot be taken back, so when the user aborts the child before the
-/// others have come, the parent fails.
-class Exchange : public executor::Task {
- public:
-  Exchange(Communicator& parent, const Communicator& child, const CallArgs& args)
-      : parent_(parent), child_(child), call_(parent) {
-    call_.set_internal();
-    call_.start(args);
-  }
-  executor::Progress advance() override {
-    const executor::Progress progress = ended_ == executor::Progress::kBlocked ? call_.advance() : ended_;
-    Bridge* const bridge = parent_.members().bridge.get();
-    if (bridge == nullptr) return progress;
-    const bool moved = bridge->progress();
-    const bool ended = progress == executor::Progress::kDone || progress == executor::Progress::kFailed;
-    if (ended) ended_ = progress;
-    if (ended && parent_.failed()) bridge->give_up();
-    if (ended && (bridge->is_sent() || parent_.failed())) return progress;
-    return moved || progress == executor::Progress::kAdvanced ? executor::Progress::kAdvanced
-                                                              : executor::Progress::kBlocked;
-  }
-  void check_patience() override {
-    heed_abort(parent_, child_);
-    if (parent_.members().bridge) parent_.check_streams();
-    static_cast<executor::Task&>(call_).check_patience();
-  }
-  const Status& status() const { return call_.status(); }
-
-  static void heed_abort(Communicator& parent, const Communicator& child) {
-    if (!child.is_cancelled() || parent.failed()) return;
-    parent.fail(Code::kRemote, parent.rank(),
-                fmt::format("rank {} aborted the communicator that ncclCommSplit was making", parent.rank()));
-  }
-
- private:
-  Communicator& parent_;
-  const Communicator& child_;
-  CollectiveCall call_;
-  executor::Progress ended_ = executor::Progress::kBlocked;  ///< over hosts: what it came to while not all is sent
-};
-
-/// An all-gather among the ranks of `parent` that no user call may meet.
-Status exchange(Communicator& parent, const Communicator& child, const void* own, std::size_t bytes, void* all) {
-  CallArgs args;
-  args.collective = Collective::kAllGather;
-  args.send = own;
-  args.receive = all;
-  args.count = bytes;
-  args.type = DataType::kUint8;
-  const std::uint64_t ticket = parent.take_ticket();
-  executor::Backoff backoff(parent.yields());
-  while (!parent.is_turn(ticket)) {
-    Exchange::heed_abort(parent, child);
-    backoff.wait();
-  }
-  Exchange call(parent, child, args);
-  executor::Task* task = &call;
-  executor::run_tasks({&task, 1}, parent.yields());
-  Status status = call.status();
-  parent.complete_ticket();
-  return status;
-}
 
 struct Place {
   std::vector<int> members;  ///< parent ranks of my color, in the child's order

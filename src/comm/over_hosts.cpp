@@ -4,6 +4,8 @@
 #include "base/log.h"
 #include "comm/carriers.h"
 #include "comm/communicator.h"
+#include "comm/device_rank.h"
+#include "comm/device_teams.h"
 #include "comm/network_costs.h"
 #include "comm/shrink_words.h"
 
@@ -173,6 +175,8 @@ void Communicator::measure_network_costs() {
   if (members_->control.settings().calibrate == 0 || mine == first.end()) return;
   const auto place = static_cast<std::size_t>(mine - first.begin());
   planner::NetworkCosts& found = members_->control.network_costs(rank_);
+  // Teams of the same hosts would measure all at once.
+  if (known_network_) return void(found = *known_network_);
   found = measure_network({.bridge = *members_->bridge,
                            .control = members_->control,
                            .rank = rank_,
@@ -282,7 +286,9 @@ Result<const char*> transport_name(Communicator& communicator) {
 
 Result<std::uint64_t> wire_bytes(Communicator& communicator) {
   if (!communicator.is_initialised()) return error(Code::kInvalidUsage, "the communicator is not initialised");
-  return communicator.spans_hosts() ? communicator.members().bridge->sent_bytes() : std::uint64_t{0};
+  const DeviceTeams* const teams = communicator.teams();
+  const std::uint64_t by_teams = teams ? teams->across().members().bridge->sent_bytes() : 0;
+  return by_teams + (communicator.spans_hosts() ? communicator.members().bridge->sent_bytes() : 0);
 }
 
 void Communicator::leave_over_hosts() {

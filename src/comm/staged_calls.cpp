@@ -24,10 +24,16 @@ std::byte* bytes_at(const void* buffer, std::size_t offset) {
 }  // namespace
 
 StagedCalls::StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::span<const CallArgs> calls)
+    : StagedCalls(communicator, std::move(rank), calls,
+                  {.part_bytes = communicator.members().control.settings().staging_bytes}) {}
+
+StagedCalls::StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::span<const CallArgs> calls,
+                         const StagedWays& ways)
     : comm_(communicator),
       rank_(std::move(rank)),
       submitting_(rank_->submitting()),
-      rounds_(calls, comm_.ranks(), comm_.rank(), comm_.members().control.settings().staging_bytes) {
+      binds_(ways.binds),
+      rounds_(calls, comm_.ranks(), comm_.rank(), ways.part_bytes, ways.round_calls) {
   for (const CallArgs& call : calls) {
     if (std::ranges::find(streams_, call.stream) == streams_.end()) streams_.push_back(call.stream);
   }
@@ -61,31 +67,41 @@ Result<cuda::Capture> StagedCalls::find_capture() const {
   return first;
 }
 
-Status StagedCalls::step() {
-  Status status = advance();
-  if (!status.ok()) {
-    if (!captured_) comm_.fail(status.error().code, comm_.rank(), status.error().message);
-    end();
-  }
+Status StagedCalls::step() { return guard(advance()); }
+Status StagedCalls::begin() { return guard(join()); }
+Status StagedCalls::finish() { return guard(part()); }
+
+Status StagedCalls::guard(Status status) {
+  if (!status.ok()) break_off(status.error());
   return status;
 }
 
+void StagedCalls::break_off(const Error& why) {
+  if (!captured_) comm_.fail(why.code, comm_.rank(), why.message);
+  if (has_joined_ && !is_done_) end();
+}
+
+Status StagedCalls::join() {
+  has_joined_ = true;
+  if (!captured_) TUTTI_TRY(note());
+  return resources().join(streams_);
+}
+
+Status StagedCalls::part() {
+  TUTTI_TRY(resources().part(streams_));
+  is_done_ = true;
+  return {};
+}
+
 Status StagedCalls::advance() {
-  if (!has_joined_) {
-    has_joined_ = true;
-    if (!captured_) TUTTI_TRY(note());
-    return resources().join(streams_);
-  }
+  if (!has_joined_) return join();
   if (!rounds_.is_done()) {
     const StagedRound round = rounds_.next();
     while (given_.size() == StagedResources::kDepth || (round.waits && !given_.empty())) TUTTI_TRY(take());
     return give(round);
   }
   if (!given_.empty()) TUTTI_TRY(take());
-  if (!given_.empty()) return {};
-  TUTTI_TRY(resources().part(streams_));
-  is_done_ = true;
-  return {};
+  return given_.empty() ? part() : Status();
 }
 
 Status StagedCalls::note() const {
@@ -104,13 +120,14 @@ Status StagedCalls::give(const StagedRound& round) {
     if (part.args.scale_is_address) part.args.scale = reinterpret_cast<std::uintptr_t>(given.memory + part.scale_at);
   }
   if (captured_) {
-    captured_->rounds.push_back({captured_.get(), std::move(placed), given.number, round.is_last});
+    captured_->rounds.push_back({captured_.get(), std::move(placed), given.number, round.is_last, binds_});
   } else {
     rank_->post({.parts = std::move(placed),
                  .number = given.number,
                  .done = resources().done(),
                  .is_first = posted_ == Posted::kNothing,
-                 .is_last = round.is_last});
+                 .is_last = round.is_last,
+                 .binds = binds_});
     posted_ = round.is_last ? Posted::kAll : Posted::kSome;
   }
   TUTTI_TRY(copy_in(given));

@@ -11,12 +11,22 @@
 
 namespace tutti::comm {
 
+/// How they go that do not go by themselves, but within a call of several communicators (teamed_call.h).
+struct StagedWays {
+  std::size_t part_bytes = 0;
+  std::size_t round_calls = StagedRounds::kRoundCalls;
+  bool binds =
+      false;  ///< what fails in one of them is the communicator's failure: others are in the midst of that call
+};
+
 /// One communicator's calls of a group. Several go on by turns, a round each: then what one stream waits for is never behind another's wait,
 /// even if the same thread gives both, or ranks share a stream.
 class StagedCalls {
  public:
   /// Waits for other threads' calls of the communicator.
   StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::span<const CallArgs> calls);
+  StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::span<const CallArgs> calls,
+              const StagedWays& ways);
   ~StagedCalls();
   StagedCalls(const StagedCalls&) = delete;
   StagedCalls& operator=(const StagedCalls&) = delete;
@@ -26,6 +36,20 @@ class StagedCalls {
   bool is_done() const { return is_done_; }
   /// The next round, once check() has succeeded. The failure of any fails the communicator, as others wait for this rank then; of captured calls nobody does.
   Status step();
+
+  /// In place of step(), for who puts work of its own between: one begin(), as many give_next() as there are rounds, each followed by its
+  /// take_next() before the second one after it, one finish(). They fail as step() does.
+  Status begin();
+  Status give_next() { return guard(give(rounds_.next())); }
+  Status take_next() { return guard(take()); }
+  Status finish();
+  /// Something else has failed that belongs to the same call.
+  void break_off(const Error& why);
+
+  const cuda::Device& device() const { return resources().device(); }
+  bool is_captured() const { return captured_ != nullptr; }
+  /// Device memory that lives as long as what streams are given here may use it.
+  Result<std::byte*> scratch(std::size_t bytes) { return resources().scratch(bytes); }
 
  private:
   struct Given {
@@ -37,6 +61,9 @@ class StagedCalls {
   Result<cuda::Capture> find_capture() const;
   StagedResources& resources() const { return captured_ ? captured_->resources : rank_->resources(); }
   Status advance();
+  Status guard(Status status);
+  Status join();
+  Status part();
   /// For the others, some of which may make another call, which goes by kernels.
   Status note() const;
   Status give(const StagedRound& round);
@@ -52,6 +79,7 @@ class StagedCalls {
   const std::unique_lock<std::mutex> submitting_;
   std::vector<cuda::StreamHandle> streams_;  ///< that the calls name; everything goes on the first
   std::shared_ptr<CapturedCalls> captured_;  ///< nullptr: nothing is captured
+  const bool binds_;
   StagedRounds rounds_;
   std::deque<Given> given_;
   enum class Posted : std::uint8_t { kNothing, kSome, kAll } posted_ = Posted::kNothing;  ///< rounds, to the thread

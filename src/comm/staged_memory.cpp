@@ -64,7 +64,7 @@ std::uint32_t* StagedResources::ready() const { return reinterpret_cast<std::uin
 std::uint32_t* StagedResources::done() const { return reinterpret_cast<std::uint32_t*>(words_.data() + kDoneAt); }
 
 Result<std::byte*> StagedResources::place(std::size_t bytes) {
-  if (!memory_ || bytes > slot_bytes_) {
+  if (bytes != 0 && (!memory_ || bytes > slot_bytes_)) {
     const std::size_t wanted = std::bit_ceil(std::max(bytes, kLeastSlotBytes));
     TUTTI_TRY_ASSIGN(auto memory, StagingMemory::allocate(device_, kDepth * wanted));
     if (memory_) outgrown_.push_back(std::move(memory_));
@@ -72,11 +72,23 @@ Result<std::byte*> StagedResources::place(std::size_t bytes) {
     slot_bytes_ = wanted;
   }
   ++last_number_;
-  return memory_->data() + last_number_ % kDepth * slot_bytes_;
+  return memory_ ? memory_->data() + last_number_ % kDepth * slot_bytes_ : nullptr;
+}
+
+Result<std::byte*> StagedResources::scratch(std::size_t bytes) {
+  if (bytes > scratch_.bytes()) {
+    TUTTI_TRY_ASSIGN(auto memory, cuda::DeviceMemory::allocate(device_, std::bit_ceil(bytes)));
+    if (scratch_.bytes() != 0) outgrown_scratch_.push_back(std::move(scratch_));
+    scratch_ = std::move(memory);
+  }
+  return scratch_.data();
 }
 
 Status StagedResources::join(const std::vector<cuda::StreamHandle>& streams) {
-  if (!outgrown_.empty() && are_through()) outgrown_.clear();
+  if ((!outgrown_.empty() || !outgrown_scratch_.empty()) && are_through()) {
+    outgrown_.clear();
+    outgrown_scratch_.clear();
+  }
   if (is_used_) TUTTI_TRY(passed_.hold(*device_, streams[0]));
   is_used_ = true;
   for (std::size_t i = 1; i < streams.size(); ++i) {

@@ -43,6 +43,8 @@ class StagedResources {
   std::uint32_t last_number() const { return last_number_; }
   /// The next round's number is one more, and it has so many bytes at the address that comes back. The staging memory grows if need be.
   Result<std::byte*> place(std::size_t bytes);
+  /// Device memory for calls that go by kernels for a part of their way: always the same, and larger if need be.
+  Result<std::byte*> scratch(std::size_t bytes);
 
   /// `streams`: all that calls name; the first is to have the work, and waits for what the others were given before, and for the calls
   /// before.
@@ -68,6 +70,8 @@ class StagedResources {
   std::size_t slot_bytes_ = 0;
   std::unique_ptr<StagingMemory> memory_;
   std::vector<std::unique_ptr<StagingMemory>> outgrown_;  ///< streams may still copy from and to it
+  cuda::DeviceMemory scratch_;
+  std::vector<cuda::DeviceMemory> outgrown_scratch_;
 };
 
 /// Ends them, once streams are through: waits a little, and leaves it to a later call otherwise.

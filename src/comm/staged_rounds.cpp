@@ -8,7 +8,6 @@ namespace tutti::comm {
 namespace {
 
 constexpr std::size_t kLine = 256;  ///< parts begin at multiples of it
-constexpr std::size_t kRoundCalls = 64;
 
 std::size_t round_up(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
@@ -47,8 +46,9 @@ std::size_t elements_per_part(const CallArgs& args, int ranks, std::size_t part_
   return fit >= kLine ? fit / kLine * kLine : std::max<std::size_t>(fit, 1);
 }
 
-StagedRounds::StagedRounds(std::span<const CallArgs> calls, int ranks, int rank, std::size_t part_bytes)
-    : ranks_(ranks), rank_(rank), part_bytes_(part_bytes) {
+StagedRounds::StagedRounds(std::span<const CallArgs> calls, int ranks, int rank, std::size_t part_bytes,
+                           std::size_t round_calls)
+    : ranks_(ranks), rank_(rank), part_bytes_(part_bytes), round_calls_(round_calls) {
   for (const CallArgs& call : calls) {
     (is_point_to_point(call) ? sequence_of(call) : collectives_).calls.push_back(call);
   }
@@ -73,7 +73,7 @@ StagedPart StagedRounds::next_part(const Sequence& from) const {
   StagedPart part;
   part.args = call;
   part.args.count = std::min(most, call.count - from.element);
-  part.args.whole_count = call.count > most ? call.count : 0;
+  part.args.whole_count = call.count > most ? call.count : call.whole_count;
   part.args.send = blocks.input != 0 ? at(call.send, skipped_bytes) : nullptr;
   part.args.receive = blocks.output != 0 ? const_cast<std::byte*>(at(call.receive, skipped_bytes)) : nullptr;
   part.input_blocks = blocks.input;
@@ -116,7 +116,7 @@ bool StagedRounds::reads_earlier_output(const CallArgs& call) const {
 void StagedRounds::add_collectives(StagedRound& round) {
   std::size_t input_bytes = 0;
   std::size_t output_bytes = 0;
-  for (std::size_t taken = 0; !collectives_.is_done() && taken < kRoundCalls; ++taken) {
+  for (std::size_t taken = 0; !collectives_.is_done() && taken < round_calls_; ++taken) {
     const CallArgs& call = collectives_.calls[collectives_.call];
     if (collectives_.element == 0 && reads_earlier_output(call)) {
       if (taken != 0) return;

@@ -43,9 +43,12 @@ struct StagedRound {
 
 class StagedRounds {
  public:
-  /// `part_bytes`: what a part's input may have, and its output. A round takes parts of several collectives while their inputs together
-  /// are not more, and their outputs.
-  StagedRounds(std::span<const CallArgs> calls, int ranks, int rank, std::size_t part_bytes);
+  static constexpr std::size_t kRoundCalls = 64;
+
+  /// `part_bytes`: what a part's input may have, and its output. A round takes parts of up to `round_calls` collectives while their inputs
+  /// together are not more, and their outputs.
+  StagedRounds(std::span<const CallArgs> calls, int ranks, int rank, std::size_t part_bytes,
+               std::size_t round_calls = kRoundCalls);
   bool is_done() const;
   /// The calls, all of them, but for sends and receives.
   std::span<const CallArgs> collectives() const { return collectives_.calls; }
@@ -71,6 +74,7 @@ class StagedRounds {
   const int ranks_;
   const int rank_;
   const std::size_t part_bytes_;
+  const std::size_t round_calls_;
   Sequence collectives_;
   std::size_t written_ = 0;  ///< collectives before this one have their outputs in place when the next round begins
   std::vector<Sequence> sequences_;  ///< of sends and receives, by peer and direction

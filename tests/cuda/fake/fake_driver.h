@@ -57,13 +57,15 @@ FAKE_EXPORT std::string describe(const Live& live);
 /// Kernels that were given to streams so far, and how many of them were captured.
 FAKE_EXPORT std::uint64_t launches();
 
-/// What a stream was given: a kernel, the record of an event, or a wait for one.
+/// What a stream was given: a kernel, the record of an event, or a wait for one; a copy to host memory, or of anything else; a wait for a
+/// word in memory.
 struct Given {
-  enum class What { kKernel, kRecord, kWait } what = What::kKernel;
+  enum class What { kKernel, kRecord, kWait, kCopyToHost, kCopy, kWaitForWord } what = What::kKernel;
   CUstream stream = nullptr;
   std::string kernel{};
   /// Of a wait: the record's place among all that was given; none: it was not noted.
   std::optional<std::size_t> record{};
+  std::size_t bytes = 0;  ///< of a copy
 };
 /// Notes what streams are given from now on, in the order of the calls of all threads; forgets what was noted before.
 FAKE_EXPORT void note_given();

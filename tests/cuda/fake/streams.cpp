@@ -150,6 +150,10 @@ CUresult copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstrea
   FAKE_CALL("cuMemcpyAsync");
   Queue* const queue = queue_of(stream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  const Allocation* const target = find_allocation(to);
+  const bool to_host =
+      target && (target->kind == Allocation::Kind::kHost || target->kind == Allocation::Kind::kRegistered);
+  (void)note({.what = to_host ? Given::What::kCopyToHost : Given::What::kCopy, .stream = stream, .bytes = bytes});
   return give(*queue, [to, from, bytes](const std::shared_ptr<GraphRun>&) -> Work {
     return [to, from, bytes] {
       std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);

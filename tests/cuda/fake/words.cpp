@@ -39,6 +39,7 @@ CUresult stream_wait_value(CUstream stream, CUdeviceptr address, cuuint32_t valu
   std::uint32_t* const word = word_at(address);
   if (!word || flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_INVALID_VALUE;
   work_by_itself();
+  (void)note({.what = Given::What::kWaitForWord, .stream = stream});
   return give(*queue, [word, value](const std::shared_ptr<GraphRun>&) -> Work {
     return [word, value] {
       const std::uint32_t now = std::atomic_ref(*word).load(std::memory_order_acquire);

@@ -1,0 +1,55 @@
+// Calls that kernels do, from the submitting thread's side: posted in the communicator's order, launched by whoever finds them complete,
+// and over for the thread when they are on their streams.
+#pragma once
+
+#include "comm/device_rank.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace tutti::comm {
+
+/// One communicator's calls, from its turn to its end. The turn is for giving them, in an order that the meeting keeps then: who waits for the
+/// others' calls has none. What the others wait for before they make theirs may be this rank's part of a replay through host memory
+/// (device_staged.h), which has a turn of its own.
+class Enqueuing {
+ public:
+  /// Waits for the turn.
+  Enqueuing(Communicator& communicator, std::vector<CallArgs> calls);
+  /// The calls that nobody has joined go with it, whatever ends the wait.
+  ~Enqueuing();
+  Enqueuing(const Enqueuing&) = delete;
+  Enqueuing& operator=(const Enqueuing&) = delete;
+
+  /// Once.
+  Status post();
+  void launch();
+  /// Whether all are launched, or why they will not be. True once only.
+  Result<bool> poll();
+  /// Until they are.
+  Status wait();
+  /// Now and then, while poll() says false: the others' deadlines.
+  void check_patience();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Status give();
+  Status enter_detour();
+  Status end();
+
+  Communicator& comm_;
+  const std::shared_ptr<DeviceMeeting> meeting_;
+  const std::shared_ptr<DeviceIpc> ipc_;  ///< in place of the meeting: nobody waits for others' threads
+  const std::uint64_t ticket_;
+  bool has_turn_ = true;
+  Lateness lateness_{};
+  Clock::time_point since_;  ///< posted
+  std::vector<CallArgs> calls_;
+  cuda::StreamHandle per_thread_ = nullptr;
+  std::unique_ptr<Detour> detour_;  ///< in place of it
+  DeviceSubmission submission_;
+};
+
+}  // namespace tutti::comm

@@ -272,13 +272,16 @@ class PointToPointCall final : public Call {
   /// What the calls above do, where they are inlined.
   void begin(const CallArgs& args);
   Progress go_on();
+  /// MPI is at work on it, and has to be asked.
+  bool is_message() const { return phase_ == Phase::kMessage; }
   /// After start(): a send that may be over without its receiver.
   bool may_be_eager() const { return eager_ || may_carry_; }
 
  private:
-  enum class Phase : std::uint8_t { kRoom, kMeet, kRun };
+  enum class Phase : std::uint8_t { kRoom, kMeet, kRun, kMessage };
 
   int waiting_for() override;
+  bool is_coming(int) const override { return phase_ == Phase::kMessage; }
   std::string name() const override;
   const protocol::AnnounceLine& line_of(int peer) const override;
   bool is_prepared_for(const CallArgs& args) const;
@@ -294,6 +297,8 @@ class PointToPointCall final : public Call {
   std::uint64_t peer_word();
   bool peer_has_announced();
   Progress meet();
+  Progress post_message();
+  Progress go_on_with_message();
   Status run();
   void describe_buffers();
   bool is_like_last_run(const protocol::BufferReferences& theirs);
@@ -305,6 +310,8 @@ class PointToPointCall final : public Call {
   const protocol::Pair pair_;
   const PairSignatures signatures_;
   const std::uint64_t* const peers_phase_;
+  const bool goes_by_mpi_;  ///< once both ends have announced it
+  std::unique_ptr<transport::MpiMessage> message_;
   Phase phase_ = Phase::kMeet;
   bool prepared_ = false;
   bool eager_ = false;      ///< by the signature

@@ -79,6 +79,7 @@ StagedPart StagedRounds::next_part(const Sequence& from) const {
   part.input_blocks = blocks.input;
   part.output_blocks = blocks.output;
   part.pitch_bytes = call.count * size_of(call.type);
+  part.is_in_place = is_point_to_point(call) && !in_place_.empty() && in_place_[static_cast<std::size_t>(call.root)];
   return part;
 }
 
@@ -94,8 +95,10 @@ void StagedRounds::add_part(StagedRound& round, Sequence& from) const {
     round.bytes += round_up(bytes);
     return begin;
   };
-  part.input_at = place(part.input_blocks * part.block_bytes());
-  part.output_at = place(part.output_blocks * part.block_bytes());
+  if (!part.is_in_place) {
+    part.input_at = place(part.input_blocks * part.block_bytes());
+    part.output_at = place(part.output_blocks * part.block_bytes());
+  }
   if (part.args.scale_is_address) part.scale_at = place(sizeof(part.args.scale));
   round.parts.push_back(std::move(part));
 }

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace tutti::comm {
@@ -30,6 +31,7 @@ struct StagedPart {
   std::size_t input_at = 0;     ///< in the round's memory, where blocks lie one behind another
   std::size_t output_at = 0;
   std::size_t scale_at = 0;  ///< a factor that lies in device memory
+  bool is_in_place = false;  ///< the host call works on the call's own buffers: the part has no memory in the round
 
   std::size_t block_bytes() const { return args.count * size_of(args.type); }
 };
@@ -46,6 +48,8 @@ class StagedRounds {
   /// `part_bytes`: what a part's input may have, and its output. A round takes parts of several collectives while their inputs together
   /// are not more, and their outputs.
   StagedRounds(std::span<const CallArgs> calls, int ranks, int rank, std::size_t part_bytes);
+  /// Before next(): what is sent to and received from ranks that are true here, by rank, stays where it is.
+  void leave_in_place(std::vector<bool> peers) { in_place_ = std::move(peers); }
   bool is_done() const;
   /// The calls, all of them, but for sends and receives.
   std::span<const CallArgs> collectives() const { return collectives_.calls; }
@@ -71,6 +75,7 @@ class StagedRounds {
   const int ranks_;
   const int rank_;
   const std::size_t part_bytes_;
+  std::vector<bool> in_place_;
   Sequence collectives_;
   std::size_t written_ = 0;  ///< collectives before this one have their outputs in place when the next round begins
   std::vector<Sequence> sequences_;  ///< of sends and receives, by peer and direction

@@ -1,0 +1,41 @@
+#include "comm/device_messages.h"
+
+#include "base/log.h"
+#include "cuda/stream_words.h"
+
+namespace tutti::comm {
+
+Status choose_messages(Membership& members, const std::shared_ptr<cuda::Device>& device) {
+  if (!members.bridge) return {};
+  const CudaMpi& agreed = members.cuda_mpi;
+  if (!agreed.why.empty()) {
+    log_info("sends and receives of GPU memory between hosts {}: {}",
+             agreed.is_on ? "are MPI's, with no copy in pinned memory" : "go through pinned memory", agreed.why);
+  }
+  if (!agreed.is_on) return {};
+  TUTTI_TRY_ASSIGN(members.mpi_sends.flush, cuda::can_flush(*device));
+  members.mpi_sends.are_on = true;
+  // It goes on with messages of any thread's.
+  prepare_mpi_thread([weak = std::weak_ptr(device)] {
+    if (const auto there = weak.lock()) (void)cuda::make_current(*there);
+  });
+  return {};
+}
+
+Result<std::vector<bool>> peers_in_place(const Membership& members, const cuda::Device& device,
+                                         std::span<const cuda::StreamHandle> streams) {
+  for (const cuda::StreamHandle stream : streams) {
+    TUTTI_TRY_ASSIGN(const bool follows, cuda::follows_default_stream(device, stream));
+    if (follows) return std::vector<bool>();
+  }
+  std::vector<bool> peers;
+  for (int rank = 0; rank < members.control.ranks(); ++rank) peers.push_back(!members.bridge->is_here(rank));
+  return peers;
+}
+
+void prepare_for_messages(Communicator& communicator, const cuda::Device& device) {
+  const Status current = cuda::make_current(device);
+  if (!current.ok()) communicator.fail(current.error().code, communicator.rank(), current.error().message);
+}
+
+}  // namespace tutti::comm

@@ -66,7 +66,7 @@ struct Membership {
   CudaMpi cuda_mpi;                            ///< what the ranks agreed on, of GPU memory
   std::unique_ptr<LateTies> late_ties;         ///< the bridge's further connections; nullptr: there are none to be
   std::unique_ptr<Bridge> bridge;              ///< to ranks of other hosts; nullptr: there are none
-  MpiSends mpi_sends;
+  MpiSends mpi_sends;                          ///< on GPU memory
   FarLimits far_limits;                        ///< zeros where hosts have several ranks
   bool streams_carried = false;                ///< what is carried beside lines is written past the caches
   CacheRoom cache_room;                        ///< of this host, for calls of all ranks

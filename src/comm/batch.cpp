@@ -193,6 +193,7 @@ int Batch::awaited() { return collective_running_ && queue_count_ == 0 ? comm_.c
 
 /// Some of it may be MPI's to go on with, which nothing tells of.
 bool Batch::has_message() const {
+  if (collective_running_ && comm_.collective_call().has_messages()) return true;
   const std::span queues(queues_.data(), queue_count_);
   return std::ranges::any_of(queues, [](const Queue& queue) { return queue.running && queue.running->is_message(); });
 }

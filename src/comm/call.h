@@ -180,6 +180,8 @@ class CollectiveCall final : public Call {
   /// Over hosts: the rank that alone can bring the call on, as it waits for that one's line, or for what a rank of this host does; -1: what comes
   /// from any may. While lanes wait for another host, what comes from the others is taken in meanwhile.
   int awaited();
+  /// MPI is at work on it, and has to be asked.
+  bool has_messages() const { return phase_ == Phase::kMessages; }
   /// Marks the library's own exchanges, which no user call may meet.
   void set_internal() {
     internal_ = true;
@@ -187,7 +189,7 @@ class CollectiveCall final : public Call {
   }
 
  private:
-  enum class Phase : std::uint8_t { kRoom, kGather, kRun, kDone };
+  enum class Phase : std::uint8_t { kRoom, kGather, kRun, kMessages, kDone };
 
   int waiting_for() override;
   bool is_coming(int peer) const override;
@@ -208,6 +210,8 @@ class CollectiveCall final : public Call {
   bool all_have_announced(int looks);
   Status open();
   Status run_lanes();
+  void post_messages();
+  Progress go_on_with_messages();
   bool lines_finish() const;
   void finish_by_lines();
   bool gets_sum() const;
@@ -231,7 +235,14 @@ class CollectiveCall final : public Call {
   bool read_references();
   planner::Access find_access(bool& in_place);
 
+  struct Message {
+    int peer = 0;
+    std::unique_ptr<transport::MpiMessage> message;
+  };
+
   Phase phase_ = Phase::kGather;
+  bool goes_by_mpi_ = false;  ///< once all have announced it
+  std::vector<Message> messages_;
   bool internal_ = false;
   bool prepared_ = false;
   std::uint64_t prepared_with_ = 0;  ///< the version of the schedules that are set

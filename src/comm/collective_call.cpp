@@ -1,4 +1,5 @@
 #include "comm/call.h"
+#include "comm/device_messages.h"
 
 #include <fmt/format.h>
 
@@ -55,7 +56,9 @@ void CollectiveCall::prepare(const CallArgs& args) {
   signature_.schedule = set ? set->fingerprint : 0;
   signature_.tuning = comm_.members().plans.tuning_fingerprint();
   fingerprint_ = signature_.fingerprint();
-  carriage_ = set == nullptr ? carriage_of(comm_.members(), args) : Carriage::kNone;
+  goes_by_mpi_ =
+      comm_.members().mpi_sends.copy_too && goes_by_messages(args.collective) && !internal_ && set == nullptr;
+  carriage_ = set == nullptr && !goes_by_mpi_ ? carriage_of(comm_.members(), args) : Carriage::kNone;
   const auto rank = static_cast<std::uint32_t>(comm_.rank());
   const auto root = static_cast<std::uint32_t>(args.root);
   const auto ranks = static_cast<std::uint32_t>(comm_.ranks());
@@ -78,7 +81,7 @@ void CollectiveCall::prepare(const CallArgs& args) {
   own_.forget();
   reached_ = false;
   watched_ = false;
-  way_ = set == nullptr ? way_of_calls() : nullptr;
+  way_ = set == nullptr && !goes_by_mpi_ ? way_of_calls() : nullptr;
   prepared_ = true;
   signed_ = sequence_;
   finished_ = kNoIdentity;
@@ -89,7 +92,7 @@ bool CollectiveCall::is_like_last(const CallArgs& args) const {
     return true;
   return args.count == args_.count && args.collective == args_.collective && args.type == args_.type &&
          args.op == args_.op && args.root == args_.root && args.scaled == args_.scaled &&
-         args.whole_count == args_.whole_count;
+         args.whole_count == args_.whole_count && args.gpu_pitch == args_.gpu_pitch;
 }
 
 void CollectiveCall::start(const CallArgs& args) {
@@ -175,6 +178,7 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
     copy_input(beside);
     return shape_.input_bytes != 0;
   }
+  if (goes_by_mpi_) return false;
   if (goes_from_buffers(carriage_)) {
     lend_buffers();
     return false;
@@ -295,6 +299,10 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
     return mismatch(ranks_read(), sequence_);
   phase_ = Phase::kDone;
   if (shape_.count == 0) return {};
+  if (goes_by_mpi_) {
+    post_messages();
+    return {};
+  }
   if (carriage_ == Carriage::kAddedUp) {
     add_round(added_, args_.receive, announced_call_.divisor);
     return {};
@@ -429,6 +437,7 @@ executor::Progress CollectiveCall::advance() {
     if (progress == Progress::kDone) phase_ = Phase::kDone;
     return moved(progress);
   }
+  if (phase_ == Phase::kMessages) return go_on_with_messages();
   return Progress::kDone;
 }
 
@@ -440,6 +449,7 @@ int CollectiveCall::awaited() {
 
 int CollectiveCall::waiting_for() {
   if (phase_ == Phase::kRun) return lanes_.waiting_for();
+  if (phase_ == Phase::kMessages) return messages_.empty() ? -1 : messages_.front().peer;
   const bool waits = phase_ == Phase::kRoom     ? announcer_.room(lanes_.machine()) == protocol::Room::kNotYet
                      : phase_ == Phase::kGather ? !announcer_.advance(lanes_.machine())
                                                 : false;
@@ -452,6 +462,7 @@ int CollectiveCall::waiting_for() {
 
 /// From another host a line may come by a longer way than the word that its rank has left.
 bool CollectiveCall::is_coming(int peer) const {
+  if (phase_ == Phase::kMessages) return true;
   const auto last = static_cast<std::uint32_t>(*comm_.members().control.farewell(peer));
   return phase_ == Phase::kGather && static_cast<std::int32_t>(last - sequence_) >= 0;
 }

@@ -43,6 +43,7 @@ struct CallArgs {
   int root = 0;                   ///< root, or the peer of send and receive
   void* stream = nullptr;         ///< nullptr or a host stream's handle (executor/stream.h)
   std::size_t whole_count = 0;    ///< of the call that this is a part of; 0: it is one
+  std::size_t gpu_pitch = 0;      ///< buffers are GPU memory for MPI, and their blocks so many bytes apart; 0: neither
   /// The same number: alike but for the buffers, and on one communicator. 0: not known.
   std::uint64_t identity = 0;
 };

@@ -15,6 +15,9 @@ Status choose_messages(Membership& members, const std::shared_ptr<cuda::Device>&
   if (!agreed.is_on) return {};
   TUTTI_TRY_ASSIGN(members.mpi_sends.flush, cuda::can_flush(*device));
   members.mpi_sends.are_on = true;
+  members.mpi_sends.copy_too = true;
+  for (int rank = 0; rank < members.control.ranks(); ++rank)
+    members.mpi_sends.copy_too &= members.bridge->is_here(rank) == (rank == members.reach.rank());
   // It goes on with messages of any thread's.
   prepare_mpi_thread([weak = std::weak_ptr(device)] {
     if (const auto there = weak.lock()) (void)cuda::make_current(*there);
@@ -31,6 +34,24 @@ Result<std::vector<bool>> peers_in_place(const Membership& members, const cuda::
   std::vector<bool> peers;
   for (int rank = 0; rank < members.control.ranks(); ++rank) peers.push_back(!members.bridge->is_here(rank));
   return peers;
+}
+
+MessageBlocks message_blocks(const CallArgs& args, int rank, int peer) {
+  const std::size_t bytes = args.count * size_of(args.type);
+  const std::size_t pitch = args.gpu_pitch != 0 ? args.gpu_pitch : bytes;
+  const bool reads_blocks = args.collective == Collective::kAllToAll || args.collective == Collective::kScatter;
+  const bool sends = args.collective == Collective::kGather    ? peer == args.root
+                     : args.collective == Collective::kScatter ? rank == args.root
+                                                               : true;
+  const bool receives = args.collective == Collective::kGather    ? rank == args.root
+                        : args.collective == Collective::kScatter ? peer == args.root
+                                                                  : true;
+  auto* const from = static_cast<std::byte*>(const_cast<void*>(args.send));
+  auto* const to = static_cast<std::byte*>(args.receive);
+  const std::size_t at = pitch * static_cast<std::size_t>(peer);
+  return {.sent = sends ? from + (reads_blocks ? at : 0) : nullptr,
+          .received = receives ? to + (args.collective == Collective::kScatter ? 0 : at) : nullptr,
+          .bytes = bytes};
 }
 
 void prepare_for_messages(Communicator& communicator, const cuda::Device& device) {

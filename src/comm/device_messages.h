@@ -38,6 +38,20 @@ Status choose_messages(Membership& members, const std::shared_ptr<cuda::Device>&
 Result<std::vector<bool>> peers_in_place(const Membership& members, const cuda::Device& device,
                                          std::span<const cuda::StreamHandle> streams);
 
+/// Collectives whose data goes from each rank that has a block straight to each that gets it, where every rank is a host of its own: no
+/// schedule sends less. (Of a broadcast the root would send everything.)
+constexpr bool goes_by_messages(Collective collective) {
+  return collective == Collective::kAllGather || collective == Collective::kAllToAll ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+/// Of such a call: what `rank` sends to `peer` and receives from there, which may be itself; nullptr: nothing.
+struct MessageBlocks {
+  std::byte* sent = nullptr;
+  std::byte* received = nullptr;
+  std::size_t bytes = 0;
+};
+MessageBlocks message_blocks(const CallArgs& args, int rank, int peer);
+
 /// By the thread that makes host calls, before the first: MPI finds the GPU there.
 void prepare_for_messages(Communicator& communicator, const cuda::Device& device);
 

@@ -11,7 +11,7 @@ executor::Progress PointToPointCall::post_message() {
   Membership& members = comm_.members();
   message_ =
       members.mpi->message(args_.root, sends ? transport::MpiDirection::kSend : transport::MpiDirection::kReceive,
-                           sends ? const_cast<void*>(args_.send) : args_.receive, bytes);
+                           sends ? const_cast<void*>(args_.send) : args_.receive, bytes, false);
   if (sends) members.mpi_sends.bytes.fetch_add(bytes, std::memory_order_relaxed);
   phase_ = Phase::kMessage;
   return Progress::kAdvanced;

@@ -47,7 +47,7 @@ Status StagedCalls::check() {
     TUTTI_TRY_ASSIGN(captured_, rank_->capture(capture));
   } else if (comm_.members().mpi_sends.are_on) {
     TUTTI_TRY_ASSIGN(auto peers, peers_in_place(comm_.members(), rank_->resources().device(), streams_));
-    rounds_.leave_in_place(std::move(peers));
+    rounds_.leave_in_place(std::move(peers), comm_.members().mpi_sends.copy_too);
   }
   return rank_->start();
 }
@@ -153,13 +153,24 @@ Status StagedCalls::take() {
   const bool flushes = comm_.members().mpi_sends.flush && std::ranges::any_of(given.parts, is_message);
   TUTTI_TRY(cuda::wait_for_word(device, resources().done(), given.number, streams_[0], flushes));
   for (const StagedPart& part : given.parts) {
-    if (part.is_in_place) continue;
+    if (part.is_in_place) {
+      TUTTI_TRY(copy_own_block(part.args));
+      continue;
+    }
     TUTTI_TRY(for_each_piece(part, part.output_blocks, [&](std::size_t to, std::size_t from, std::size_t bytes) {
       return cuda::copy_on_stream(device, bytes_at(part.args.receive, to), given.memory + part.output_at + from, bytes,
                                   streams_[0]);
     }));
   }
   return {};
+}
+
+/// What a rank sends to itself in a collective that goes by messages.
+Status StagedCalls::copy_own_block(const CallArgs& args) const {
+  if (is_point_to_point(args)) return {};
+  const MessageBlocks own = message_blocks(args, comm_.rank(), comm_.rank());
+  if (own.sent == nullptr || own.received == nullptr || own.sent == own.received) return {};
+  return cuda::copy_on_stream(resources().device(), own.received, own.sent, own.bytes, streams_[0]);
 }
 
 /// After a failure: the thread lets everything through, also streams that wait already.

@@ -48,8 +48,12 @@ class StagedRounds {
   /// `part_bytes`: what a part's input may have, and its output. A round takes parts of several collectives while their inputs together
   /// are not more, and their outputs.
   StagedRounds(std::span<const CallArgs> calls, int ranks, int rank, std::size_t part_bytes);
-  /// Before next(): what is sent to and received from ranks that are true here, by rank, stays where it is.
-  void leave_in_place(std::vector<bool> peers) { in_place_ = std::move(peers); }
+  /// Before next(): what is sent to and received from ranks that are true here, by rank, stays where it is; `copies_too`: so do blocks of
+  /// collectives that go by messages.
+  void leave_in_place(std::vector<bool> peers, bool copies_too) {
+    in_place_ = std::move(peers);
+    copies_in_place_ = copies_too && !in_place_.empty();
+  }
   bool is_done() const;
   /// The calls, all of them, but for sends and receives.
   std::span<const CallArgs> collectives() const { return collectives_.calls; }
@@ -65,6 +69,7 @@ class StagedRounds {
     bool is_done() const { return call == calls.size(); }
   };
 
+  bool stays(const CallArgs& call) const;
   Sequence& sequence_of(const CallArgs& call);
   StagedPart next_part(const Sequence& from) const;
   void add_part(StagedRound& round, Sequence& from) const;
@@ -76,6 +81,7 @@ class StagedRounds {
   const int rank_;
   const std::size_t part_bytes_;
   std::vector<bool> in_place_;
+  bool copies_in_place_ = false;
   Sequence collectives_;
   std::size_t written_ = 0;  ///< collectives before this one have their outputs in place when the next round begins
   std::vector<Sequence> sequences_;  ///< of sends and receives, by peer and direction

@@ -13,20 +13,22 @@ namespace {
 
 /// Streams have 1.
 constexpr int kMessageTag = 2;
+constexpr int kCollectiveTag = 3;
 /// For a receive that was cancelled to be over, which one that has met its send may not be for long.
 constexpr std::chrono::milliseconds kCancelTime{20};
 
 class Message final : public MpiMessage {
  public:
-  Message(std::shared_ptr<const MpiOwned> comm, int peer, MpiDirection direction, void* data, std::size_t bytes)
+  Message(std::shared_ptr<const MpiOwned> comm, int peer, MpiDirection direction, void* data, std::size_t bytes,
+          int tag)
       : comm_(std::move(comm)), direction_(direction) {
     const MpiCalls::Pass pass = mpi_calls().enter();
     if (!pass.owns_lock()) return;
     const int count = static_cast<int>(bytes);
     if (direction == MpiDirection::kSend) {
-      keep("MPI_Isend", MPI_Isend(data, count, MPI_BYTE, peer, kMessageTag, comm_->get(), &request_));
+      keep("MPI_Isend", MPI_Isend(data, count, MPI_BYTE, peer, tag, comm_->get(), &request_));
     } else {
-      keep("MPI_Irecv", MPI_Irecv(data, count, MPI_BYTE, peer, kMessageTag, comm_->get(), &request_));
+      keep("MPI_Irecv", MPI_Irecv(data, count, MPI_BYTE, peer, tag, comm_->get(), &request_));
     }
     posted_ = state_ == State::kUnderWay;
   }
@@ -92,8 +94,9 @@ MpiState::Cuda ask_for_cuda() {
 }
 
 std::unique_ptr<MpiMessage> post_message(std::shared_ptr<const MpiOwned> comm, int peer, MpiDirection direction,
-                                         void* data, std::size_t bytes) {
-  return std::make_unique<Message>(std::move(comm), peer, direction, data, bytes);
+                                         void* data, std::size_t bytes, bool of_collective) {
+  const int tag = of_collective ? kCollectiveTag : kMessageTag;
+  return std::make_unique<Message>(std::move(comm), peer, direction, data, bytes, tag);
 }
 
 std::string text_of_error(const char* call, int result) {

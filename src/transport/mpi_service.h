@@ -10,8 +10,9 @@
 //  M3. No flow control is needed: what a rank may send before the other takes it in is bounded by slots and announce lines (B2 of
 //      comm/bridge.h).
 //  M4. Nothing here waits for a peer, but for MPI_Comm_create_group, which has a thread of its own.
-//  M5. Messages of users' memory (MpiMessage) have a tag of their own. Both ranks have agreed on one before either posts its side, and have
-//      one under way at most for each direction: MPI matches the two, and neither is left alone but by a failure.
+//  M5. Messages of users' memory (MpiMessage) have tags of their own, those of collectives another one. Both ranks have agreed on one before
+//      either posts its side, and post those of a tag and a direction in the same order: MPI matches the two, and neither is left alone but by
+//      a failure.
 #pragma once
 
 #include "transport/byte_stream.h"
@@ -67,7 +68,8 @@ class MpiNetwork {
   /// made for it; its requests and their memory stay then. After finish() what is under way is carried through behind the caller's back.
   virtual std::unique_ptr<ByteStream> stream(int peer, const std::uint64_t* abort_word) = 0;
   /// Once open. Up to 1 GiB, more than 0, of any memory that the MPI takes.
-  virtual std::unique_ptr<MpiMessage> message(int peer, MpiDirection direction, void* data, std::size_t bytes) = 0;
+  virtual std::unique_ptr<MpiMessage> message(int peer, MpiDirection direction, void* data, std::size_t bytes,
+                                              bool of_collective) = 0;
 };
 
 struct MpiService {

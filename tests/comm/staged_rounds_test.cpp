@@ -99,7 +99,7 @@ TEST_CASE("what stays where it is has parts as ever, and no memory", "[staged]")
   const std::vector<CallArgs> calls = {call(Collective::kSend, 2500, 1), call(Collective::kReceive, 2500, 1),
                                        call(Collective::kSend, 2500, 2), call(Collective::kAllReduce, 100)};
   StagedRounds rounds(calls, 3, 0, kPartBytes);
-  rounds.leave_in_place({false, true, false});
+  rounds.leave_in_place({false, true, false}, false);
   const std::vector<StagedRound> as_ever = all_rounds(calls, 3, 0);
   for (const StagedRound& wanted : as_ever) {
     const StagedRound round = rounds.next();

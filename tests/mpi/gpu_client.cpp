@@ -3,23 +3,19 @@
 // lines of its own.
 //
 // usage: mpi-gpu-client CASE [RANKS_PER_HOST]
-//   CASE   sends, differ, default-stream, captured, killed, abort, abort-self, error
+//   CASE   sends, copies, all-collectives, differ, default-stream, captured, killed, abort, abort-self, abort-copy, error
 // The ranks believe that they are on hosts of RANKS_PER_HOST (default 1) ranks each. TEST_MPI_SAYS=0 or 1 answers for MPI whether it takes
 // GPU memory.
 #include "fake_driver.h"
 #include "gpu.h"
 #include "mpi_rank.h"
-
-#include <unistd.h>
+#include "watched_mpi.h"
 
 #include <algorithm>
-#include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -27,102 +23,12 @@ using namespace tutti::test;
 
 namespace {
 
-/// The plug-in's, of messages of users' memory.
-constexpr int kMessageTag = 2;
-/// Nobody sends with it.
-constexpr int kNobodysTag = 77;
-
-std::atomic<long> mpi_calls{0};
-
-/// Such messages, sent and received.
-struct Posted {
-  std::atomic<long> messages{0};
-  std::atomic<long> on_gpu{0};  ///< of them: in memory of the GPU
-  std::atomic<long> bytes{0};
-  std::atomic<long> without_context{0};
-  std::atomic<long> cancelled{0};
-} posted;
-
-enum class Meddling { kNone, kWithholdSends, kFailSends };
-std::atomic<Meddling> meddling{Meddling::kNone};
-MPI_Request withheld = MPI_REQUEST_NULL;
-char nothing = 0;
-
-/// This rank's memory on the GPU.
-std::mutex ranges_mutex;
-std::map<const std::byte*, std::size_t> ranges;
-
-bool is_on_gpu(const void* data) {
-  const std::lock_guard lock(ranges_mutex);
-  const auto* const at = static_cast<const std::byte*>(data);
-  auto after = ranges.upper_bound(at);
-  if (after == ranges.begin()) return false;
-  --after;
-  return at < after->first + after->second;
-}
-
-void note_message(const void* data, int bytes) {
-  ++posted.messages;
-  posted.on_gpu += is_on_gpu(data);
-  posted.bytes += bytes;
-  posted.without_context += !Gpu::get().has_context();
-}
-
-int answer(int fallback) {
-  const char* const says = std::getenv("TEST_MPI_SAYS");
-  return says == nullptr ? fallback : std::atoi(says);
-}
-
-}  // namespace
-
-extern "C" {
-int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
-  ++mpi_calls;
-  if (tag == kMessageTag) note_message(data, count);
-  if (tag == kMessageTag && meddling == Meddling::kFailSends) return MPI_ERR_OTHER;
-  if (tag == kMessageTag && meddling == Meddling::kWithholdSends) {
-    const int result = PMPI_Irecv(&nothing, 1, MPI_BYTE, to, kNobodysTag, comm, request);
-    withheld = *request;
-    return result;
-  }
-  return PMPI_Isend(data, count, type, to, tag, comm, request);
-}
-int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
-  ++mpi_calls;
-  if (tag == kMessageTag) note_message(data, count);
-  return PMPI_Irecv(data, count, type, from, tag, comm, request);
-}
-int MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
-  ++mpi_calls;
-  return PMPI_Test(request, done, status);
-}
-int MPI_Cancel(MPI_Request* request) {
-  ++mpi_calls;
-  ++posted.cancelled;
-  return PMPI_Cancel(request);
-}
-#ifdef OPEN_MPI
-__attribute__((visibility("default"))) int MPIX_Query_cuda_support() { return answer(0); }
-#else
-__attribute__((visibility("default"))) int MPIX_GPU_query_support(int kind, int* can) {
-  *can = kind == 0 ? answer(0) : 0;
-  return MPI_SUCCESS;
-}
-#endif
-}
-
-namespace {
-
 class Buffer {
  public:
   explicit Buffer(const std::vector<std::uint8_t>& values) : memory_(values) {
-    const std::lock_guard lock(ranges_mutex);
-    ranges[reinterpret_cast<const std::byte*>(memory_.data())] = values.size();
+    note_gpu_memory(memory_.data(), values.size());
   }
-  ~Buffer() {
-    const std::lock_guard lock(ranges_mutex);
-    ranges.erase(reinterpret_cast<const std::byte*>(memory_.data()));
-  }
+  ~Buffer() { note_gpu_memory(memory_.data(), 0); }
   std::uint8_t* data() const { return memory_.data(); }
   std::vector<std::uint8_t> read() const { return memory_.read(); }
   void write(const std::vector<std::uint8_t>& values) const { memory_.write(values); }
@@ -235,6 +141,86 @@ void say_what_was_posted(std::size_t far_bytes) {
       static_cast<unsigned long long>(staged.bytes), staged.flushes != 0 ? "flushed" : "not flushed");
 }
 
+/// Collectives that copy: in every form, with sums and a broadcast between them. Returns bytes sent and received.
+std::size_t copy_blocks(const Rank& rank, std::size_t bytes, bool with_others) {
+  const int n = rank.ranks;
+  const int root = n - 1;
+  const auto ranks = static_cast<std::size_t>(n);
+  const auto block = [&](int from, int to) {
+    std::vector<std::uint8_t> data(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) data[i] = value(from, to, 0, i);
+    return data;
+  };
+  const auto blocks = [&](const std::function<std::vector<std::uint8_t>(int)>& of) {
+    std::vector<std::uint8_t> all;
+    for (int r = 0; r < n; ++r) {
+      const auto one = of(r);
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  };
+  const auto poison = [&](int) { return std::vector<std::uint8_t>(bytes, kPoison); };
+  const Buffer in(blocks([&](int to) { return block(me, to); }));
+  const Buffer out(blocks(poison));
+  const auto check_output = [&](const char* what, ncclResult_t result, const std::vector<std::uint8_t>& wanted) {
+    check(result, what);
+    Gpu::get().wait(rank.stream);
+    expect(out.read() == wanted, std::string(what) + " of " + std::to_string(bytes));
+    out.write(blocks(poison));
+  };
+  const auto u8 = ncclUint8;
+  const auto first_alone = [&](const std::vector<std::uint8_t>& first) {
+    return blocks([&](int r) { return r == 0 ? first : poison(r); });
+  };
+  check_output("all_gather", ncclAllGather(in.data(), out.data(), bytes, u8, rank.comm, rank.stream),
+               blocks([&](int r) { return block(r, 0); }));
+  check_output("all_to_all", ncclAlltoAll(in.data(), out.data(), bytes, u8, rank.comm, rank.stream),
+               blocks([&](int r) { return block(r, me); }));
+  check_output("gather", ncclGather(in.data(), out.data(), bytes, u8, root, rank.comm, rank.stream),
+               blocks([&](int r) { return me == root ? block(r, 0) : poison(r); }));
+  check_output("scatter", ncclScatter(in.data(), out.data(), bytes, u8, root, rank.comm, rank.stream),
+               first_alone(block(root, me)));
+  std::uint8_t* const own = out.data() + static_cast<std::size_t>(me) * bytes;
+  out.write(blocks([&](int r) { return r == me ? block(me, 0) : poison(r); }));
+  check_output("all_gather in place", ncclAllGather(own, out.data(), bytes, u8, rank.comm, rank.stream),
+               blocks([&](int r) { return block(r, 0); }));
+  if (with_others) {
+    check_output("broadcast", ncclBroadcast(in.data(), out.data(), bytes, u8, root, rank.comm, rank.stream),
+                 first_alone(block(root, 0)));
+    check_output("max", ncclAllReduce(in.data(), out.data(), bytes, u8, ncclMin, rank.comm, rank.stream), [&] {
+      std::vector<std::uint8_t> least(bytes, 255);
+      for (int r = 0; r < n; ++r) {
+        const auto other = block(r, 0);
+        for (std::size_t i = 0; i < bytes; ++i) least[i] = std::min(least[i], other[i]);
+      }
+      return first_alone(least);
+    }());
+    out.write(in.read());
+    check_output("all_to_all in place", ncclAlltoAll(out.data(), out.data(), bytes, u8, rank.comm, rank.stream),
+                 blocks([&](int r) { return block(r, me); }));
+  }
+  // One that reads what another one of its group writes, beside a send.
+  check(ncclGroupStart(), "ncclGroupStart");
+  check(ncclAllGather(in.data(), out.data(), bytes, u8, rank.comm, rank.stream), "all_gather");
+  check(ncclAlltoAll(out.data(), in.data(), bytes, u8, rank.comm, rank.stream), "all_to_all");
+  check(ncclGroupEnd(), "ncclGroupEnd");
+  Gpu::get().wait(rank.stream);
+  expect(in.read() == blocks([&](int) { return block(me, 0); }), "an all_to_all of what was gathered");
+  const std::size_t all = 2 * (ranks - 1) * bytes;
+  return (with_others ? 6 : 5) * all + 2 * (me == root ? ranks - 1 : 1) * bytes;
+}
+
+void case_copies(int per_host, bool with_others) {
+  Rank rank = open(per_host);
+  for (const std::size_t bytes : {0ul, 1ul, 7ul, 1009ul, 20011ul, 100003ul})
+    rank.far_bytes += copy_blocks(rank, bytes, with_others);
+  std::uint64_t sent = 0;
+  check(tuttiCommWireBytes(rank.comm, &sent), "tuttiCommWireBytes");
+  say("wire %s", sent >= rank.far_bytes / 2 ? "enough" : "too little");
+  say_what_was_posted(rank.far_bytes);
+  close(rank);
+}
+
 /// Two communicators, whose calls take turns.
 void case_sends(int per_host) {
   Rank first = open(per_host);
@@ -254,14 +240,14 @@ void case_sends(int per_host) {
 }
 
 /// The communicator's failure, once there is one, and that the stream comes to its end.
-void say_failure(const Rank& rank) {
+void say_failure(const Rank& rank, const char* word = "failed") {
   ncclResult_t state = ncclSuccess;
   for (const auto start = Clock::now(); state == ncclSuccess && seconds_since(start) < 30;) {
     check(ncclCommGetAsyncError(rank.comm, &state), "ncclCommGetAsyncError");
     std::this_thread::sleep_for(milliseconds(1));
   }
   Gpu::get().wait(rank.stream);
-  say("failed %d %s", static_cast<int>(state), ncclGetLastError(rank.comm));
+  say("%s %d %s", word, static_cast<int>(state), ncclGetLastError(rank.comm));
 }
 
 /// Rank 0 sends 5000 bytes, or what it is told; rank 1 receives into what comes back.
@@ -286,6 +272,15 @@ void case_differ(int per_host) {
   exchange(rank, Layout({1000}), false);
   say_what_was_posted(rank.far_bytes);
   close(rank);
+  Rank other = open(per_host);
+  const Buffer out(std::vector<std::uint8_t>(1000, kPoison));
+  const long before = posted.messages;
+  check(
+      ncclAllGather(buffer->data(), out.data(), 50 + static_cast<std::size_t>(me), ncclUint8, other.comm, other.stream),
+      "all_gather");
+  say_failure(other, "gathered");
+  say("gather %ld messages", posted.messages.load() - before);
+  close(other);
 }
 
 /// Calls on streams behind which CUDA would put MPI's own copies: of both ranks, and of one.
@@ -311,12 +306,15 @@ void case_captured(int per_host) {
   const int peer = 1 - me;
   const Buffer in(std::vector<std::uint8_t>(layout.total, 0));
   const Buffer out(std::vector<std::uint8_t>(layout.total, 0));
+  constexpr std::size_t kBlock = 501;
+  const Buffer gathered(std::vector<std::uint8_t>(2 * kBlock, 0));
   const auto call = [&] {
     check(ncclGroupStart(), "ncclGroupStart");
     for (std::size_t m = 0; m < layout.sizes.size(); ++m) {
       check(ncclSend(in.data() + layout.at[m], layout.sizes[m], ncclUint8, peer, rank.comm, rank.stream), "send");
       check(ncclRecv(out.data() + layout.at[m], layout.sizes[m], ncclUint8, peer, rank.comm, rank.stream), "receive");
     }
+    check(ncclAllGather(in.data(), gathered.data(), kBlock, ncclUint8, rank.comm, rank.stream), "all_gather");
     check(ncclGroupEnd(), "ncclGroupEnd");
   };
   gpu.begin_capture(rank.stream);
@@ -335,7 +333,13 @@ void case_captured(int per_host) {
     }
     gpu.wait(rank.stream);
     expect(out.read() == layout.filled(peer + replay, me), "replay " + std::to_string(replay));
-    if (replay == 2) say_what_was_posted(3 * 2 * (77 + 100003));
+    for (const int r : {0, 1}) {
+      const std::vector<std::uint8_t> sent = layout.filled(r + replay, 1 - r);
+      const std::vector<std::uint8_t> both = gathered.read();
+      expect(std::equal(sent.begin(), sent.begin() + kBlock, both.begin() + r * static_cast<int>(kBlock)),
+             "what was gathered in replay " + std::to_string(replay));
+    }
+    if (replay == 2) say_what_was_posted(3 * 2 * (77 + 100003 + kBlock));
   }
   say("mixed %ld on the GPU", posted.on_gpu.load());
   gpu.destroy(executable);
@@ -352,7 +356,7 @@ void wait_for_message() {
 void case_killed(int per_host) {
   Rank rank = open(per_host);
   MPI_Barrier(MPI_COMM_WORLD);
-  if (me == 0) meddling = Meddling::kWithholdSends;
+  if (me == 0) meddling = Meddling::kWithhold;
   const auto buffer = send_one(rank);
   wait_for_message();
   if (me == 0) {
@@ -369,22 +373,27 @@ void case_killed(int per_host) {
 }
 
 /// The receive is posted, and nothing comes: rank `aborts` ends it. MPI stays as usable as it was.
-void case_abort(int per_host, int aborts) {
+void case_abort(int per_host, int aborts, bool gathers = false) {
   Rank rank = open(per_host);
   MPI_Barrier(MPI_COMM_WORLD);
-  if (me == 0) meddling = Meddling::kWithholdSends;
-  const auto buffer = send_one(rank);
+  if (me == 0) meddling = Meddling::kWithhold;
+  const Buffer gathered(std::vector<std::uint8_t>(10000, kPoison));
+  std::unique_ptr<Buffer> buffer;
+  if (gathers) {
+    buffer = std::make_unique<Buffer>(std::vector<std::uint8_t>(5000, kPoison));
+    check(ncclAllGather(buffer->data(), gathered.data(), 5000, ncclUint8, rank.comm, rank.stream), "all_gather");
+  } else {
+    buffer = send_one(rank);
+  }
   wait_for_message();
   std::this_thread::sleep_for(milliseconds(me == aborts ? 300 : 0));
   if (me != aborts) say_failure(rank);
   check(ncclCommAbort(rank.comm), "ncclCommAbort");
   Gpu::get().wait(rank.stream);
-  say("after %s, %ld cancelled", is_untouched(*buffer) ? "untouched" : "written", posted.cancelled.load());
+  say("after %s, %ld cancelled", is_untouched(gathers ? gathered : *buffer) ? "untouched" : "written",
+      posted.cancelled.load());
   meddling = Meddling::kNone;
-  if (me == 0) {
-    PMPI_Cancel(&withheld);
-    PMPI_Wait(&withheld, MPI_STATUS_IGNORE);
-  }
+  drop_withheld();
   Rank next = open(per_host);
   exchange(next, Layout({1000, 70001}), false);
   close(next);
@@ -394,7 +403,7 @@ void case_abort(int per_host, int aborts) {
 void case_error(int per_host) {
   Rank rank = open(per_host);
   MPI_Barrier(MPI_COMM_WORLD);
-  if (me == 0) meddling = Meddling::kFailSends;
+  if (me == 0) meddling = Meddling::kFail;
   const auto buffer = send_one(rank);
   say_failure(rank);
   check(ncclCommAbort(rank.comm), "ncclCommAbort");
@@ -415,12 +424,15 @@ int main(int argc, char** argv) {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);  // each of the drivers has one GPU, all the same
   expect(Gpu::why_not().empty(), Gpu::why_not());
   if (name == "sends") case_sends(per_host);
+  if (name == "copies") case_copies(per_host, false);
+  if (name == "all-collectives") case_copies(per_host, true);
   if (name == "differ") case_differ(per_host);
   if (name == "default-stream") case_default_stream(per_host);
   if (name == "captured") case_captured(per_host);
   if (name == "killed") case_killed(per_host);
   if (name == "abort") case_abort(per_host, 0);
   if (name == "abort-self") case_abort(per_host, 1);
+  if (name == "abort-copy") case_abort(per_host, 0, true);
   if (name == "error") case_error(per_host);
   MPI_Finalize();
   say("done");

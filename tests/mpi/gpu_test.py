@@ -53,6 +53,22 @@ def case_sends(kind, client, _):
         assert "are MPI's, with no copy in pinned memory: TUTTI_CUDA_MPI=force on rank 0" in run.text, run.text
 
 
+def case_copies(kind, client, _):
+    """All-gather, all-to-all, gather and scatter of hosts of one rank each likewise; with a rank more on a host they are staged."""
+    for ranks in (2, 3):
+        run = Run(kind, ranks, [client, "copies"], FORCED)
+        expect_all_by_mpi(run)
+        assert all(said["staged"] == 0 for said in posted(run).values()), run.text
+    run = Run(kind, 3, [client, "all-collectives"], FORCED)
+    run.expect_done()
+    for said in posted(run).values():
+        # An all-to-all in place is staged at its end.
+        assert said["bytes"] == said["wanted"] and 0 < said["on_gpu"] < said["messages"] and said["staged"] > 0, said
+    run = Run(kind, 3, [client, "all-collectives", "2"], FORCED)
+    run.expect_done()
+    assert all(said["messages"] == 0 for said in posted(run).values()), run.text
+
+
 def case_off(kind, client, _):
     """By default; and the log says how it could be on, where it could."""
     run = Run(kind, 2, [client, "sends"], dict(PARTS, NCCL_DEBUG="INFO"))
@@ -100,6 +116,8 @@ def case_differ(kind, client, _):
     run.expect("failed", "^5 .*send and recv differ, and nothing was done: rank 0 sends count 100 .*, rank 1 receives count 90 ")
     run.expect("before", "^untouched, 0 messages$")
     assert all(said["messages"] == 2 for said in posted(run).values()), run.text
+    run.expect("gathered", "^5 .*the ranks' calls differ, and nothing was done: .*count 50.*count 51")
+    run.expect("gather", "^0 messages$")
     run.expect_done()
 
 
@@ -138,6 +156,10 @@ def case_abort(kind, client, _):
     run = Run(kind, 2, [client, "abort"], FORCED)
     run.expect("failed", "^6 .*rank 0 called ncclCommAbort", [1])
     run.expect("after", "^untouched, 1 cancelled$", [1])
+    run.expect_done()
+    run = Run(kind, 2, [client, "abort-copy"], FORCED)
+    run.expect("failed", "^6 .*rank 0 called ncclCommAbort", [1])
+    run.expect("after", "1 cancelled$", [1])
     run.expect_done()
     run = Run(kind, 2, [client, "abort-self"], FORCED)
     run.expect("failed", "^6 .*rank 1 called ncclCommAbort", [0])

@@ -41,7 +41,7 @@ struct Lateness {
   std::optional<std::chrono::steady_clock::time_point> unreached;
 };
 
-/// Sends and receives of GPU memory between hosts, where they are messages of MPI's (device_messages.h).
+/// Whether sends and receives of GPU memory between hosts are messages of MPI's (device_messages.h).
 struct MpiSends {
   bool are_on = false;
   bool copy_too = false;  ///< and so are collectives that copy blocks (goes_by_messages())

@@ -9,8 +9,8 @@ Status choose_messages(Membership& members, const std::shared_ptr<cuda::Device>&
   if (!members.bridge) return {};
   const CudaMpi& agreed = members.cuda_mpi;
   if (!agreed.why.empty()) {
-    log_info("sends and receives of GPU memory between hosts {}: {}",
-             agreed.is_on ? "are MPI's, with no copy in pinned memory" : "go through pinned memory", agreed.why);
+    log_info("GPU memory that is copied between hosts {}: {}",
+             agreed.is_on ? "is MPI's as it is" : "goes through pinned memory", agreed.why);
   }
   if (!agreed.is_on) return {};
   TUTTI_TRY_ASSIGN(members.mpi_sends.flush, cuda::can_flush(*device));

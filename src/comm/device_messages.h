@@ -1,19 +1,20 @@
-// Sends and receives of GPU memory between ranks of different hosts whose MPI takes such memory as it is: messages of MPI's on the caller's
-// own buffers, with no copy in pinned memory. They go the way of device_staged.h in all else: the stream says that the input is there, the
-// rank's thread runs the host call, the stream waits for its end.
+// GPU memory that goes unchanged between ranks of different hosts whose MPI takes such memory as it is: messages of MPI's on the caller's
+// own buffers, with no copy in pinned memory. So go sends and receives, and some collectives (goes_by_messages()) where every rank is a host
+// of its own. In all else they go the way of device_staged.h: the stream says that the input is there, the rank's thread runs the host call,
+// the stream waits for its end.
 //
 //   the rank's stream          "tutti-staged", sender                    "tutti-staged", receiver
 //   ready = n         ------>  announces         <------ lines ------>   announces
 //   waits for done >= n        MPI_Isend (input)   ---- one message ---> MPI_Irecv (output)
 //                     <------  done = n                                  done = n   ------> the other stream
 //
-//  D1. All ranks of a communicator agree, when it is made, that its sends and receives between hosts are such messages (network.h), and
-//      all of them are, whatever memory the two ends have: what one of them has staged, since its call is captured or its stream is
-//      not fit, is a message to or from its pinned memory. So no end needs to know of the other's.
+//  D1. All ranks of a communicator agree, when it is made, that its calls of these kinds are such messages (network.h), and all of them are,
+//      whatever memory the two ends have: what one of them has staged, since its call is captured or its stream is not fit, is a message to
+//      or from its pinned memory. So no end needs to know of the other's.
 //  D2. Calls are cut into parts as staged ones are, for the same reason. A part is a message of its own.
-//  D3. A message is posted when both ends have announced it, and agree. So a call that differs is found before anything moves, and a receive
-//      that is posted has a send, unless a failure comes in between. Then it is cancelled; one that MPI has begun to take in may still
-//      be written, in the caller's memory.
+//  D3. A message is posted when both ends have announced it (of a collective, when all have), and agree. So a call that differs is found
+//      before anything moves, and a receive that is posted has a send, unless a failure comes in between. Then it is cancelled; one that MPI
+//      has begun to take in may still be written, in the caller's memory.
 //  D4. MPI copies to and from the GPU by streams of its own, while the caller's stream waits for `done`. CUDA must not put these copies behind
 //      that wait. It does so for certain where the caller's stream is ordered with the default stream and MPI copies by one that is, too:
 //      calls on such streams are staged. It may do so where streams share a queue of the device: nothing here can prevent that
@@ -30,8 +31,7 @@
 
 namespace tutti::comm {
 
-/// Of a communicator on `device`, when it is made: whether its sends and receives between hosts are messages, as all ranks agreed. Says so
-/// in the log.
+/// Of a communicator on `device`, when it is made: whether its calls are such messages, as all ranks agreed. Says so in the log.
 Status choose_messages(Membership& members, const std::shared_ptr<cuda::Device>& device);
 
 /// Ranks, by rank, with which calls on these streams exchange messages of the caller's own memory; empty: with none.

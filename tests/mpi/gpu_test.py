@@ -50,7 +50,7 @@ def case_sends(kind, client, _):
         expect_all_by_mpi(run)
         for rank, said in posted(run).items():
             assert (said["staged"] == 0) == (per_host == "1"), (rank, said)
-        assert "are MPI's, with no copy in pinned memory: TUTTI_CUDA_MPI=force on rank 0" in run.text, run.text
+        assert "copied between hosts is MPI's as it is: TUTTI_CUDA_MPI=force on rank 0" in run.text, run.text
 
 
 def case_copies(kind, client, _):
@@ -76,7 +76,7 @@ def case_off(kind, client, _):
     assert "CUDA_MPI" not in run.text, run.text
     run = Run(kind, 2, [client, "sends"], dict(PARTS, NCCL_DEBUG="INFO", TEST_MPI_SAYS="1"))
     expect_nothing_by_mpi(run)
-    assert "go through pinned memory: all ranks' MPI says that it takes GPU memory; TUTTI_CUDA_MPI=1 uses that" in run.text, run.text
+    assert "goes through pinned memory: all ranks' MPI says that it takes GPU memory; TUTTI_CUDA_MPI=1 uses that" in run.text, run.text
 
 
 def case_asked(kind, client, _):
@@ -88,7 +88,7 @@ def case_asked(kind, client, _):
     script = f'test "${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}" = 1 && export TEST_MPI_SAYS=0 || export TEST_MPI_SAYS=1; exec {client} sends'
     run = Run(kind, 3, ["sh", "-c", script], asked)
     expect_nothing_by_mpi(run)
-    why = "go through pinned memory: in spite of TUTTI_CUDA_MPI on rank 0: the MPI of rank 1 says that it does not take GPU memory"
+    why = "goes through pinned memory: in spite of TUTTI_CUDA_MPI on rank 0: the MPI of rank 1 says that it does not take GPU memory"
     assert run.text.count(why) == 3, run.text
     run = Run(kind, 2, [client, "sends"], dict(asked, TUTTI_CUDA_MPI="force", TUTTI_NET="tcp"))
     expect_nothing_by_mpi(run)
@@ -101,7 +101,7 @@ def case_as_the_mpi_says(kind, _, perf):
               f'exec {perf} sendrecv --device cuda -b 8 -e 64K -f 64 -n 2 --net mpi')
     run = Run(kind, 2, ["sh", "-c", script], {"TUTTI_CUDA_MPI": "1", "NCCL_DEBUG": "INFO"})
     assert run.done.returncode == 0 and "FAILED" not in run.text, run.text
-    assert re.search("between hosts (are MPI's|go through pinned memory: in spite of TUTTI_CUDA_MPI on rank 0: the MPI of rank 0 (says|cannot))", run.text), run.text
+    assert re.search("between hosts (is MPI's as it is|goes through pinned memory: in spite of TUTTI_CUDA_MPI on rank 0: the MPI of rank 0 (says|cannot))", run.text), run.text
 
 
 def case_rank_0_decides(kind, client, _):

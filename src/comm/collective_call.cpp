@@ -58,7 +58,7 @@ void CollectiveCall::prepare(const CallArgs& args) {
   fingerprint_ = signature_.fingerprint();
   goes_by_mpi_ =
       comm_.members().mpi_sends.copy_too && goes_by_messages(args.collective) && !internal_ && set == nullptr;
-  carriage_ = set == nullptr && !goes_by_mpi_ ? carriage_of(comm_.members(), args) : Carriage::kNone;
+  carriage_ = set == nullptr ? carriage_of(comm_.members(), args) : Carriage::kNone;
   const auto rank = static_cast<std::uint32_t>(comm_.rank());
   const auto root = static_cast<std::uint32_t>(args.root);
   const auto ranks = static_cast<std::uint32_t>(comm_.ranks());

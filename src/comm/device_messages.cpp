@@ -3,7 +3,19 @@
 #include "base/log.h"
 #include "cuda/stream_words.h"
 
+#include <set>
+
 namespace tutti::comm {
+namespace {
+
+/// Whether every rank is a host of its own: the same on all ranks.
+bool has_host_each(const Membership& members) {
+  std::set<int> hosts;
+  for (int rank = 0; rank < members.control.ranks(); ++rank) hosts.insert(members.bridge->host_of(rank));
+  return static_cast<int>(hosts.size()) == members.control.ranks();
+}
+
+}  // namespace
 
 Status choose_messages(Membership& members, const std::shared_ptr<cuda::Device>& device) {
   if (!members.bridge) return {};
@@ -15,9 +27,7 @@ Status choose_messages(Membership& members, const std::shared_ptr<cuda::Device>&
   if (!agreed.is_on) return {};
   TUTTI_TRY_ASSIGN(members.mpi_sends.flush, cuda::can_flush(*device));
   members.mpi_sends.are_on = true;
-  members.mpi_sends.copy_too = true;
-  for (int rank = 0; rank < members.control.ranks(); ++rank)
-    members.mpi_sends.copy_too &= members.bridge->is_here(rank) == (rank == members.reach.rank());
+  members.mpi_sends.copy_too = has_host_each(members);
   // It goes on with messages of any thread's.
   prepare_mpi_thread([weak = std::weak_ptr(device)] {
     if (const auto there = weak.lock()) (void)cuda::make_current(*there);

@@ -165,7 +165,9 @@ std::size_t copy_blocks(const Rank& rank, std::size_t bytes, bool with_others) {
   const auto check_output = [&](const char* what, ncclResult_t result, const std::vector<std::uint8_t>& wanted) {
     check(result, what);
     Gpu::get().wait(rank.stream);
-    expect(out.read() == wanted, std::string(what) + " of " + std::to_string(bytes));
+    const std::vector<std::uint8_t> found = out.read();
+    const auto differs = std::ranges::mismatch(found, wanted).in1 - found.begin();
+    expect(found == wanted, std::string(what) + " of " + std::to_string(bytes) + " at " + std::to_string(differs));
     out.write(blocks(poison));
   };
   const auto u8 = ncclUint8;

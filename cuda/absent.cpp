@@ -25,6 +25,8 @@ Status Device::launch_copy(const CopyLaunch&, std::uint32_t, StreamHandle) const
 Status Device::launch_nothing(StreamHandle) const { return absent(); }
 Result<bool> Device::can_reach(const Device&) const { return absent(); }
 Status Device::reach(const Device&) const { return absent(); }
+Status make_current(const Device&) { return absent(); }
+Result<bool> follows_default_stream(const Device&, StreamHandle) { return absent(); }
 Result<void*> copy_aside(const Device&, const void*, std::size_t, StreamHandle) { return absent(); }
 Status free_aside(const Device&, void*, StreamHandle) { return absent(); }
 DeviceMemory::~DeviceMemory() = default;
@@ -67,7 +69,8 @@ Result<RegisteredMemory> RegisteredMemory::add(std::shared_ptr<Device>, void*, s
 RegisteredMemory::~RegisteredMemory() = default;
 Status copy_on_stream(const Device&, void*, const void*, std::size_t, StreamHandle) { return absent(); }
 Status write_word(const Device&, std::uint32_t*, std::uint32_t, StreamHandle) { return absent(); }
-Status wait_for_word(const Device&, const std::uint32_t*, std::uint32_t, StreamHandle) { return absent(); }
+Result<bool> can_flush(const Device&) { return absent(); }
+Status wait_for_word(const Device&, const std::uint32_t*, std::uint32_t, StreamHandle, bool) { return absent(); }
 Status call_host(const Device&, void (*)(void*), void*, StreamHandle) { return absent(); }
 
 }  // namespace tutti::cuda

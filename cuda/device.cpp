@@ -160,6 +160,17 @@ Status Device::launch_copy(const CopyLaunch& copy, std::uint32_t blocks, StreamH
 
 Status Device::launch_nothing(StreamHandle stream) const { return run(nothing_, 1, nullptr, stream); }
 
+Status make_current(const Device& device) { return driver().context_set(static_cast<CUcontext>(device.context())); }
+
+Result<bool> follows_default_stream(const Device& device, StreamHandle stream) {
+  if (reinterpret_cast<std::uintptr_t>(stream) <= 2) return true;
+  const ContextScope scope(static_cast<CUcontext>(device.context()));
+  TUTTI_TRY(scope.status());
+  unsigned flags = 0;
+  TUTTI_TRY(driver().stream_flags(stream_of(stream), &flags));
+  return (flags & CU_STREAM_NON_BLOCKING) == 0;
+}
+
 Result<bool> Device::can_reach(const Device& other) const {
   if (other.context_ == context_) return true;
   int can = 0;

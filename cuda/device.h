@@ -75,6 +75,12 @@ class Device {
   std::uint32_t resident_blocks_ = 0;
 };
 
+/// The device's context is the calling thread's until another one is: for code of others that calls CUDA there.
+Status make_current(const Device& device);
+
+/// Whether what the default stream is given waits for this stream, or is waited for by it; so it is of default streams themselves.
+Result<bool> follows_default_stream(const Device& device, StreamHandle stream);
+
 /// A copy of `from`, made and freed in the stream's order, so that a capture takes both.
 Result<void*> copy_aside(const Device& device, const void* from, std::size_t bytes, StreamHandle stream);
 Status free_aside(const Device& device, void* copy, StreamHandle stream);

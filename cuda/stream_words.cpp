@@ -46,10 +46,20 @@ Status write_word(const Device& device, std::uint32_t* word, std::uint32_t value
                                      CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 
-Status wait_for_word(const Device& device, const std::uint32_t* word, std::uint32_t value, StreamHandle stream) {
+Result<bool> can_flush(const Device& device) {
+  CUdevice handle = 0;
+  TUTTI_TRY(driver().device_get(&handle, device.facts().ordinal));
+  int can = 0;
+  TUTTI_TRY(driver().device_attribute(&can, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES, handle));
+  return can != 0;
+}
+
+Status wait_for_word(const Device& device, const std::uint32_t* word, std::uint32_t value, StreamHandle stream,
+                     bool flushes) {
   const ContextScope scope(context_of(device));
   TUTTI_TRY(scope.status());
-  return driver().stream_wait_value(static_cast<CUstream>(stream), address(word), value, CU_STREAM_WAIT_VALUE_GEQ);
+  const unsigned how = CU_STREAM_WAIT_VALUE_GEQ | (flushes ? CU_STREAM_WAIT_VALUE_FLUSH : 0u);
+  return driver().stream_wait_value(static_cast<CUstream>(stream), address(word), value, how);
 }
 
 Status call_host(const Device& device, void (*function)(void*), void* data, StreamHandle stream) {

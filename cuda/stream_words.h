@@ -38,9 +38,13 @@ Status copy_on_stream(const Device& device, void* to, const void* from, std::siz
 /// The word, in PinnedMemory, has the value once everything before it on the stream is done, and can be seen by whoever has read the value.
 Status write_word(const Device& device, std::uint32_t* word, std::uint32_t value, StreamHandle stream);
 
+/// Whether a wait for a word can make sure that what follows it sees what others (a network's adapter) wrote to the device's memory before.
+Result<bool> can_flush(const Device& device);
+
 /// What the stream is given from now on waits until the word has come as far as the value: numbers that grow, and may wrap round. No
-/// thread and no kernel waits.
-Status wait_for_word(const Device& device, const std::uint32_t* word, std::uint32_t value, StreamHandle stream);
+/// thread and no kernel waits. `flushes`: it sees what others wrote before, where can_flush().
+Status wait_for_word(const Device& device, const std::uint32_t* word, std::uint32_t value, StreamHandle stream,
+                     bool flushes = false);
 
 /// Calls function(data) in a thread of the driver's when the stream comes here, in a graph at each replay; what follows waits for its end. It
 /// must not call CUDA, nor wait for what another such function has to do.

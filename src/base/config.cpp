@@ -287,6 +287,7 @@ struct Loaded {
     reader.read("NCCL_MULTI_RANK_GPU_ENABLE", config.multi_rank_gpu);
     reader.read("NCCL_HOSTID", config.host_id);
     reader.read_choice("TUTTI_NET", config.network, {"auto", "tcp", "mpi"});
+    reader.read_choice("TUTTI_CUDA_MPI", config.cuda_mpi, {"0", "1", "force"});
     reader.read_count("NCCL_SOCKET_NTHREADS", config.socket_threads, 16);
     reader.read_count("NCCL_NSOCKS_PERTHREAD", config.sockets_per_thread, 16);
     reader.read_seconds("TUTTI_HEARTBEAT_TIMEOUT_S", config.heartbeat_timeout_s);

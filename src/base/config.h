@@ -27,6 +27,7 @@ struct Config {
   bool multi_rank_gpu = false;      ///< NCCL_MULTI_RANK_GPU_ENABLE: several ranks of a communicator on one GPU
   std::string host_id;              ///< NCCL_HOSTID: overrides host name + boot id
   std::string network;              ///< TUTTI_NET: "tcp", "mpi"; empty or "auto" = MPI where the application has it
+  std::string cuda_mpi = "0";       ///< TUTTI_CUDA_MPI: "1": MPI takes GPU memory if it says so; "force": unasked
   int socket_threads = 1;           ///< NCCL_SOCKET_NTHREADS: times
   int sockets_per_thread = 1;       ///< NCCL_NSOCKS_PERTHREAD: sockets for data between two ranks, 16 at most
   double heartbeat_timeout_s = 10;  ///< TUTTI_HEARTBEAT_TIMEOUT_S: 0 = never

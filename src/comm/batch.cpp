@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -190,11 +191,18 @@ executor::Progress Batch::advance_over_hosts(Bridge& bridge) {
 /// The rank for whose line all waits; -1: not only for one.
 int Batch::awaited() { return collective_running_ && queue_count_ == 0 ? comm_.collective_call().awaited() : -1; }
 
+/// Some of it may be MPI's to go on with, which nothing tells of.
+bool Batch::has_message() const {
+  if (collective_running_ && comm_.collective_call().has_messages()) return true;
+  const std::span queues(queues_.data(), queue_count_);
+  return std::ranges::any_of(queues, [](const Queue& queue) { return queue.running && queue.running->is_message(); });
+}
+
 /// A lone batch leaves the processor to others until something comes, if nothing has for a while.
 executor::Progress Batch::idle(Bridge& bridge) {
   constexpr auto kPatient = std::chrono::microseconds(2000);
   constexpr auto kCrowded = std::chrono::microseconds(50);
-  if (turn_ == Turn::kEnds || !bridge.carries_all()) return executor::Progress::kBlocked;
+  if (turn_ == Turn::kEnds || !bridge.carries_all() || has_message()) return executor::Progress::kBlocked;
   const auto now = std::chrono::steady_clock::now();
   if (idle_since_ == std::chrono::steady_clock::time_point{}) idle_since_ = now;
   if (now - idle_since_ > (comm_.crowded() ? kCrowded : kPatient)) bridge.wait(1);

@@ -50,6 +50,7 @@ class Batch : public executor::Task {
   executor::Progress advance_over_hosts(Bridge& bridge);
   executor::Progress idle(Bridge& bridge);
   int awaited();
+  bool has_message() const;
   Queue& queue_for(const CallArgs& call);
   std::span<Queue> queues() { return {queues_.data(), queue_count_}; }
   void copy_to_self();

@@ -1,6 +1,7 @@
 #include "comm/call.h"
 
 #include "base/assert.h"
+#include "comm/device_messages.h"
 
 #include <fmt/format.h>
 
@@ -79,6 +80,7 @@ Carriage far_carriage(const Membership& members, const CallArgs& args, std::size
 Carriage carriage_of(const Membership& members, const CallArgs& args) {
   const int ranks = members.control.ranks();
   if (ranks == 1 || !members.plans.may_announce(args.collective)) return Carriage::kNone;
+  if (members.mpi_sends.copy_too && goes_by_messages(args.collective)) return Carriage::kNone;
   const std::size_t bytes = announced_bytes(args, ranks);
   if (bytes <= in_lines_max(members, args.collective)) return Carriage::kInLines;
   const Settings& settings = members.control.settings();

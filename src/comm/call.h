@@ -187,6 +187,8 @@ class CollectiveCall final : public Call {
   /// Over hosts: the rank that alone can bring the call on, as it waits for that one's line, or for what a rank of this host does; -1: what comes
   /// from any may. While lanes wait for another host, what comes from the others is taken in meanwhile.
   int awaited();
+  /// MPI is at work on it, and has to be asked.
+  bool has_messages() const { return phase_ == Phase::kMessages; }
   /// Marks the library's own exchanges, which no user call may meet.
   void set_internal() {
     internal_ = true;
@@ -194,7 +196,7 @@ class CollectiveCall final : public Call {
   }
 
  private:
-  enum class Phase : std::uint8_t { kRoom, kGather, kRun, kDone };
+  enum class Phase : std::uint8_t { kRoom, kGather, kRun, kMessages, kDone };
 
   int waiting_for() override;
   bool is_coming(int peer) const override;
@@ -215,6 +217,8 @@ class CollectiveCall final : public Call {
   bool all_have_announced(int looks);
   Status open();
   Status run_lanes();
+  void post_messages();
+  Progress go_on_with_messages();
   bool lines_finish() const;
   void finish_by_lines();
   bool gets_sum() const;
@@ -241,7 +245,14 @@ class CollectiveCall final : public Call {
   bool read_references();
   planner::Access find_access(bool& in_place);
 
+  struct Message {
+    int peer = 0;
+    std::unique_ptr<transport::MpiMessage> message;
+  };
+
   Phase phase_ = Phase::kGather;
+  bool goes_by_mpi_ = false;  ///< once all have announced it
+  std::vector<Message> messages_;
   bool internal_ = false;
   bool prepared_ = false;
   std::uint64_t prepared_with_ = 0;  ///< the version of the schedules that are set
@@ -286,13 +297,16 @@ class PointToPointCall final : public Call {
   /// What the calls above do, where they are inlined.
   void begin(const CallArgs& args);
   Progress go_on();
+  /// MPI is at work on it, and has to be asked.
+  bool is_message() const { return phase_ == Phase::kMessage; }
   /// After start(): a send that may be over without its receiver.
   bool may_be_eager() const { return eager_ || may_carry_; }
 
  private:
-  enum class Phase : std::uint8_t { kRoom, kMeet, kRun };
+  enum class Phase : std::uint8_t { kRoom, kMeet, kRun, kMessage };
 
   int waiting_for() override;
+  bool is_coming(int) const override { return phase_ == Phase::kMessage; }
   std::string name() const override;
   const protocol::AnnounceLine& line_of(int peer) const override;
   bool is_prepared_for(const CallArgs& args) const;
@@ -308,6 +322,8 @@ class PointToPointCall final : public Call {
   std::uint64_t peer_word();
   bool peer_has_announced();
   Progress meet();
+  Progress post_message();
+  Progress go_on_with_message();
   Status run();
   void describe_buffers();
   bool is_like_last_run(const protocol::BufferReferences& theirs);
@@ -319,6 +335,8 @@ class PointToPointCall final : public Call {
   const protocol::Pair pair_;
   const PairSignatures signatures_;
   const std::uint64_t* const peers_phase_;
+  const bool goes_by_mpi_;  ///< once both ends have announced it
+  std::unique_ptr<transport::MpiMessage> message_;
   Phase phase_ = Phase::kMeet;
   bool prepared_ = false;
   bool eager_ = false;      ///< by the signature

@@ -1,4 +1,5 @@
 #include "comm/call.h"
+#include "comm/device_messages.h"
 
 #include <fmt/format.h>
 
@@ -55,6 +56,8 @@ void CollectiveCall::prepare(const CallArgs& args) {
   signature_.schedule = set ? set->fingerprint : 0;
   signature_.tuning = comm_.members().plans.tuning_fingerprint();
   fingerprint_ = signature_.fingerprint();
+  goes_by_mpi_ =
+      comm_.members().mpi_sends.copy_too && goes_by_messages(args.collective) && !internal_ && set == nullptr;
   carriage_ = set == nullptr ? carriage_of(comm_.members(), args) : Carriage::kNone;
   const auto rank = static_cast<std::uint32_t>(comm_.rank());
   const auto root = static_cast<std::uint32_t>(args.root);
@@ -81,7 +84,7 @@ void CollectiveCall::prepare(const CallArgs& args) {
   reached_ = false;
   watched_ = false;
   asked_.reset();
-  way_ = set == nullptr ? way_of_calls() : nullptr;
+  way_ = set == nullptr && !goes_by_mpi_ ? way_of_calls() : nullptr;
   prepared_ = true;
   signed_ = sequence_;
   finished_ = kNoIdentity;
@@ -92,7 +95,8 @@ bool CollectiveCall::is_like_last(const CallArgs& args) const {
     return true;
   return args.count == args_.count && args.collective == args_.collective && args.type == args_.type &&
          args.op == args_.op && args.root == args_.root && args.scaled == args_.scaled &&
-         args.whole_count == args_.whole_count && args.averaged_over == args_.averaged_over;
+         args.whole_count == args_.whole_count && args.averaged_over == args_.averaged_over &&
+         args.gpu_pitch == args_.gpu_pitch;
 }
 
 void CollectiveCall::start(const CallArgs& args) {
@@ -178,6 +182,7 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
     copy_input(beside);
     return shape_.input_bytes != 0;
   }
+  if (goes_by_mpi_) return false;
   if (goes_from_buffers(carriage_)) {
     lend_buffers();
     return false;
@@ -302,6 +307,10 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
     return mismatch(ranks_read(), sequence_);
   phase_ = Phase::kDone;
   if (shape_.count == 0) return {};
+  if (goes_by_mpi_) {
+    post_messages();
+    return {};
+  }
   if (carriage_ == Carriage::kAddedUp) {
     add_round(added_, args_.receive, announced_call_.divisor);
     return {};
@@ -437,6 +446,7 @@ executor::Progress CollectiveCall::advance() {
     if (progress == Progress::kDone) phase_ = Phase::kDone;
     return moved(progress);
   }
+  if (phase_ == Phase::kMessages) return go_on_with_messages();
   return Progress::kDone;
 }
 
@@ -448,6 +458,7 @@ int CollectiveCall::awaited() {
 
 int CollectiveCall::waiting_for() {
   if (phase_ == Phase::kRun) return lanes_.waiting_for();
+  if (phase_ == Phase::kMessages) return messages_.empty() ? -1 : messages_.front().peer;
   const bool waits = phase_ == Phase::kRoom     ? announcer_.room(lanes_.machine()) == protocol::Room::kNotYet
                      : phase_ == Phase::kGather ? !announcer_.advance(lanes_.machine())
                                                 : false;
@@ -460,6 +471,7 @@ int CollectiveCall::waiting_for() {
 
 /// From another host a line may come by a longer way than the word that its rank has left.
 bool CollectiveCall::is_coming(int peer) const {
+  if (phase_ == Phase::kMessages) return true;
   const auto last = static_cast<std::uint32_t>(*comm_.members().control.farewell(peer));
   return phase_ == Phase::kGather && static_cast<std::int32_t>(last - sequence_) >= 0;
 }

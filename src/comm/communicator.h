@@ -42,6 +42,14 @@ struct Lateness {
   std::optional<std::chrono::steady_clock::time_point> unreached;
 };
 
+/// Whether sends and receives of GPU memory between hosts are messages of MPI's (device_messages.h).
+struct MpiSends {
+  bool are_on = false;
+  bool copy_too = false;  ///< and so are collectives that copy blocks (goes_by_messages())
+  bool flush = false;     ///< streams that wait for a message can make sure that they see it
+  std::atomic<std::uint64_t> bytes{0};
+};
+
 /// What initialisation makes: immutable afterwards but for the counts inside.
 struct Membership {
   std::vector<Peer> peers;
@@ -57,8 +65,10 @@ struct Membership {
   std::unique_ptr<Control> host_segment;       ///< over hosts: of the ranks of this one, if there are several
   std::vector<int> places;                     ///< by rank, in the host's segment where channels lie there; else -1
   std::shared_ptr<transport::MpiNetwork> mpi;  ///< what the bridge's streams go over; nullptr: TCP
+  CudaMpi cuda_mpi;                            ///< what the ranks agreed on, of GPU memory
   std::unique_ptr<LateTies> late_ties;         ///< the bridge's further connections; nullptr: there are none to be
   std::unique_ptr<Bridge> bridge;              ///< to ranks of other hosts; nullptr: there are none
+  MpiSends mpi_sends;                          ///< on GPU memory
   FarLimits far_limits;                        ///< zeros where hosts have several ranks
   bool streams_carried = false;                ///< what is carried beside lines is written past the caches
   CacheRoom cache_room;                        ///< of this host, for calls of all ranks

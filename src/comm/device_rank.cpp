@@ -3,6 +3,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "comm/call.h"
+#include "comm/device_messages.h"
 #include "comm/device_staged.h"
 #include "comm/device_teams.h"
 #include "planner/planned_schedules.h"
@@ -297,7 +298,7 @@ Status DeviceRank::connect(Communicator& communicator, const Meet& meet) {
   if (route == Route::kMeeting && self->links_.joins_all()) return {};
   // Also where memory is mapped: sends and receives go that way.
   TUTTI_TRY_ASSIGN(self->staged_, StagedRank::create(communicator, self->device_));
-  return {};
+  return choose_messages(communicator.members(), self->device_);
 }
 
 /// What is left goes through host memory.

@@ -1,6 +1,7 @@
 #include "comm/device_staged.h"
 
 #include "comm/batch.h"
+#include "comm/device_messages.h"
 #include "comm/quiet_thread.h"
 
 #include <fmt/format.h>
@@ -127,6 +128,7 @@ void StagedRank::post(Work work) {
 }
 
 void StagedRank::run() {
+  if (comm_.members().mpi_sends.are_on) prepare_for_messages(comm_, *device_);
   for (;;) {
     Work work;
     bool replays = false;

@@ -12,8 +12,10 @@
 // staging memory has room for two of them: while the host works on one, the stream copies those before and after it.
 //
 //  S1. A stream waits for this rank's thread only, and that thread for nothing that is put on a stream after the wait: everything of a
-//      round that comes before the wait is there before it. So it does not matter which streams share a queue of the device.
-//  S2. The thread calls no CUDA function. What can fail there fails in the thread that makes the call.
+//      round that comes before the wait is there before it. So it does not matter which streams share a queue of the device (but where MPI
+//      copies itself: D4 of device_messages.h).
+//  S2. The thread calls no CUDA function, but to have MPI do so (device_messages.h). What can fail there fails in the thread that makes the
+//      call.
 //  S3. Rounds of a communicator run in the order in which their calls were made, on any streams: each call's first operation waits for the
 //      last one of the call before. So staging memory is used again only when what was in it has been copied.
 //  S4. Whatever ends a round, done becomes n: no stream waits for ever. After a failure outputs are undefined, and the communicator says

@@ -81,6 +81,24 @@ std::string obstacle_of(std::span<const MpiOffer> offers) {
   return "";
 }
 
+/// Of ranks that use MPI (`obstacle` is empty), or TCP.
+CudaMpi agree_on_cuda(std::span<const MpiOffer> offers, const std::string& obstacle) {
+  const MpiOffer::CudaWish wish = offers[0].cuda_wish;
+  const bool is_off = wish == MpiOffer::CudaWish::kOff;
+  std::string missing;
+  if (!obstacle.empty()) missing = "the network is TCP; " + obstacle;
+  for (std::size_t rank = 0; rank < offers.size() && missing.empty(); ++rank) {
+    if (offers[rank].cuda == MpiOffer::Cuda::kCannot)
+      missing = fmt::format("the MPI of rank {} says that it does not take GPU memory", rank);
+    if (offers[rank].cuda == MpiOffer::Cuda::kUnknown)
+      missing = fmt::format("the MPI of rank {} cannot be asked (TUTTI_CUDA_MPI=force does not ask)", rank);
+  }
+  if (wish == MpiOffer::CudaWish::kForce && obstacle.empty()) return {true, "TUTTI_CUDA_MPI=force on rank 0"};
+  if (missing.empty() && is_off) return {false, "all ranks' MPI says that it takes GPU memory; TUTTI_CUDA_MPI=1 uses that"};
+  if (missing.empty()) return {true, "TUTTI_CUDA_MPI=1 on rank 0, and all ranks' MPI says that it takes GPU memory"};
+  return {false, is_off ? "" : "in spite of TUTTI_CUDA_MPI on rank 0: " + missing};
+}
+
 int first_with(std::span<const MpiOffer> offers, MpiOffer::Wish wish) {
   const auto found = std::ranges::find(offers, wish, &MpiOffer::wish);
   return found == offers.end() ? -1 : static_cast<int>(found - offers.begin());
@@ -91,6 +109,8 @@ int first_with(std::span<const MpiOffer> offers, MpiOffer::Wish wish) {
 Bytes encode(const MpiOffer& offer) {
   return WireWriter()
       .number(static_cast<std::uint8_t>(offer.wish))
+      .number(static_cast<std::uint8_t>(offer.cuda_wish))
+      .number(static_cast<std::uint8_t>(offer.cuda))
       .text(offer.why_not)
       .text(offer.job)
       .number(offer.world_rank)
@@ -102,12 +122,16 @@ std::optional<MpiOffer> decode_offer(std::span<const std::uint8_t> bytes) {
   WireReader reader(bytes);
   MpiOffer offer;
   const auto wish = reader.number<std::uint8_t>();
+  const auto cuda_wish = reader.number<std::uint8_t>();
+  const auto cuda = reader.number<std::uint8_t>();
   offer.wish = static_cast<MpiOffer::Wish>(wish);
+  offer.cuda_wish = static_cast<MpiOffer::CudaWish>(cuda_wish);
+  offer.cuda = static_cast<MpiOffer::Cuda>(cuda);
   offer.why_not = reader.text(kWhyMax);
   offer.job = reader.text(kJobMax);
   offer.world_rank = reader.number<std::int32_t>();
   offer.world_size = reader.number<std::int32_t>();
-  if (!reader.complete() || wish > 2 || offer.world_size > (1 << 24)) return std::nullopt;
+  if (!reader.complete() || wish > 2 || cuda_wish > 2 || cuda > 2 || offer.world_size > (1 << 24)) return std::nullopt;
   return offer;
 }
 
@@ -115,6 +139,9 @@ MpiOffer own_offer() {
   MpiOffer offer;
   const std::string& wanted = config().network;
   offer.wish = wanted == "tcp" ? MpiOffer::Wish::kTcp : wanted == "mpi" ? MpiOffer::Wish::kMpi : MpiOffer::Wish::kAny;
+  const std::string& cuda = config().cuda_mpi;
+  using CudaWish = MpiOffer::CudaWish;
+  offer.cuda_wish = cuda == "force" ? CudaWish::kForce : cuda == "1" ? CudaWish::kIfItSaysSo : CudaWish::kOff;
   if (offer.wish == MpiOffer::Wish::kTcp) {
     offer.why_not = "TUTTI_NET=tcp";
     return offer;
@@ -127,12 +154,14 @@ MpiOffer own_offer() {
   offer.job = job_identity();
   offer.world_rank = state.rank;
   offer.world_size = state.size;
+  offer.cuda = state.cuda;
   return offer;
 }
 
 Result<MpiGroup> agree_on_mpi(std::span<const MpiOffer> offers) {
   MpiGroup group;
   group.why_none = obstacle_of(offers);
+  group.cuda = agree_on_cuda(offers, group.why_none);
   if (group.why_none.empty()) {
     for (const MpiOffer& offer : offers) group.world_ranks.push_back(offer.world_rank);
     return group;
@@ -158,6 +187,10 @@ Result<std::shared_ptr<MpiNetwork>> open_mpi(const MpiGroup& group, const std::f
   }
   if (network->state() == MpiNetwork::State::kOpen) return network;
   return error(Code::kSystem, "no MPI communicator could be made: " + network->problem());
+}
+
+void prepare_mpi_thread(std::function<void()> prepare) {
+  if (const auto* service = service_in_use().load()) service->prepare_thread(std::move(prepare));
 }
 
 void stop_mpi(const std::string& why) {

@@ -55,6 +55,7 @@ Status Communicator::join_over_hosts(BootstrapResult found, ControlSegment segme
   members_ = std::make_unique<Membership>(std::move(found.peers), *copies[rank_], rank_, planner::Rules{});
   members_->host_segment = std::move(shared);
   const bool over_mpi = !found.mpi.world_ranks.empty();
+  members_->cuda_mpi = found.mpi.cuda;
   if (found.late) await_late_ties(std::move(*found.late), found.sockets, over_mpi);
   TUTTI_TRY(watch_hosts(found.sockets, over_mpi));
   if (over_mpi) TUTTI_TRY(open_streams(found.sockets, found.mpi));
@@ -286,9 +287,12 @@ Result<const char*> transport_name(Communicator& communicator) {
 
 Result<std::uint64_t> wire_bytes(Communicator& communicator) {
   if (!communicator.is_initialised()) return error(Code::kInvalidUsage, "the communicator is not initialised");
+  const auto sent = [](const Communicator& one) {
+    const Membership& members = one.members();
+    return members.bridge->sent_bytes() + members.mpi_sends.bytes.load(std::memory_order_relaxed);
+  };
   const DeviceTeams* const teams = communicator.teams();
-  const std::uint64_t by_teams = teams ? teams->across().members().bridge->sent_bytes() : 0;
-  return by_teams + (communicator.spans_hosts() ? communicator.members().bridge->sent_bytes() : 0);
+  return (teams ? sent(teams->across()) : 0) + (communicator.spans_hosts() ? sent(communicator) : 0);
 }
 
 void Communicator::leave_over_hosts() {

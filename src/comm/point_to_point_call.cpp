@@ -24,7 +24,8 @@ PointToPointCall::PointToPointCall(Communicator& communicator, int peer, Directi
       signatures_(direction == Direction::kSend
                       ? communicator.members().control.pair_signatures(communicator.rank(), peer)
                       : communicator.members().control.pair_signatures(peer, communicator.rank())),
-      peers_phase_(communicator.members().control.phase(peer)) {
+      peers_phase_(communicator.members().control.phase(peer)),
+      goes_by_mpi_(communicator.members().mpi_sends.are_on && !communicator.members().bridge->is_here(peer)) {
   peers_.resize(communicator.ranks());
 }
 
@@ -62,10 +63,11 @@ bool PointToPointCall::is_prepared_for(const CallArgs& args) const {
 
 /// By the signature alone, so that both ends know.
 bool PointToPointCall::is_eager(const Signature& signature) const {
+  if (goes_by_mpi_) return false;
   return bytes_of(signature) <= std::max(protocol::kAnnouncePayloadBytes, std::min(kAlwaysCarriedBytes, carry_bytes()));
 }
 bool PointToPointCall::may_carry(const Signature& signature) const {
-  return !is_eager(signature) && bytes_of(signature) <= carry_bytes();
+  return !goes_by_mpi_ && !is_eager(signature) && bytes_of(signature) <= carry_bytes();
 }
 
 /// Once the sender has announced: whether its send was eager.
@@ -103,7 +105,7 @@ bool PointToPointCall::sender_carries(const Signature& sent) const {
   const bool sends = direction_ == Direction::kSend;
   announced_ = true;
   if (signed_ != sequence) write_signature(sequence);
-  if (!eager_ && !own_.holds_for(args_)) describe_buffers();
+  if (!eager_ && !goes_by_mpi_ && !own_.holds_for(args_)) describe_buffers();
   done_ = sends && (eager_ || (may_carry_ && carries_));
   if (done_) {
     send_eagerly(machine, pair_, word, args_.send, shape_.input_bytes, taken_);
@@ -177,6 +179,7 @@ executor::Progress PointToPointCall::meet() {
     receive_eagerly(lanes_.machine(), pair_, sequence_, args_.receive, shape_.output_bytes);
     return finish(Progress::kDone);
   }
+  if (goes_by_mpi_) return post_message();
   if (Status running = run(); !running.ok()) {
     // The other end has no part in this; it must not wait, nor the line stay taken.
     comm_.fail(running.error().code, comm_.rank(), name() + ": " + running.error().message);
@@ -250,6 +253,8 @@ void PointToPointCall::run(const CallArgs& args) {
     if (!peer_has_announced()) return blocked();
     if (const Progress met = meet(); met != Progress::kAdvanced) return met;
   }
+  if (phase_ == Phase::kMessage) [[unlikely]]
+    return go_on_with_message();
   const Progress progress = lanes_.advance();
   if (progress == Progress::kBlocked) return blocked();
   if (progress == Progress::kFailed) return fail(comm_.failure());
@@ -263,6 +268,7 @@ int PointToPointCall::waiting_for() {
   switch (phase_) {
     case Phase::kRoom: return has_room() ? -1 : args_.root;
     case Phase::kMeet: return peer_has_announced() ? -1 : args_.root;
+    case Phase::kMessage: return args_.root;
     case Phase::kRun: break;
   }
   return lanes_.waiting_for();

@@ -1,5 +1,6 @@
 #include "comm/staged_calls.h"
 
+#include "comm/device_messages.h"
 #include "comm/device_rank.h"
 
 #include <algorithm>
@@ -50,6 +51,9 @@ Status StagedCalls::check() {
   TUTTI_TRY_ASSIGN(const cuda::Capture capture, find_capture());
   if (capture.id != 0) {
     TUTTI_TRY_ASSIGN(captured_, rank_->capture(capture));
+  } else if (comm_.members().mpi_sends.are_on) {
+    TUTTI_TRY_ASSIGN(auto peers, peers_in_place(comm_.members(), rank_->resources().device(), streams_));
+    rounds_.leave_in_place(std::move(peers), comm_.members().mpi_sends.copy_too);
   }
   return rank_->start();
 }
@@ -115,6 +119,7 @@ Status StagedCalls::give(const StagedRound& round) {
   given.number = resources().last_number();
   std::vector<StagedPart> placed = round.parts;
   for (StagedPart& part : placed) {
+    if (part.is_in_place) continue;
     if (part.input_blocks != 0) part.args.send = given.memory + part.input_at;
     if (part.output_blocks != 0) part.args.receive = given.memory + part.output_at;
     if (part.args.scale_is_address) part.args.scale = reinterpret_cast<std::uintptr_t>(given.memory + part.scale_at);
@@ -145,6 +150,7 @@ Status StagedCalls::hand_over(std::uint32_t number) const {
 Status StagedCalls::copy_in(const Given& given) const {
   const cuda::Device& device = resources().device();
   for (const StagedPart& part : given.parts) {
+    if (part.is_in_place) continue;
     TUTTI_TRY(for_each_piece(part, part.input_blocks, [&](std::size_t from, std::size_t to, std::size_t bytes) {
       return cuda::copy_on_stream(device, given.memory + part.input_at + to, bytes_at(part.args.send, from), bytes,
                                   streams_[0]);
@@ -160,14 +166,28 @@ Status StagedCalls::take() {
   const Given given = std::move(given_.front());
   given_.pop_front();
   const cuda::Device& device = resources().device();
-  TUTTI_TRY(cuda::wait_for_word(device, resources().done(), given.number, streams_[0]));
+  const auto is_message = [](const StagedPart& part) { return part.is_in_place && part.output_blocks != 0; };
+  const bool flushes = comm_.members().mpi_sends.flush && std::ranges::any_of(given.parts, is_message);
+  TUTTI_TRY(cuda::wait_for_word(device, resources().done(), given.number, streams_[0], flushes));
   for (const StagedPart& part : given.parts) {
+    if (part.is_in_place) {
+      TUTTI_TRY(copy_own_block(part.args));
+      continue;
+    }
     TUTTI_TRY(for_each_piece(part, part.output_blocks, [&](std::size_t to, std::size_t from, std::size_t bytes) {
       return cuda::copy_on_stream(device, bytes_at(part.args.receive, to), given.memory + part.output_at + from, bytes,
                                   streams_[0]);
     }));
   }
   return {};
+}
+
+/// What a rank sends to itself in a collective that goes by messages.
+Status StagedCalls::copy_own_block(const CallArgs& args) const {
+  if (is_point_to_point(args)) return {};
+  const MessageBlocks own = message_blocks(args, comm_.rank(), comm_.rank());
+  if (own.sent == nullptr || own.received == nullptr || own.sent == own.received) return {};
+  return cuda::copy_on_stream(resources().device(), own.received, own.sent, own.bytes, streams_[0]);
 }
 
 /// After a failure: the thread lets everything through, also streams that wait already.

@@ -72,6 +72,7 @@ class StagedCalls {
   Status copy_in(const Given& given) const;
   /// The stream waits for the oldest round that was given, and copies its outputs.
   Status take();
+  Status copy_own_block(const CallArgs& args) const;
   void end();
 
   Communicator& comm_;

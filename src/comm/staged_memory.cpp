@@ -64,7 +64,7 @@ std::uint32_t* StagedResources::ready() const { return reinterpret_cast<std::uin
 std::uint32_t* StagedResources::done() const { return reinterpret_cast<std::uint32_t*>(words_.data() + kDoneAt); }
 
 Result<std::byte*> StagedResources::place(std::size_t bytes) {
-  if (bytes != 0 && (!memory_ || bytes > slot_bytes_)) {
+  if (bytes > slot_bytes_) {
     const std::size_t wanted = std::bit_ceil(std::max(bytes, kLeastSlotBytes));
     TUTTI_TRY_ASSIGN(auto memory, StagingMemory::allocate(device_, kDepth * wanted));
     if (memory_) outgrown_.push_back(std::move(memory_));

@@ -41,7 +41,8 @@ class StagedResources {
   std::uint32_t* ready() const;
   std::uint32_t* done() const;
   std::uint32_t last_number() const { return last_number_; }
-  /// The next round's number is one more, and it has so many bytes at the address that comes back. The staging memory grows if need be.
+  /// The next round's number is one more, and it has so many bytes at the address that comes back; none: anything. The staging memory grows
+  /// if need be.
   Result<std::byte*> place(std::size_t bytes);
   /// Device memory for calls that go by kernels for a part of their way: always the same, and larger if need be.
   Result<std::byte*> scratch(std::size_t bytes);

@@ -1,6 +1,7 @@
 #include "comm/staged_rounds.h"
 
 #include "comm/call.h"
+#include "comm/device_messages.h"
 
 #include <algorithm>
 
@@ -65,6 +66,13 @@ bool StagedRounds::is_done() const {
   return collectives_.is_done() && std::ranges::all_of(sequences_, &Sequence::is_done);
 }
 
+/// An all-to-all that is in place would get blocks where others have not been sent yet.
+bool StagedRounds::stays(const CallArgs& call) const {
+  if (is_point_to_point(call)) return !in_place_.empty() && in_place_[static_cast<std::size_t>(call.root)];
+  const bool overwrites = call.collective == Collective::kAllToAll && call.send == call.receive;
+  return copies_in_place_ && goes_by_messages(call.collective) && !overwrites;
+}
+
 StagedPart StagedRounds::next_part(const Sequence& from) const {
   const CallArgs& call = from.calls[from.call];
   const std::size_t most = elements_per_part(call, ranks_, part_bytes_);
@@ -72,6 +80,7 @@ StagedPart StagedRounds::next_part(const Sequence& from) const {
   const std::size_t skipped_bytes = from.element * size_of(call.type);
   StagedPart part;
   part.args = call;
+  part.args.identity = 0;  // parts differ in more than their buffers
   part.args.count = std::min(most, call.count - from.element);
   part.args.whole_count = call.count > most ? call.count : call.whole_count;
   part.args.send = blocks.input != 0 ? at(call.send, skipped_bytes) : nullptr;
@@ -79,6 +88,8 @@ StagedPart StagedRounds::next_part(const Sequence& from) const {
   part.input_blocks = blocks.input;
   part.output_blocks = blocks.output;
   part.pitch_bytes = call.count * size_of(call.type);
+  part.is_in_place = stays(call);
+  if (part.is_in_place) part.args.gpu_pitch = part.pitch_bytes;
   return part;
 }
 
@@ -94,8 +105,10 @@ void StagedRounds::add_part(StagedRound& round, Sequence& from) const {
     round.bytes += round_up(bytes);
     return begin;
   };
-  part.input_at = place(part.input_blocks * part.block_bytes());
-  part.output_at = place(part.output_blocks * part.block_bytes());
+  if (!part.is_in_place) {
+    part.input_at = place(part.input_blocks * part.block_bytes());
+    part.output_at = place(part.output_blocks * part.block_bytes());
+  }
   if (part.args.scale_is_address) part.scale_at = place(sizeof(part.args.scale));
   round.parts.push_back(std::move(part));
 }

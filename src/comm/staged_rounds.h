@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace tutti::comm {
@@ -30,6 +31,7 @@ struct StagedPart {
   std::size_t input_at = 0;     ///< in the round's memory, where blocks lie one behind another
   std::size_t output_at = 0;
   std::size_t scale_at = 0;  ///< a factor that lies in device memory
+  bool is_in_place = false;  ///< the host call works on the call's own buffers: the part has no memory in the round
 
   std::size_t block_bytes() const { return args.count * size_of(args.type); }
 };
@@ -49,6 +51,12 @@ class StagedRounds {
   /// together are not more, and their outputs.
   StagedRounds(std::span<const CallArgs> calls, int ranks, int rank, std::size_t part_bytes,
                std::size_t round_calls = kRoundCalls);
+  /// Before next(): what is sent to and received from ranks that are true here, by rank, stays where it is; `copies_too`: so do blocks of
+  /// collectives that go by messages.
+  void leave_in_place(std::vector<bool> peers, bool copies_too) {
+    in_place_ = std::move(peers);
+    copies_in_place_ = copies_too && !in_place_.empty();
+  }
   bool is_done() const;
   /// The calls, all of them, but for sends and receives.
   std::span<const CallArgs> collectives() const { return collectives_.calls; }
@@ -64,6 +72,7 @@ class StagedRounds {
     bool is_done() const { return call == calls.size(); }
   };
 
+  bool stays(const CallArgs& call) const;
   Sequence& sequence_of(const CallArgs& call);
   StagedPart next_part(const Sequence& from) const;
   void add_part(StagedRound& round, Sequence& from) const;
@@ -75,6 +84,8 @@ class StagedRounds {
   const int rank_;
   const std::size_t part_bytes_;
   const std::size_t round_calls_;
+  std::vector<bool> in_place_;
+  bool copies_in_place_ = false;
   Sequence collectives_;
   std::size_t written_ = 0;  ///< collectives before this one have their outputs in place when the next round begins
   std::vector<Sequence> sequences_;  ///< of sends and receives, by peer and direction

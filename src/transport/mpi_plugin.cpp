@@ -1,6 +1,7 @@
 // The plug-in's service: MPI's state in this process, communicators, and what Tutti's own programs need.
 #include "transport/mpi_calls.h"
 #include "transport/mpi_link.h"
+#include "transport/mpi_messages.h"
 #include "transport/mpi_progress.h"
 #include "transport/mpi_service.h"
 
@@ -32,13 +33,6 @@ constexpr milliseconds kCallTime{1000};
 struct AtExit {
   ~AtExit() { mpi_calls().end("the process exits", kCallTime); }
 } at_exit;
-
-std::string text_of_error(const char* call, int result) {
-  char text[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  MPI_Error_string(result, text, &length);
-  return std::string(call) + ": " + std::string(text, static_cast<std::size_t>(length));
-}
 
 /// MPI_Finalize deletes MPI_COMM_SELF's attributes before it takes anything apart.
 int at_finalise(MPI_Comm, int, void*, void*) {
@@ -129,6 +123,11 @@ class Network final : public MpiNetwork {
     const std::lock_guard lock(creation_->mutex);
     return std::make_unique<LinkStream>(std::make_shared<MpiLink>(creation_->comm, peer, abort_word));
   }
+  std::unique_ptr<MpiMessage> message(int peer, MpiDirection direction, void* data, std::size_t bytes,
+                                      bool of_collective) override {
+    const std::lock_guard lock(creation_->mutex);
+    return post_message(creation_->comm, peer, direction, data, bytes, of_collective);
+  }
 
  private:
   std::shared_ptr<Creation> creation_;
@@ -177,6 +176,7 @@ MpiState state() {
   if (found.level != MpiState::Level::kMultiple) return found;
   MPI_Comm_rank(MPI_COMM_WORLD, &found.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &found.size);
+  found.cuda = ask_for_cuda();
   return found;
 }
 
@@ -184,6 +184,8 @@ MpiState state() {
 void stop(const std::string& why) {
   if (mpi_calls().why_ended().empty()) mpi_calls().end(why, kCallTime);
 }
+
+void prepare_thread(std::function<void()> prepare) { mpi_progress().prepare_by(std::move(prepare)); }
 
 std::string initialise() {
   int provided = MPI_THREAD_SINGLE;
@@ -216,6 +218,7 @@ constexpr MpiService kService = {.version = kMpiServiceVersion,
                                  .state = state,
                                  .open = open,
                                  .stop = stop,
+                                 .prepare_thread = prepare_thread,
                                  .initialise = initialise,
                                  .finalise = finalise,
                                  .broadcast = broadcast};

@@ -60,6 +60,11 @@ void MpiProgress::keep(std::shared_ptr<MpiLink> link) {
   links_.push_back(std::move(link));
 }
 
+void MpiProgress::prepare_by(std::function<void()> prepare) {
+  const std::lock_guard lock(mutex_);
+  prepare_ = std::move(prepare);
+}
+
 MpiProgress::Looked MpiProgress::look(std::unique_lock<std::mutex>& lock) {
   looked_.wait(lock, [this] { return !looking_; });
   Links links = std::exchange(links_, {});
@@ -108,7 +113,9 @@ void MpiProgress::run() {
     microseconds pause = kFirst;
     while (sending_ && !over_) {
       changed_.wait_for(lock, pause, [this] { return over_; });
-      if (!over_) pause = look(lock).moved ? kSoon : std::min(pause * 2, kLate);
+      if (over_) break;
+      if (prepare_) prepare_();
+      pause = look(lock).moved ? kSoon : std::min(pause * 2, kLate);
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -19,6 +20,8 @@ class MpiProgress {
   void want(std::shared_ptr<MpiLink> link);
   /// A link that waits for the other side to end. Called with the link's lock held.
   void keep(std::shared_ptr<MpiLink> link);
+  /// The thread calls this before each look.
+  void prepare_by(std::function<void()> prepare);
   /// One look at all links.
   void sweep();
   /// Nobody else looks at anything from here on; the caller does until nothing is under way, at most so long. A call of another thread
@@ -41,6 +44,7 @@ class MpiProgress {
   std::condition_variable changed_;
   std::condition_variable looked_;
   Links links_;  ///< guarded by mutex_, as are all below
+  std::function<void()> prepare_;
   bool running_ = false;
   bool looking_ = false;  ///< somebody has taken the links out
   bool sending_ = false;  ///< a link wants the thread

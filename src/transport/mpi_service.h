@@ -10,11 +10,16 @@
 //  M3. No flow control is needed: what a rank may send before the other takes it in is bounded by slots and announce lines (B2 of
 //      comm/bridge.h).
 //  M4. Nothing here waits for a peer, but for MPI_Comm_create_group, which has a thread of its own.
+//  M5. Messages of users' memory (MpiMessage) have tags of their own, those of collectives another one. Both ranks have agreed on one before
+//      either posts its side, and post those of a tag and a direction in the same order: MPI matches the two, and neither is left alone but by
+//      a failure.
 #pragma once
 
 #include "transport/byte_stream.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +27,7 @@
 namespace tutti::transport {
 
 /// Both sides must be built with the same one: what is passed are C++ types.
-inline constexpr const char* kMpiServiceVersion = "Tutti 0.1.0, MPI service 1";
+inline constexpr const char* kMpiServiceVersion = "Tutti 0.1.0, MPI service 2";
 
 struct MpiState {
   enum class Level : std::uint8_t { kSingle, kFunneled, kSerialized, kMultiple };
@@ -32,7 +37,24 @@ struct MpiState {
   int rank = -1;  ///< in MPI_COMM_WORLD, as is size; once initialised
   int size = 0;
   std::string ended;  ///< why the plug-in calls MPI no more; empty: it may
+  /// What MPI says of GPU memory; kUnknown: it has no function that can be asked.
+  enum class Cuda : std::uint8_t { kUnknown, kCannot, kCan };
+  Cuda cuda = Cuda::kUnknown;
 };
+
+/// Memory of this rank's on its way to or from another one; it stays where it is until look() says that it is over, and until this is
+/// destroyed. A receive that is not over then is cancelled; if MPI has begun to take it in, or must not be called, it may go on to write, and
+/// a send to read.
+class MpiMessage {
+ public:
+  enum class State : std::uint8_t { kUnderWay, kDone, kFailed };
+  virtual ~MpiMessage() = default;
+  /// Lets MPI go on. Under way is also what MPI must not be asked of any more (MpiNetwork::problem).
+  virtual State look() = 0;
+  /// Of one that has failed.
+  virtual std::string problem() const = 0;
+};
+enum class MpiDirection : std::uint8_t { kSend, kReceive };
 
 /// An MPI communicator for one of Tutti's.
 class MpiNetwork {
@@ -45,6 +67,9 @@ class MpiNetwork {
   /// Once open, for every peer once. While *abort_word is not 0, and after the stream is destroyed without finish(), no MPI call is
   /// made for it; its requests and their memory stay then. After finish() what is under way is carried through behind the caller's back.
   virtual std::unique_ptr<ByteStream> stream(int peer, const std::uint64_t* abort_word) = 0;
+  /// Once open. Up to 1 GiB, more than 0, of any memory that the MPI takes.
+  virtual std::unique_ptr<MpiMessage> message(int peer, MpiDirection direction, void* data, std::size_t bytes,
+                                              bool of_collective) = 0;
 };
 
 struct MpiService {
@@ -56,6 +81,8 @@ struct MpiService {
   std::shared_ptr<MpiNetwork> (*open)(const std::vector<int>& world_ranks, int tag) = nullptr;
   /// A process of the job has died: the plug-in calls MPI no more, for any communicator. A call under way ends by itself.
   void (*stop)(const std::string& why) = nullptr;
+  /// From now on the plug-in's own thread calls this before it calls MPI, which may work on messages of GPU memory there.
+  void (*prepare_thread)(std::function<void()> prepare) = nullptr;
 
   // For programs of Tutti's own, which are the application.
 

@@ -73,15 +73,45 @@ TEST_CASE("whoever insists on MPI in vain fails all ranks, with rank and reason"
   CHECK_THAT(group.error().message, Contains("rank 1 has TUTTI_NET=mpi") && Contains("rank 2: TUTTI_NET=tcp"));
 }
 
+TEST_CASE("GPU memory is MPI's where rank 0 wants that and all ranks' MPI takes it, with the reason") {
+  using Wish = MpiOffer::CudaWish;
+  using Cuda = MpiOffer::Cuda;
+  auto offers = offers_of({0, 1, 2}, 3);
+  const auto agreed = [&] { return agree_on_mpi(offers).value().cuda; };
+  for (MpiOffer& offer : offers) offer.cuda = Cuda::kCan;
+  CHECK(!agreed().is_on);
+  CHECK_THAT(agreed().why, Contains("TUTTI_CUDA_MPI=1 uses that"));
+  offers[1].cuda_wish = Wish::kForce;
+  CHECK(!agreed().is_on);
+  offers[0].cuda_wish = Wish::kIfItSaysSo;
+  CHECK(agreed().is_on);
+  offers[2].cuda = Cuda::kCannot;
+  CHECK(!agreed().is_on);
+  CHECK_THAT(agreed().why, Contains("the MPI of rank 2 says that it does not take GPU memory"));
+  offers[1].cuda = Cuda::kUnknown;
+  CHECK_THAT(agreed().why, Contains("the MPI of rank 1 cannot be asked"));
+  offers[0].cuda_wish = Wish::kForce;
+  CHECK(agreed().is_on);
+  offers[1].why_not = "MPI was finalised";
+  CHECK(!agreed().is_on);
+  CHECK_THAT(agreed().why, Contains("the network is TCP; rank 1: MPI was finalised"));
+  offers[0].cuda_wish = Wish::kOff;
+  CHECK(agreed().why.empty());
+}
+
 TEST_CASE("an offer survives the way, and other bytes are none") {
   MpiOffer offer = offers_of({3}, 8)[0];
   offer.wish = MpiOffer::Wish::kMpi;
+  offer.cuda_wish = MpiOffer::CudaWish::kForce;
+  offer.cuda = MpiOffer::Cuda::kCannot;
   offer.why_not = std::string(300, 'x');
   const tutti::comm::Bytes bytes = encode(offer);
   CHECK(bytes.size() <= 512);
   const auto same = tutti::comm::decode_offer(bytes);
   REQUIRE(same);
   CHECK(same->wish == offer.wish);
+  CHECK(same->cuda_wish == offer.cuda_wish);
+  CHECK(same->cuda == offer.cuda);
   CHECK(same->why_not == offer.why_not);
   CHECK(same->job == "job-7");
   CHECK(same->world_rank == 3);
@@ -91,9 +121,11 @@ TEST_CASE("an offer survives the way, and other bytes are none") {
   auto more = bytes;
   more.push_back(0);
   CHECK(!tutti::comm::decode_offer(more));
-  auto wrong = bytes;
-  wrong[0] = 9;
-  CHECK(!tutti::comm::decode_offer(wrong));
+  for (const std::size_t field : {0, 1, 2}) {
+    auto wrong = bytes;
+    wrong[field] = 9;
+    CHECK(!tutti::comm::decode_offer(wrong));
+  }
 }
 
 TEST_CASE("a process without MPI says so") {

@@ -94,3 +94,28 @@ TEST_CASE("sends to one rank keep their order, whatever else is in the group", "
   }
   CHECK(to_first == std::vector<std::size_t>{1024, 1024, 452, 10});
 }
+
+TEST_CASE("what stays where it is has parts as ever, and no memory", "[staged]") {
+  const std::vector<CallArgs> calls = {call(Collective::kSend, 2500, 1), call(Collective::kReceive, 2500, 1),
+                                       call(Collective::kSend, 2500, 2), call(Collective::kAllReduce, 100)};
+  StagedRounds rounds(calls, 3, 0, kPartBytes);
+  rounds.leave_in_place({false, true, false}, false);
+  const std::vector<StagedRound> as_ever = all_rounds(calls, 3, 0);
+  for (const StagedRound& wanted : as_ever) {
+    const StagedRound round = rounds.next();
+    REQUIRE(round.parts.size() == wanted.parts.size());
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < round.parts.size(); ++i) {
+      const StagedPart& part = round.parts[i];
+      CHECK(part.args.count == wanted.parts[i].args.count);
+      CHECK(part.args.whole_count == wanted.parts[i].args.whole_count);
+      CHECK(part.args.send == wanted.parts[i].args.send);
+      CHECK(part.is_in_place == (is_point_to_point(part.args) && part.args.root == 1));
+      const auto lines = [](std::size_t of) { return (of + 255) / 256 * 256; };
+      if (!part.is_in_place)
+        bytes += lines(part.input_blocks * part.block_bytes()) + lines(part.output_blocks * part.block_bytes());
+    }
+    CHECK(round.bytes == bytes);
+  }
+  CHECK(rounds.is_done());
+}

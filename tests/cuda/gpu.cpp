@@ -123,6 +123,11 @@ CUstream Gpu::make_stream() const {
   check(stream_create_(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   return stream;
 }
+CUstream Gpu::make_blocking_stream() const {
+  CUstream stream = nullptr;
+  check(stream_create_(&stream, CU_STREAM_DEFAULT), "cuStreamCreate");
+  return stream;
+}
 void Gpu::destroy(CUstream stream) const { check(stream_destroy_(stream), "cuStreamDestroy"); }
 void Gpu::wait(CUstream stream) const { check(stream_synchronize_(stream), "cuStreamSynchronize"); }
 
@@ -167,6 +172,11 @@ std::size_t Gpu::free_bytes() const {
   std::size_t total = 0;
   if (mem_info_) check(mem_info_(&left, &total), "cuMemGetInfo");
   return left;
+}
+bool Gpu::has_context() const {
+  CUcontext context = nullptr;
+  check(context_get_(&context), "cuCtxGetCurrent");
+  return context != nullptr;
 }
 std::string Gpu::name() const {
   char text[256] = {};

@@ -37,6 +37,8 @@ class Gpu {
   /// Does not.
   void copy(void* to, const void* from, std::size_t bytes, CUstream stream) const;
   CUstream make_stream() const;
+  /// One that is ordered with the default stream.
+  CUstream make_blocking_stream() const;
   void destroy(CUstream stream) const;
   void wait(CUstream stream) const;
   CUresult query(CUstream stream) const { return stream_query_(stream); }
@@ -57,6 +59,8 @@ class Gpu {
   CUevent make_event() const;
   void record(CUevent event, CUstream stream) const;
   void destroy(CUevent event) const;
+  /// Of the calling thread.
+  bool has_context() const;
   std::string name() const;
   /// Whether this is the driver of tests/cuda/fake/.
   bool is_fake() const { return name().starts_with("Fake "); }
@@ -74,6 +78,7 @@ class Gpu {
   X(device_name_, cuDeviceGetName, 2000)              \
   X(primary_retain_, cuDevicePrimaryCtxRetain, 7000)  \
   X(context_set_, cuCtxSetCurrent, 4000)              \
+  X(context_get_, cuCtxGetCurrent, 4000)              \
   X(mem_alloc_, cuMemAlloc, 3020)                     \
   X(mem_free_, cuMemFree, 3020)                       \
   X(mem_alloc_async_, cuMemAllocAsync, 11020)         \

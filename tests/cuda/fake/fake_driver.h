@@ -57,6 +57,14 @@ FAKE_EXPORT std::string describe(const Live& live);
 /// Kernels that were given to streams so far, and how many of them were captured.
 FAKE_EXPORT std::uint64_t launches();
 
+/// What streams were given so far that has to do with pinned memory: bytes that they copy to and from it, replays of graphs apart, and waits
+/// for words there that flush what others have written to the device.
+struct Staged {
+  std::uint64_t bytes = 0;
+  std::uint64_t flushes = 0;
+};
+FAKE_EXPORT Staged staged();
+
 /// What a stream was given: a kernel, the record of an event, or a wait for one; a copy to host memory, or of anything else; a wait for a
 /// word in memory.
 struct Given {

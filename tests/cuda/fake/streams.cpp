@@ -22,6 +22,13 @@ CUresult stream_create(CUstream* stream, unsigned flags) {
   *stream = reinterpret_cast<CUstream>(queue);
   return CUDA_SUCCESS;
 }
+CUresult stream_flags(CUstream stream, unsigned* flags) {
+  FAKE_CALL("cuStreamGetFlags");
+  const Queue* const queue = queue_of(stream);
+  if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  *flags = queue->blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
+  return CUDA_SUCCESS;
+}
 CUresult stream_destroy(CUstream stream) {
   FAKE_END("cuStreamDestroy");
   FAKE_SAFE();
@@ -146,6 +153,14 @@ CUresult stream_wait_event(CUstream stream, CUevent event, unsigned) {
   return give(*queue, [mark](const std::shared_ptr<GraphRun>&) -> Work { return [mark] { return mark->reached; }; });
 }
 
+void count_staged(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  const auto is_pinned = [](CUdeviceptr at) {
+    const Allocation* const found = find_allocation(at);
+    return found && (found->kind == Allocation::Kind::kHost || found->kind == Allocation::Kind::kRegistered);
+  };
+  if (is_pinned(to) || is_pinned(from)) world().staged.bytes += bytes;
+}
+
 CUresult copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   FAKE_CALL("cuMemcpyAsync");
   Queue* const queue = queue_of(stream);
@@ -154,6 +169,7 @@ CUresult copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstrea
   const bool to_host =
       target && (target->kind == Allocation::Kind::kHost || target->kind == Allocation::Kind::kRegistered);
   (void)note({.what = to_host ? Given::What::kCopyToHost : Given::What::kCopy, .stream = stream, .bytes = bytes});
+  count_staged(to, from, bytes);
   return give(*queue, [to, from, bytes](const std::shared_ptr<GraphRun>&) -> Work {
     return [to, from, bytes] {
       std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
@@ -263,6 +279,7 @@ void* entry(Function* function) {
 
 std::vector<Entry> stream_entries() {
   return {{"cuStreamCreate", entry(stream_create)},
+          {"cuStreamGetFlags", entry(stream_flags)},
           {"cuStreamDestroy", entry(stream_destroy)},
           {"cuStreamSynchronize", entry(stream_synchronize)},
           {"cuStreamQuery", entry(stream_query)},

@@ -37,7 +37,10 @@ CUresult stream_wait_value(CUstream stream, CUdeviceptr address, cuuint32_t valu
   Queue* const queue = queue_of(stream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
   std::uint32_t* const word = word_at(address);
-  if (!word || flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_INVALID_VALUE;
+  const bool flushes = (flags & CU_STREAM_WAIT_VALUE_FLUSH) != 0;
+  if (!word || (flags & ~static_cast<unsigned>(CU_STREAM_WAIT_VALUE_FLUSH)) != CU_STREAM_WAIT_VALUE_GEQ)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (flushes) ++world().staged.flushes;
   work_by_itself();
   (void)note({.what = Given::What::kWaitForWord, .stream = stream});
   return give(*queue, [word, value](const std::shared_ptr<GraphRun>&) -> Work {

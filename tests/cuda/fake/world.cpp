@@ -268,6 +268,10 @@ std::string describe(const Live& l) {
       l.events, l.modules, l.contexts, l.user_objects);
 }
 std::uint64_t launches() { return world().launches; }
+Staged staged() {
+  const Lock lock(world().mutex);
+  return world().staged;
+}
 void note_given() {
   const Lock lock(world().mutex);
   world().notes = true;

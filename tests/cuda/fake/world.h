@@ -109,6 +109,7 @@ struct World {
   CUresult fail_with = CUDA_SUCCESS;
   std::string failed;
   std::uint64_t launches = 0;
+  Staged staged;
   bool notes = false;
   std::vector<Given> given;
   std::vector<int> retained;

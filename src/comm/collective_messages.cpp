@@ -1,0 +1,57 @@
+// A collective that copies blocks of GPU memory between hosts of one rank each, by an MPI that takes such memory as it is
+// (device_messages.h), from where all ranks have announced it.
+#include "comm/call.h"
+#include "comm/device_messages.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti::comm {
+
+/// All at once. What a rank sends to itself is copied by its stream, in memory of the GPU.
+void CollectiveCall::post_messages() {
+  using transport::MpiDirection;
+  Membership& members = comm_.members();
+  const int ranks = comm_.ranks();
+  const auto post = [&](int peer, MpiDirection direction, std::byte* data, std::size_t bytes) {
+    if (data != nullptr) messages_.push_back({peer, members.mpi->message(peer, direction, data, bytes, true)});
+  };
+  messages_.clear();
+  for (int step = 1; step < ranks; ++step) {
+    const int from = (comm_.rank() + ranks - step) % ranks;
+    const MessageBlocks blocks = message_blocks(args_, comm_.rank(), from);
+    post(from, MpiDirection::kReceive, blocks.received, blocks.bytes);
+  }
+  for (int step = 1; step < ranks; ++step) {
+    const int to = (comm_.rank() + step) % ranks;
+    const MessageBlocks blocks = message_blocks(args_, comm_.rank(), to);
+    post(to, MpiDirection::kSend, blocks.sent, blocks.bytes);
+    if (blocks.sent != nullptr) members.mpi_sends.bytes.fetch_add(blocks.bytes, std::memory_order_relaxed);
+  }
+  const MessageBlocks own = message_blocks(args_, comm_.rank(), comm_.rank());
+  if (args_.gpu_pitch == 0 && own.sent != nullptr && own.received != nullptr)
+    std::memmove(own.received, own.sent, own.bytes);
+  phase_ = Phase::kMessages;
+}
+
+/// Once the communicator has failed MPI is not asked any more, but to cancel receives.
+executor::Progress CollectiveCall::go_on_with_messages() {
+  using State = transport::MpiMessage::State;
+  const std::size_t before = messages_.size();
+  if (!comm_.failed()) {
+    std::erase_if(messages_, [](const Message& one) { return one.message->look() == State::kDone; });
+    const auto failed =
+        std::ranges::find_if(messages_, [](const Message& one) { return !one.message->problem().empty(); });
+    if (failed != messages_.end()) comm_.fail(Code::kSystem, comm_.rank(), name() + ": " + failed->message->problem());
+  }
+  if (messages_.empty()) {
+    phase_ = Phase::kDone;
+    return Progress::kDone;
+  }
+  if (messages_.size() != before) return moved(Progress::kAdvanced);
+  const Progress progress = blocked();
+  if (progress == Progress::kFailed) messages_.clear();
+  return progress;
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,32 @@
+// What the plug-in asks MPI for, looked at and meddled with: the program's functions go before the library's.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <cstddef>
+
+namespace tutti::test {
+
+inline std::atomic<long> mpi_calls{0};
+
+/// Messages of users' memory, sent and received.
+struct Posted {
+  std::atomic<long> messages{0};
+  std::atomic<long> on_gpu{0};  ///< of them: in memory of the GPU
+  std::atomic<long> bytes{0};
+  std::atomic<long> without_context{0};
+  std::atomic<long> cancelled{0};
+};
+inline Posted posted;
+
+/// What happens to such messages when they are sent.
+enum class Meddling { kNone, kWithhold, kFail };
+inline std::atomic<Meddling> meddling{Meddling::kNone};
+/// The withheld send waits for nothing any more.
+void drop_withheld();
+
+/// This is memory of the GPU, or is not any more (0 bytes).
+void note_gpu_memory(const void* data, std::size_t bytes);
+
+}  // namespace tutti::test

@@ -58,7 +58,8 @@ Status wait_for_word(const Device& device, const std::uint32_t* word, std::uint3
                      bool flushes) {
   const ContextScope scope(context_of(device));
   TUTTI_TRY(scope.status());
-  const unsigned how = CU_STREAM_WAIT_VALUE_GEQ | (flushes ? CU_STREAM_WAIT_VALUE_FLUSH : 0u);
+  unsigned how = CU_STREAM_WAIT_VALUE_GEQ;
+  if (flushes) how |= CU_STREAM_WAIT_VALUE_FLUSH;
   return driver().stream_wait_value(static_cast<CUstream>(stream), address(word), value, how);
 }
 

@@ -287,7 +287,7 @@ Result<const char*> transport_name(Communicator& communicator) {
 
 Result<std::uint64_t> wire_bytes(Communicator& communicator) {
   if (!communicator.is_initialised()) return error(Code::kInvalidUsage, "the communicator is not initialised");
-  const auto sent = [](const Communicator& one) {
+  const auto sent = [](Communicator& one) {
     const Membership& members = one.members();
     return members.bridge->sent_bytes() + members.mpi_sends.bytes.load(std::memory_order_relaxed);
   };

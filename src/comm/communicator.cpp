@@ -441,8 +441,8 @@ void Communicator::warn_late(int peer, const std::string& what, Clock::time_poin
   const double waited = seconds_since(since);
   if (waited < lateness.next_warning_s) return;
   while (lateness.next_warning_s <= waited) lateness.next_warning_s *= 2;
-  log_warn("{}: rank {} has waited {:.0f} s for rank {}; where the ranks are:\n{}", what, rank_, waited, peer,
-           report(*this));
+  log_warn("{}{}: rank {} has waited {:.0f} s for rank {}; where the ranks are:\n{}",
+           options_.is_team ? "(" + options_.name + ") " : "", what, rank_, waited, peer, report(*this));
 }
 
 }  // namespace tutti::comm

@@ -2,6 +2,7 @@
 
 #include "comm/batch.h"
 #include "comm/device_messages.h"
+#include "comm/device_teams.h"
 #include "comm/quiet_thread.h"
 
 #include <fmt/format.h>
@@ -158,24 +159,25 @@ void StagedRank::run() {
 
 void StagedRank::finish(const Work& work) { std::atomic_ref(*work.done).store(work.number, std::memory_order_release); }
 
-bool StagedRank::may_wait(executor::Backoff& backoff, Clock::time_point since, const char* what) {
+bool StagedRank::may_wait(executor::Backoff& backoff, Clock::time_point& since, const char* what) {
   if (comm_.failed() || is_ending()) return false;
   // A team's streams wait for other ranks before they come to its calls. What is before the whole call, the communicator it works for sees.
   const double limit = comm_.options().is_team ? 0 : comm_.members().control.settings().timeout_s;
-  if (limit > 0 && backoff.is_slow() && std::chrono::duration<double>(Clock::now() - since).count() > limit) {
-    comm_.fail(Code::kSystem, comm_.rank(),
-               fmt::format("rank {} waited {} s for its own stream, which has not come to {} (TUTTI_TIMEOUT_S): work "
-                           "before it goes on, or its GPU has failed",
-                           comm_.rank(), limit, what));
-    return false;
-  }
-  return true;
+  if (limit <= 0 || !backoff.is_slow()) return true;
+  // The call before is on its way by teams, which have their own patience.
+  if (comm_.teams() && !comm_.teams()->is_idle()) since = Clock::now();
+  if (std::chrono::duration<double>(Clock::now() - since).count() <= limit) return true;
+  comm_.fail(Code::kSystem, comm_.rank(),
+             fmt::format("rank {} waited {} s for its own stream, which has not come to {} (TUTTI_TIMEOUT_S): work "
+                         "before it goes on, or its GPU has failed",
+                         comm_.rank(), limit, what));
+  return false;
 }
 
 /// False: the communicator has failed. A replay may be what the stream comes to before this call.
 bool StagedRank::wait_until_ready(const Work& work) {
   executor::Backoff backoff(comm_.crowded());
-  const auto since = Clock::now();
+  auto since = Clock::now();
   while (!has_reached(resources_.ready(), work.number)) {
     if (!may_wait(backoff, since, "the call")) return false;
     if (work.is_first && has_replays()) run_replay();
@@ -208,7 +210,7 @@ std::optional<StagedRank::Work> StagedRank::next_of(const CapturedCalls* replay)
 void StagedRank::run_replay() {
   executor::Backoff backoff(comm_.crowded());
   const CapturedCalls* replay = nullptr;
-  const auto since = Clock::now();
+  auto since = Clock::now();
   for (;;) {
     const std::optional<Work> work = next_of(replay);
     if (!work) {

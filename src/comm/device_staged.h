@@ -111,7 +111,7 @@ class StagedRank {
   std::optional<Work> next_of(const CapturedCalls* replay);
   /// Whether this thread has anything to wait for: the communicator has not failed, nor is it over. Fails it if the stream, on which `what`
   /// is to come, has taken longer than peers wait for each other.
-  bool may_wait(executor::Backoff& backoff, std::chrono::steady_clock::time_point since, const char* what);
+  bool may_wait(executor::Backoff& backoff, std::chrono::steady_clock::time_point& since, const char* what);
   bool has_replays();
   bool is_ending();
   void finish(const Work& work);

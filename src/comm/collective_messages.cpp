@@ -37,6 +37,7 @@ void CollectiveCall::post_messages() {
 /// Once the communicator has failed MPI is not asked any more, but to cancel receives.
 executor::Progress CollectiveCall::go_on_with_messages() {
   using State = transport::MpiMessage::State;
+  Membership& members = comm_.members();
   const std::size_t before = messages_.size();
   if (!comm_.failed()) {
     std::erase_if(messages_, [](const Message& one) { return one.message->look() == State::kDone; });
@@ -50,7 +51,10 @@ executor::Progress CollectiveCall::go_on_with_messages() {
   }
   if (messages_.size() != before) return moved(Progress::kAdvanced);
   const Progress progress = blocked();
-  if (progress == Progress::kFailed) messages_.clear();
+  if (progress == Progress::kFailed) {
+    for (const Message& one : messages_) members.mpi_sends.are_left |= !one.message->give_up();
+    messages_.clear();
+  }
   return progress;
 }
 

@@ -46,6 +46,7 @@ struct Lateness {
 struct MpiSends {
   bool are_on = false;
   bool copy_too = false;  ///< and so are collectives that copy blocks (goes_by_messages())
+  bool are_left = false;  ///< after a failure: MPI may still be at work on memory of some; by whoever has the turn
   bool flush = false;     ///< streams that wait for a message can make sure that they see it
   std::atomic<std::uint64_t> bytes{0};
 };

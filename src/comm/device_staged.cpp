@@ -54,6 +54,7 @@ void CapturedCalls::replay(void* round) {
   const std::lock_guard lock(now.calls->gate->mutex);
   if (StagedRank* const rank = now.calls->gate->rank) {
     rank->post({.parts = now.parts,
+                .memory = now.memory,
                 .number = now.number,
                 .replay = now.calls,
                 .done = done,
@@ -240,6 +241,9 @@ void StagedRank::run_calls(const Work& work) try {
   if (batch.status().ok()) return;
   const Error& failure = batch.status().error();
   comm_.keep_async(failure);
+  // What MPI may still touch stays.
+  auto memory = comm_.members().mpi_sends.are_left ? work.memory.lock() : nullptr;
+  if (memory) new std::shared_ptr<StagingMemory>(std::move(memory));
   // The others may not know what becomes of the rest.
   if (!work.is_last || work.binds) comm_.fail(failure.code, comm_.rank(), failure.message);
 } catch (const std::exception& failure) {

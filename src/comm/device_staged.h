@@ -58,7 +58,8 @@ struct CapturedCalls {
   struct Round {
     CapturedCalls* calls = nullptr;
     std::vector<StagedPart> parts;  ///< with host memory for buffers
-    std::uint32_t number = 0;       ///< 1: a replay begins
+    std::weak_ptr<StagingMemory> memory;
+    std::uint32_t number = 0;  ///< 1: a replay begins
     bool is_last = false;
     bool binds = false;  ///< StagedWays::binds
   };
@@ -76,6 +77,7 @@ class StagedRank {
   /// A round for the thread.
   struct Work {
     std::vector<StagedPart> parts;  ///< with host memory for buffers
+    std::weak_ptr<StagingMemory> memory{};
     std::uint32_t number = 0;
     const CapturedCalls* replay = nullptr;  ///< only its address counts
     std::uint32_t* done = nullptr;

@@ -94,7 +94,8 @@ CudaMpi agree_on_cuda(std::span<const MpiOffer> offers, const std::string& obsta
       missing = fmt::format("the MPI of rank {} cannot be asked (TUTTI_CUDA_MPI=force does not ask)", rank);
   }
   if (wish == MpiOffer::CudaWish::kForce && obstacle.empty()) return {true, "TUTTI_CUDA_MPI=force on rank 0"};
-  if (missing.empty() && is_off) return {false, "all ranks' MPI says that it takes GPU memory; TUTTI_CUDA_MPI=1 uses that"};
+  if (missing.empty() && is_off)
+    return {false, "all ranks' MPI says that it takes GPU memory; TUTTI_CUDA_MPI=1 uses that"};
   if (missing.empty()) return {true, "TUTTI_CUDA_MPI=1 on rank 0, and all ranks' MPI says that it takes GPU memory"};
   return {false, is_off ? "" : "in spite of TUTTI_CUDA_MPI on rank 0: " + missing};
 }

@@ -23,8 +23,8 @@ struct MpiOffer {
   CudaWish cuda_wish = CudaWish::kOff;  ///< TUTTI_CUDA_MPI; rank 0's counts
   using Cuda = transport::MpiState::Cuda;
   Cuda cuda = Cuda::kUnknown;  ///< whether its MPI takes GPU memory
-  std::string why_not;     ///< why it cannot be MPI; empty: it can, and the rest holds
-  std::string job;         ///< as the launcher calls it; empty where it does not
+  std::string why_not;         ///< why it cannot be MPI; empty: it can, and the rest holds
+  std::string job;             ///< as the launcher calls it; empty where it does not
   std::int32_t world_rank = -1;
   std::int32_t world_size = 0;
 };

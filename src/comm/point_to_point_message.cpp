@@ -28,7 +28,10 @@ executor::Progress PointToPointCall::go_on_with_message() {
   }
   if (state == State::kFailed) comm_.fail(Code::kSystem, comm_.rank(), name() + ": " + message_->problem());
   const Progress progress = blocked();
-  if (progress == Progress::kFailed) message_.reset();
+  if (progress == Progress::kFailed) {
+    comm_.members().mpi_sends.are_left |= !message_->give_up();
+    message_.reset();
+  }
   return progress;
 }
 

@@ -125,9 +125,11 @@ Status StagedCalls::give(const StagedRound& round) {
     if (part.args.scale_is_address) part.args.scale = reinterpret_cast<std::uintptr_t>(given.memory + part.scale_at);
   }
   if (captured_) {
-    captured_->rounds.push_back({captured_.get(), std::move(placed), given.number, round.is_last, binds_});
+    captured_->rounds.push_back(
+        {captured_.get(), std::move(placed), resources().memory(), given.number, round.is_last, binds_});
   } else {
     rank_->post({.parts = std::move(placed),
+                 .memory = resources().memory(),
                  .number = given.number,
                  .done = resources().done(),
                  .is_first = posted_ == Posted::kNothing,

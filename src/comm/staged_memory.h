@@ -38,6 +38,8 @@ class StagedResources {
   static Result<StagedResources> create(std::shared_ptr<cuda::Device> device);
 
   const cuda::Device& device() const { return *device_; }
+  /// Where place() was last; nullptr: nowhere yet.
+  std::shared_ptr<StagingMemory> memory() const { return memory_; }
   std::uint32_t* ready() const;
   std::uint32_t* done() const;
   std::uint32_t last_number() const { return last_number_; }
@@ -69,8 +71,8 @@ class StagedResources {
   bool is_lost_ = false;  ///< it could not be recorded
   std::uint32_t last_number_ = 0;
   std::size_t slot_bytes_ = 0;
-  std::unique_ptr<StagingMemory> memory_;
-  std::vector<std::unique_ptr<StagingMemory>> outgrown_;  ///< streams may still copy from and to it
+  std::shared_ptr<StagingMemory> memory_;
+  std::vector<std::shared_ptr<StagingMemory>> outgrown_;  ///< streams may still copy from and to it
   cuda::DeviceMemory scratch_;
   std::vector<cuda::DeviceMemory> outgrown_scratch_;
 };

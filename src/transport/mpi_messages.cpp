@@ -32,8 +32,9 @@ class Message final : public MpiMessage {
     }
     posted_ = state_ == State::kUnderWay;
   }
-  ~Message() override {
+  bool give_up() override {
     if (posted_ && state_ == State::kUnderWay && direction_ == MpiDirection::kReceive) cancel();
+    return !posted_ || state_ != State::kUnderWay;
   }
 
   State look() override {

@@ -42,15 +42,16 @@ struct MpiState {
   Cuda cuda = Cuda::kUnknown;
 };
 
-/// Memory of this rank's on its way to or from another one; it stays where it is until look() says that it is over, and until this is
-/// destroyed. A receive that is not over then is cancelled; if MPI has begun to take it in, or must not be called, it may go on to write, and
-/// a send to read.
+/// Memory of this rank's on its way to or from another one; it stays where it is until look() or give_up() says that it is over.
 class MpiMessage {
  public:
   enum class State : std::uint8_t { kUnderWay, kDone, kFailed };
   virtual ~MpiMessage() = default;
   /// Lets MPI go on. Under way is also what MPI must not be asked of any more (MpiNetwork::problem).
   virtual State look() = 0;
+  /// In place of look(), the last call: cancels a receive. False: MPI may go on to write to the memory, or to read it, since it has begun to
+  /// take it in, or cannot cancel it, or must not be called.
+  virtual bool give_up() = 0;
   /// Of one that has failed.
   virtual std::string problem() const = 0;
 };

@@ -3,7 +3,8 @@
 // lines of its own.
 //
 // usage: mpi-gpu-client CASE [RANKS_PER_HOST]
-//   CASE   sends, copies, all-collectives, differ, default-stream, captured, killed, abort, abort-self, abort-copy, error
+//   CASE   sends, copies, all-collectives, differ, default-stream, captured, killed, killed-staged, abort, abort-self, abort-copy, abort-staged,
+//          error
 // The ranks believe that they are on hosts of RANKS_PER_HOST (default 1) ranks each. TEST_MPI_SAYS=0 or 1 answers for MPI whether it takes
 // GPU memory.
 #include "fake_driver.h"
@@ -354,9 +355,13 @@ void wait_for_message() {
     std::this_thread::sleep_for(milliseconds(1));
 }
 
-/// Rank 0 is killed when its send should be on its way, and rank 1's receive is posted.
-void case_killed(int per_host) {
+/// What MPI may be at work on.
+void say_what_is_pinned() { say("pinned %lld regions", static_cast<long long>(fake_driver::live().registrations)); }
+
+/// Rank 0 is killed when its send should be on its way, and rank 1's receive is posted. `stages`: to pinned memory.
+void case_killed(int per_host, bool stages) {
   Rank rank = open(per_host);
+  if (stages) rank.stream = Gpu::get().make_blocking_stream();
   MPI_Barrier(MPI_COMM_WORLD);
   if (me == 0) meddling = Meddling::kWithhold;
   const auto buffer = send_one(rank);
@@ -369,14 +374,16 @@ void case_killed(int per_host) {
   const long before = mpi_calls;
   say("after %s, %ld cancelled", is_untouched(*buffer) ? "untouched" : "written", posted.cancelled.load());
   check(ncclCommAbort(rank.comm), "ncclCommAbort");
+  say_what_is_pinned();
   std::this_thread::sleep_for(milliseconds(20));
   say("quiet %ld calls", static_cast<long>(mpi_calls) - before);
   std::_Exit(0);
 }
 
 /// The receive is posted, and nothing comes: rank `aborts` ends it. MPI stays as usable as it was.
-void case_abort(int per_host, int aborts, bool gathers = false) {
+void case_abort(int per_host, int aborts, bool gathers = false, bool stages = false) {
   Rank rank = open(per_host);
+  if (stages) rank.stream = Gpu::get().make_blocking_stream();
   MPI_Barrier(MPI_COMM_WORLD);
   if (me == 0) meddling = Meddling::kWithhold;
   const Buffer gathered(std::vector<std::uint8_t>(10000, kPoison));
@@ -394,6 +401,7 @@ void case_abort(int per_host, int aborts, bool gathers = false) {
   Gpu::get().wait(rank.stream);
   say("after %s, %ld cancelled", is_untouched(gathers ? gathered : *buffer) ? "untouched" : "written",
       posted.cancelled.load());
+  say_what_is_pinned();
   meddling = Meddling::kNone;
   drop_withheld();
   Rank next = open(per_host);
@@ -431,10 +439,12 @@ int main(int argc, char** argv) {
   if (name == "differ") case_differ(per_host);
   if (name == "default-stream") case_default_stream(per_host);
   if (name == "captured") case_captured(per_host);
-  if (name == "killed") case_killed(per_host);
+  if (name == "killed") case_killed(per_host, false);
+  if (name == "killed-staged") case_killed(per_host, true);
   if (name == "abort") case_abort(per_host, 0);
   if (name == "abort-self") case_abort(per_host, 1);
   if (name == "abort-copy") case_abort(per_host, 0, true);
+  if (name == "abort-staged") case_abort(per_host, 0, false, true);
   if (name == "error") case_error(per_host);
   MPI_Finalize();
   say("done");

@@ -149,6 +149,12 @@ def case_killed(kind, client, _):
     run.expect("failed", "^6 .*rank 0 .*ended without leaving", [1])
     run.expect("after", "^untouched, 0 cancelled$", [1])
     run.expect("quiet", "^0 calls$", [1])
+    run.expect("pinned", "^0 regions$", [1])
+    # Where MPI may go on to write to pinned memory, that stays.
+    run = Run(kind, 2, [client, "killed-staged"], dict(FORCED, **env), options)
+    if kind == "openmpi" or run.lines("quiet"):
+        run.expect("quiet", "^0 calls$", [1])
+        run.expect("pinned", "^1 regions$", [1])
 
 
 def case_abort(kind, client, _):
@@ -160,6 +166,11 @@ def case_abort(kind, client, _):
     run = Run(kind, 2, [client, "abort-copy"], FORCED)
     run.expect("failed", "^6 .*rank 0 called ncclCommAbort", [1])
     run.expect("after", "1 cancelled$", [1])
+    run.expect_done()
+    run = Run(kind, 2, [client, "abort-staged"], FORCED)
+    run.expect("after", "1 cancelled$", [1])
+    run.expect("pinned", "^1 regions$", [0])  # a send cannot be cancelled
+    run.expect("pinned", "^0 regions$", [1])
     run.expect_done()
     run = Run(kind, 2, [client, "abort-self"], FORCED)
     run.expect("failed", "^6 .*rank 1 called ncclCommAbort", [0])

@@ -10,8 +10,8 @@
 //   broadcast      n-1 messages of M/n bytes in and n-2 out; the root 2 (n-1) out
 // Sums are folded in rank order.
 //
-// Direct: the first hop is pulled, the second pushed; so is a broadcast's own unit of the root, that all ranks move as much. In place, unit r of rank p's buffer is read by rank r only, in
-// the step that then overwrites it.
+// Direct: the first hop is pulled, the second pushed. A broadcast's root pushes its own unit, so that all ranks move as much. In
+// place, unit r of rank p's buffer is read by rank r only, in the step that then overwrites it.
 #include "algorithm/pattern.h"
 
 namespace tutti::algorithm {

@@ -276,11 +276,10 @@ class CollectiveCall final : public Call {
   bool reached_ = false;                                ///< the lanes and peers_ are those of references_
   std::uint64_t reached_with_ = 0;                      ///< Reach::drops() then
 
-  std::unordered_map<std::uint32_t, WayChoice>
-      ways_;                                ///< rank 0's choices, by fingerprint of the call, and whoever follows them
-  WayChoice* way_ = nullptr;                ///< of calls like this one, if there is a choice
-  bool may_carry_ = false;                  ///< beside the lines is among their ways
-  std::optional<planner::Question> asked_;  ///< of ways_of(), the last time
+  std::unordered_map<std::uint32_t, WayChoice> ways_;  ///< rank 0's, or what follows them, by fingerprint of the call
+  WayChoice* way_ = nullptr;                           ///< of calls like this one, if there is a choice
+  bool may_carry_ = false;                             ///< beside the lines is among their ways
+  std::optional<planner::Question> asked_;             ///< of ways_of(), the last time
   std::uint32_t asked_ways_ = 0;
   bool watched_ = false;                         ///< the lanes' plan is one of several
   std::chrono::steady_clock::time_point began_;  ///< those lanes, or where they may be carried the call

@@ -15,8 +15,8 @@ namespace tutti::comm {
 struct StagedWays {
   std::size_t part_bytes = 0;
   std::size_t round_calls = StagedRounds::kRoundCalls;
-  bool binds =
-      false;  ///< what fails in one of them is the communicator's failure: others are in the midst of that call
+  /// What fails in one of them is the communicator's failure: others are in the midst of that call.
+  bool binds = false;
 };
 
 /// One communicator's calls of a group. Several go on by turns, a round each: then what one stream waits for is never behind another's wait,

@@ -34,6 +34,8 @@ void CollectiveCall::follow_way() {
   way_->follow(static_cast<int>((line_of(0).buffers.flags & protocol::kWayBits) >> protocol::kWayShift));
 }
 
+static_assert(WayChoice::kBesideLines <= protocol::kWayBits >> protocol::kWayShift);
+
 /// Part of rank 0's announcement; the lanes of the last call are of no use if the word changes.
 void CollectiveCall::announce_way() {
   if (comm_.rank() != 0) return;

@@ -25,7 +25,7 @@ std::string_view name_of(Access access);
 enum class Way : std::uint8_t {
   kMeasured,  ///< the least price by what was measured
   kMoved,     ///< the least price if the cores have moved since (rules.h)
-  kOther,  ///< by what was measured, the least price of those whose data goes otherwise: by single copies, not slots, or the reverse
+  kOther,     ///< of those whose data goes otherwise (by single copies, not slots, or the reverse) the least price
 };
 inline constexpr int kWays = 3;
 

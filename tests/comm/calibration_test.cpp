@@ -166,6 +166,25 @@ TEST_CASE("of three plans the fastest is taken, whichever it is, and none that a
   CHECK_FALSE(choice.set_ways(0b001));
 }
 
+TEST_CASE("inputs stay beside the lines while that is faster, and who follows learns one call later", "[calibration]") {
+  for (const bool lines_win : {true, false}) {
+    WayChoice choice(WayChoice::kBesideLines);
+    WayChoice follower(WayChoice::kBesideLines);
+    int by_lines = 0;
+    int in_vain = 0;
+    for (int i = 0; i < 10000; ++i) {
+      const bool beside = choice.way() == WayChoice::kBesideLines;
+      by_lines += beside ? 1 : 0;
+      in_vain += follower.way() != choice.way() ? 1 : 0;
+      follower.follow(choice.way());
+      if (choice.wants_time()) choice.note(beside == lines_win ? 4 : 6);
+    }
+    CHECK((lines_win ? by_lines : 10000 - by_lines) > 9900);
+    CHECK(in_vain > 0);
+    CHECK(in_vain < 50);
+  }
+}
+
 TEST_CASE("a call that is interrupted now and then changes no plan", "[calibration]") {
   WayChoice choice;
   choice.set_ways(kStayedOrMoved);

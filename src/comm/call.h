@@ -104,6 +104,20 @@ class LaneRun {
   std::vector<std::byte> scratch_;
 };
 
+/// What one object's calls have to choose from, by kind (way_choice.h).
+class Ways {
+ public:
+  /// Of the calls with this fingerprint, which may have other plans than when it was last asked; `first`: of the first of them.
+  WayChoice& of(std::uint32_t fingerprint, int first);
+  /// A bit for each planner::Way whose plan is none of an earlier one's.
+  std::uint32_t of_question(planner::PlanCache& plans, planner::Question question, int rank);
+
+ private:
+  std::unordered_map<std::uint32_t, WayChoice> kinds_;
+  std::optional<planner::Question> asked_;  ///< of_question(), the last time
+  std::uint32_t asked_ways_ = 0;
+};
+
 /// A call as the batch runs it.
 class Call : public executor::Task {
  public:
@@ -174,6 +188,15 @@ class Call : public executor::Task {
   std::chrono::steady_clock::time_point waiting_since_;
   Lateness lateness_{};  ///< of that wait: calls side by side wait each for its own
   Status status_;
+
+  void begin_time();
+  /// At the end of a call that nothing else came between.
+  void note_time();
+
+  Ways ways_;
+  WayChoice* way_ = nullptr;                     ///< of calls like this one, if there is a choice that this rank has a part in
+  bool watched_ = false;                         ///< the lanes' plan is one of several
+  std::chrono::steady_clock::time_point began_;  ///< what counts of the call, if its time is wanted
 };
 
 /// A call of all ranks.
@@ -239,9 +262,7 @@ class CollectiveCall final : public Call {
   bool prefers_lanes() const;
   void follow_way();
   void choose_way(planner::Question& question);
-  std::uint32_t ways_of(planner::Question question);
   void begin_lanes();
-  void note_time();
   bool read_references();
   planner::Access find_access(bool& in_place);
 
@@ -276,13 +297,7 @@ class CollectiveCall final : public Call {
   bool reached_ = false;                                ///< the lanes and peers_ are those of references_
   std::uint64_t reached_with_ = 0;                      ///< Reach::drops() then
 
-  std::unordered_map<std::uint32_t, WayChoice> ways_;  ///< rank 0's, or what follows them, by fingerprint of the call
-  WayChoice* way_ = nullptr;                           ///< of calls like this one, if there is a choice
-  bool may_carry_ = false;                             ///< beside the lines is among their ways
-  std::optional<planner::Question> asked_;             ///< of ways_of(), the last time
-  std::uint32_t asked_ways_ = 0;
-  bool watched_ = false;                         ///< the lanes' plan is one of several
-  std::chrono::steady_clock::time_point began_;  ///< those lanes, or where they may be carried the call
+  bool may_carry_ = false;  ///< beside the lines is among the ways
 };
 
 /// A send or a receive: the same with one peer only. One object per peer and direction, used again and again.
@@ -300,6 +315,10 @@ class PointToPointCall final : public Call {
   bool is_message() const { return phase_ == Phase::kMessage; }
   /// After start(): a send that may be over without its receiver.
   bool may_be_eager() const { return eager_ || may_carry_; }
+  /// After the end of a call that went by itself, or as one of an exchange.
+  void note_end() {
+    if (status_.ok()) note_time();
+  }
 
  private:
   enum class Phase : std::uint8_t { kRoom, kMeet, kRun, kMessage };
@@ -324,6 +343,10 @@ class PointToPointCall final : public Call {
   Progress post_message();
   Progress go_on_with_message();
   Status run();
+  WayChoice* way_of_calls();
+  void announce_way();
+  void choose_way(planner::Question& question, std::uint32_t receiver_flags);
+  void begin_lanes();
   void describe_buffers();
   bool is_like_last_run(const protocol::BufferReferences& theirs);
   Status mismatch();

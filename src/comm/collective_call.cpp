@@ -83,7 +83,6 @@ void CollectiveCall::prepare(const CallArgs& args) {
   own_.forget();
   reached_ = false;
   watched_ = false;
-  asked_.reset();
   way_ = set == nullptr && !goes_by_mpi_ ? way_of_calls() : nullptr;
   prepared_ = true;
   signed_ = sequence_;
@@ -192,7 +191,7 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
   bool carries = goes_beside_line(comm_.members(), carriage_, shape_.input_bytes, buffers);
   if (carries && may_carry_ && way_ != nullptr) [[unlikely]] {
     carries = !prefers_lanes();
-    if (comm_.rank() == 0 && way_->wants_time()) began_ = std::chrono::steady_clock::now();
+    if (comm_.rank() == 0 && way_->wants_time()) begin_time();
   }
   announce_buffers(lanes_.machine(), line, buffers);
   announced_call_.own_input = carries && !args_.scaled ? static_cast<const std::byte*>(args_.send) : nullptr;
@@ -286,7 +285,7 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
 [[gnu::always_inline]] inline void CollectiveCall::begin_lanes() {
   reached_ = true;
   phase_ = Phase::kRun;
-  if (watched_ && !may_carry_ && way_->wants_time()) began_ = std::chrono::steady_clock::now();
+  if (watched_ && !may_carry_ && way_->wants_time()) begin_time();
 }
 
 /// For a call whose inputs all lie with the lines.

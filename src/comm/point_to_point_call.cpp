@@ -53,6 +53,7 @@ void PointToPointCall::prepare(const CallArgs& args) {
   prepared_with_ = plans.schedules_version();
   prepared_ = true;
   ran_ = false;
+  watched_ = false;
   own_.forget();
 }
 
@@ -82,9 +83,11 @@ bool PointToPointCall::sender_carries(const Signature& sent) const {
   } else {
     prepare(args);
     args_ = args;
+    way_ = way_of_calls();
   }
   if (!status_.ok()) status_ = {};
   waiting_since_ = {};
+  began_ = {};
   done_ = false;
   Membership& members = comm_.members();
   if (direction_ == Direction::kSend) {
@@ -106,6 +109,7 @@ bool PointToPointCall::sender_carries(const Signature& sent) const {
   announced_ = true;
   if (signed_ != sequence) write_signature(sequence);
   if (!eager_ && !goes_by_mpi_ && !own_.holds_for(args_)) describe_buffers();
+  if (way_ != nullptr) announce_way();
   done_ = sends && (eager_ || (may_carry_ && carries_));
   if (done_) {
     send_eagerly(machine, pair_, word, args_.send, shape_.input_bytes, taken_);
@@ -206,9 +210,11 @@ Status PointToPointCall::run() {
   const protocol::BufferReferences theirs = announced_buffers(lanes_.machine(), line_of(args_.root));
   if (is_like_last_run(theirs)) {
     lanes_.start_again(args_);
+    begin_lanes();
     return {};
   }
   ran_ = false;
+  watched_ = false;
   planner::Question question;
   question.request = shape_.request;
   question.count = shape_.count;
@@ -216,6 +222,8 @@ Status PointToPointCall::run() {
   const std::uint32_t flags = own_.references.flags & theirs.flags;
   const bool same_process = members.reach.same_process(args_.root);
   question.access = members.access((flags & protocol::kMappable) != 0 || same_process, same_process);
+  if (question.access != planner::Access::kMapped)
+    choose_way(question, direction_ == Direction::kReceive ? own_.references.flags : theirs.flags);
   TUTTI_TRY_ASSIGN(auto plan, members.plans.find(question, comm_.rank()));
   peers_[args_.root] = {};
   TUTTI_TRY(reach_buffers(*plan));
@@ -225,15 +233,22 @@ Status PointToPointCall::run() {
   ran_with_ = members.reach.drops();
   ran_flags_ = own_.references.flags;
   theirs_then_ = theirs;
+  begin_lanes();
   return {};
+}
+
+void PointToPointCall::begin_lanes() {
+  if (watched_ && way_->wants_time()) begin_time();
 }
 
 void PointToPointCall::run(const CallArgs& args) {
   begin(args);
   const Progress progress = go_on();
-  if (progress == Progress::kDone || progress == Progress::kFailed) return;
-  executor::Task* task = this;
-  executor::run_tasks({&task, 1}, comm_.yields());
+  if (progress != Progress::kDone && progress != Progress::kFailed) {
+    executor::Task* task = this;
+    executor::run_tasks({&task, 1}, comm_.yields());
+  }
+  note_end();
 }
 
 [[gnu::always_inline]] inline executor::Progress PointToPointCall::go_on() {
@@ -298,6 +313,7 @@ void Exchange::run(const executor::Crowding& crowding) {
   }
   executor::Task* task = this;
   executor::run_tasks({&task, 1}, crowding);
+  receiving_.note_end();
 }
 
 executor::Progress Exchange::advance() {

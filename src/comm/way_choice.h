@@ -1,7 +1,7 @@
 // Which of several plans a kind of call takes (planner::Way): that for the cores as they were when costs were measured, that for cores that have
 // moved since, as those of virtual machines do, or the best whose data goes otherwise, as measurements of a few KiB do not hold for all pages and
-// sizes. Short inputs go beside the announcements, or by one of these. Rank 0 measures them and says in its announcement which one all take;
-// nothing else is agreed upon.
+// sizes. Short inputs go beside the announcements, or by one of these. Rank 0, or who receives, measures them and says in its announcement which
+// one all take; nothing else is agreed upon.
 #pragma once
 
 #include "planner/plan.h"
@@ -33,9 +33,9 @@ class WayChoice {
     return std::popcount(ways) > 1;
   }
 
-  /// Whether this call's time is wanted: that of all calls of a trial, and else of a few in a row. A clock costs more than this.
+  /// Whether this call's time is wanted: that of all calls of a trial, of all long ones, and else of a few in a row. A clock costs more than this.
   bool wants_time() {
-    if (!trying_) return skipped_++ % kLookEvery < kTries;
+    if (!trying_) return are_long() || skipped_++ % kLookEvery < kTries;
     if (++tried_ <= kTriedMax) return true;
     // Calls in groups and on streams tell no time: a trial that began before them ends without a verdict.
     trying_ = false;
@@ -46,6 +46,7 @@ class WayChoice {
   /// How long a call took from when all had announced it, if wants_time() said so.
   void note(double us) {
     recent_[calls_++ % kTries] = us;
+    if (trying_ && are_long() && us > kHopeless * usual_us_) return end_trial(us);
     if (calls_ < kTries) return;
     const double best = *std::ranges::min_element(recent_);
     if (trying_) return end_trial(best);
@@ -53,15 +54,21 @@ class WayChoice {
   }
 
   static constexpr std::uint32_t kTries = 3;
-  static constexpr std::uint32_t kLookEvery = 48;  ///< calls, of which as many are timed as a trial has
+  static constexpr std::uint32_t kLookEvery = 48;  ///< short calls, of which as many are timed as a trial has
+  static constexpr double kLongUs = 20;            ///< to which two looks at a clock add nothing
   /// Timed calls from one trial to the next: each trial that changes nothing doubles them.
   static constexpr std::uint32_t kFirstInterval = kTries;
   static constexpr std::uint32_t kLongestInterval = 32 * kTries;
+  static constexpr std::uint32_t kLongestIntervalOfLong = 32 * kLookEvery;
 
  private:
   static constexpr std::uint32_t kTriedMax = 4 * kTries;
   static constexpr double kSlower = 1.5;
   static constexpr double kFaster = 0.8;
+  static constexpr double kHopeless = 2;
+
+  /// Each call is worth a look then. What no trial has been compared with yet may be.
+  bool are_long() const { return usual_us_ >= kLongUs; }
 
   void begin_trial(double best) {
     if (best > kSlower * usual_us_) interval_ = kFirstInterval;
@@ -74,7 +81,7 @@ class WayChoice {
   void end_trial(double best) {
     trying_ = false;
     calls_ = 0;
-    interval_ = std::min(2 * interval_, kLongestInterval);
+    interval_ = std::min(2 * interval_, are_long() ? kLongestIntervalOfLong : kLongestInterval);
     if (best >= kFaster * usual_us_) return;
     kept_ = other_;
     usual_us_ = best;

@@ -118,7 +118,33 @@ std::string repeat(const Member& me) {
   return fine(ncclCommDestroy(comm), "ncclCommDestroy");
 }
 
+/// Likewise sends, of which the receiver chooses the way: one way, and both at once.
+std::string repeat_sends(const Member& me) {
+  constexpr int kCalls = 400;
+  ncclComm_t comm = nullptr;
+  CREW_TRY(fine(ncclCommInitRank(&comm, me.ranks, me.ids[0], me.rank), "ncclCommInitRank"));
+  const int peer = 1 - me.rank;
+  for (const std::size_t count : {5000u, 16384u, 100003u}) {
+    std::vector<float> in(count), out(count, kUntouched);
+    for (int call = 0; call < 3 * kCalls; ++call) {
+      const bool sends = call >= kCalls || me.rank == call % 2, receives = call >= kCalls || !sends;
+      for (std::size_t i = 0; i < count; i += 97) in[i] = value(call, me.rank, i);
+      CREW_TRY(fine(ncclGroupStart(), "ncclGroupStart"));
+      if (sends) CREW_TRY(fine(ncclSend(in.data(), count, ncclFloat, peer, comm, nullptr), "ncclSend"));
+      if (receives) CREW_TRY(fine(ncclRecv(out.data(), count, ncclFloat, peer, comm, nullptr), "ncclRecv"));
+      CREW_TRY(fine(ncclGroupEnd(), "the call"));
+      for (std::size_t i = 0; receives && i < count; i += 97) {
+        if (out[i] != value(call, peer, i))
+          return "count " + std::to_string(count) + ", call " + std::to_string(call) + ", element " + std::to_string(i);
+      }
+    }
+  }
+  return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
 }  // namespace
+
+TEST_CASE("sends that repeat are right whichever way they try", "[beside]") { crew::check(crew::run(kRanks, repeat_sends)); }
 
 TEST_CASE("calls that repeat are right whichever way they try", "[beside]") { crew::check(crew::run(kRanks, repeat)); }
 

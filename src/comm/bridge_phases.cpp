@@ -9,18 +9,18 @@
 namespace tutti::comm {
 namespace {
 
-/// What a rank says of itself when it comes to a phase. It does not change what it has said before: others may still be reading that.
+/// What a rank says of itself when it comes to a phase. Nothing is said twice: others may be reading what was said before.
 std::vector<std::span<const std::byte>> said_in(const Control& control, int rank, RankPhase phase) {
   std::vector<std::span<const std::byte>> parts;
-  if (phase != RankPhase::kMapped && phase != RankPhase::kReady) return parts;
   if (phase == RankPhase::kMapped) {
     if (rank == 0) parts = control.written_by_leader();
     parts.push_back(std::as_bytes(std::span(&control.device_card(rank), 1)));
     parts.push_back(control.abilities(rank));
-  } else {
+    parts.push_back(control.machine().told_of_seat(rank));
+  } else if (phase == RankPhase::kReady) {
+    parts = control.machine().told_of_look(rank);
     parts.push_back(std::as_bytes(std::span(&control.network_costs(rank), 1)));
   }
-  for (const std::span<const std::byte> part : control.machine().told_by(rank)) parts.push_back(part);
   return parts;
 }
 

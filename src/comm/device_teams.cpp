@@ -59,14 +59,7 @@ DeviceTeams::DeviceTeams(Communicator& communicator, TeamLayout layout)
       inside_{"on its host", layout_.inside, nullptr},
       across_{"between hosts", layout_.across, nullptr} {}
 
-DeviceTeams::~DeviceTeams() {
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
-  }
-  wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
-}
+DeviceTeams::~DeviceTeams() { stop(); }
 
 Result<std::unique_ptr<DeviceTeams>> DeviceTeams::make(Communicator& communicator, const Communicator* parent) {
   std::unique_ptr<DeviceTeams> none;
@@ -158,6 +151,15 @@ Status DeviceTeams::start() {
   return {};
 }
 
+void DeviceTeams::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
 void DeviceTeams::run() {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, kLook, [this] { return ends_; })) {
@@ -220,8 +222,12 @@ bool DeviceTeams::end_calls(const std::string& why) {
   return across().end_calls(why) && inside_over;
 }
 
+/// What fails is passed on until all calls are over, and not afterwards: the thread must not come upon a communicator that has left.
 void DeviceTeams::leave() {
   inside().device()->finish();
+  executor::Backoff backoff(true);
+  while (!is_idle()) backoff.wait();
+  stop();
   inside().leave();
   across().leave();
 }

@@ -6,7 +6,7 @@
 //  T2. Their calls are made of the communicator's, in its order, by the thread that makes those. So they match if the communicator's do.
 //  T3. What fails in one of the three is the failure of all. A thread passes it on. Users see the communicator's, in its numbers: what the
 //      communicator finds itself goes before what a team says, and that is waited for a little.
-//  T4. They end with the communicator: they leave before it does.
+//  T4. They end with the communicator: they leave before it does, and the thread ends before they leave.
 #pragma once
 
 #include "comm/communicator.h"
@@ -64,6 +64,7 @@ class DeviceTeams {
   Status make_team(Team& team, const UniqueId& id, const Communicator* parent);
   Result<bool> agree() const;
   Status start();
+  void stop();
   void run();
   /// Whether there is nothing more to pass on.
   bool look();

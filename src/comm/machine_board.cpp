@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 
 namespace tutti::comm {
@@ -19,21 +20,25 @@ struct MachineBoard::Header {
 };
 
 struct MachineBoard::Record {
+  struct Look {
+    std::uint64_t offset;
+    std::uint64_t bytes;
+    std::uint8_t outcome;  ///< LookOutcome
+  };
+
   alignas(64) std::int32_t numa;
   std::int32_t package;
   std::int32_t cache;
   std::int32_t quota_percent;
   std::uint64_t outlook;
-  std::uint64_t look_offset;
-  std::uint64_t look_bytes;
   std::uint8_t wants_machine;
   std::uint8_t has_file;
-  std::uint8_t outcome;  ///< LookOutcome
   std::uint8_t loopback;
   std::int32_t megabits;
   std::uint64_t kernel;
   char interface[16];
   char processors[kListBytes];
+  Look look;  ///< the last: what lies before it is told earlier
 };
 
 namespace {
@@ -150,35 +155,37 @@ Status MachineBoard::keep_look(int rank, std::string_view graph, std::size_t at,
         fmt::format("the machine's description has {} bytes: there is room for {} of each rank's", graph.size(), room));
   }
   std::memcpy(text() + at, graph.data(), graph.size());
-  record(rank).look_offset = at;
-  record(rank).look_bytes = graph.size();
+  record(rank).look.offset = at;
+  record(rank).look.bytes = graph.size();
   put_outcome(rank, LookOutcome::kSeen);
   return {};
 }
 
 void MachineBoard::put_outcome(int rank, LookOutcome outcome) const {
-  record(rank).outcome = static_cast<std::uint8_t>(outcome);
+  record(rank).look.outcome = static_cast<std::uint8_t>(outcome);
 }
 
 LookOutcome MachineBoard::outcome(int rank) const {
-  const std::uint8_t outcome = record(rank).outcome;
+  const std::uint8_t outcome = record(rank).look.outcome;
   return outcome <= static_cast<std::uint8_t>(LookOutcome::kFailed) ? static_cast<LookOutcome>(outcome)
                                                                     : LookOutcome::kFailed;
 }
 
-std::vector<std::span<const std::byte>> MachineBoard::told_by(int rank) const {
-  const Record& its = record(rank);
-  std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(&its, 1))};
+std::span<const std::byte> MachineBoard::told_of_seat(int rank) const {
+  return std::as_bytes(std::span(&record(rank), 1)).first(offsetof(Record, look));
+}
+
+std::vector<std::span<const std::byte>> MachineBoard::told_of_look(int rank) const {
+  std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(&record(rank).look, 1))};
+  const Record::Look its = record(rank).look;
   // Where it is another rank's, which has it from elsewhere, look() says that it lies outside.
-  const std::size_t offset = its.look_offset;
-  const std::size_t bytes = its.look_bytes;
-  const bool inside = offset <= text_bytes() && bytes <= text_bytes() - offset;
-  if (bytes != 0 && inside) parts.emplace_back(text() + offset, bytes);
+  const bool inside = its.offset <= text_bytes() && its.bytes <= text_bytes() - its.offset;
+  if (its.bytes != 0 && inside) parts.emplace_back(text() + its.offset, its.bytes);
   return parts;
 }
 
 Result<std::string> MachineBoard::look(int rank) const {
-  return text_at(record(rank).look_offset, record(rank).look_bytes);
+  return text_at(record(rank).look.offset, record(rank).look.bytes);
 }
 
 MachineBoard::Merging MachineBoard::merging() const {

@@ -1,7 +1,7 @@
 // The part of the control segment in which ranks tell each other where they sit and what they see, and in which the merged graph of
 // one host lies once somebody has made it. What is read here is checked: it is other processes' writing.
 //
-// Over hosts every rank has a board of its own, to which the others' parts are carried (told_by): there looks have places of their
+// Over hosts every rank has a board of its own, to which the others' parts are carried (told_of_seat, told_of_look): there looks have places of their
 // own, and each rank merges for itself.
 #pragma once
 
@@ -66,8 +66,9 @@ class MachineBoard {
   /// Once all ranks have met again: empty if the rank has not looked. kInternal: what it says lies outside of the board.
   Result<std::string> look(int rank) const;
   LookOutcome outcome(int rank) const;
-  /// Over hosts: the bytes that the rank has written, for the others' boards.
-  std::vector<std::span<const std::byte>> told_by(int rank) const;
+  /// Over hosts: the bytes that the rank has written, for the others' boards. What seat() and manners() read, and what it has seen.
+  std::span<const std::byte> told_of_seat(int rank) const;
+  std::vector<std::span<const std::byte>> told_of_look(int rank) const;
 
   enum class Merging : std::uint64_t { kNobody, kUnderWay, kDone };
   Merging merging() const;

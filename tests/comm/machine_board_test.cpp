@@ -43,6 +43,11 @@ class Board {
   MachineBoard board;
 };
 
+/// As the bridge does: to the same place.
+void carry(Board& from, std::span<const std::byte> part, Board& to) {
+  std::memcpy(to.begin() + (part.data() - from.begin()), part.data(), part.size());
+}
+
 planner::Seat seat_on(int numa, std::vector<int> processors) {
   planner::Seat seat;
   seat.numa = numa;
@@ -110,16 +115,16 @@ TEST_CASE("over hosts each rank that looks has a place of its own, and what it t
   const std::size_t half = MachineBoard::kTextBytes / 2;
   REQUIRE(here.board.put_look(1, std::string(half, 'a'), 0, 2).ok());
   REQUIRE(there.board.put_look(3, std::string(half, 'b'), 1, 2).ok());
-  const auto carry = [](Board& from, int rank, Board& to) {
-    std::size_t carried = 0;
-    for (const std::span<const std::byte> part : from.board.told_by(rank)) {
-      std::memcpy(to.begin() + (part.data() - from.begin()), part.data(), part.size());
-      carried += part.size();
-    }
-    return carried;
-  };
-  CHECK(carry(here, 1, there) > half);
-  CHECK(carry(there, 3, here) > half);
+  carry(here, here.board.told_of_seat(1), there);
+  carry(there, there.board.told_of_seat(3), here);
+  CHECK(there.board.seat(1) == seat_on(1, {4, 5}));
+  CHECK(there.board.outcome(1) == comm::LookOutcome::kNone);
+  for (const std::span<const std::byte> part : here.board.told_of_look(1)) {
+    // Others read the seat by now.
+    CHECK(part.data() >= here.board.told_of_seat(1).data() + here.board.told_of_seat(1).size());
+    carry(here, part, there);
+  }
+  for (const std::span<const std::byte> part : there.board.told_of_look(3)) carry(there, part, here);
   for (Board* board : {&here, &there}) {
     CHECK(board->board.look(1).value() == std::string(half, 'a'));
     CHECK(board->board.look(3).value() == std::string(half, 'b'));
@@ -139,8 +144,7 @@ TEST_CASE("over hosts a look that is longer than its place is not told, and the 
   const Status put = here.board.put_look(0, std::string(MachineBoard::kTextBytes / 2 + 1, 'x'), 0, 2);
   REQUIRE(!put.ok());
   CHECK_THAT(put.error().message, Catch::Contains("1048577 bytes") && Catch::Contains("room for 1048576"));
-  for (const std::span<const std::byte> part : here.board.told_by(0))
-    std::memcpy(there.begin() + (part.data() - here.begin()), part.data(), part.size());
+  for (const std::span<const std::byte> part : here.board.told_of_look(0)) carry(here, part, there);
   CHECK(there.board.outcome(0) == comm::LookOutcome::kTooLarge);
   CHECK(there.board.look(0).value().empty());
   // However many look, each has room for the description of a large machine.

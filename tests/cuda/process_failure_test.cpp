@@ -4,6 +4,7 @@
 #include "fake_driver.h"
 #include "gpu.h"
 #include "process_ranks.h"
+#include "turn.h"
 
 #include <nccl.h>
 #include <tutti/tutti.h>
@@ -25,6 +26,8 @@ using crew::Member;
 constexpr std::size_t kCount = 3000;
 /// The calls that look for the device come before the ranks meet: a rank that fails there is one that never comes.
 constexpr int kCallsBeforeMeeting = 3;
+/// Of how many calls one fails, where they take turns.
+constexpr std::size_t kShare = 3;
 
 /// What the processes share: they go through the rounds together.
 struct Rounds {
@@ -130,6 +133,7 @@ std::string rank_of_rounds(const Member& m, Rounds& rounds, int devices) {
   CREW_TRY(fine(ncclCommInitAll(&keeper, 1, &device), "ncclCommInitAll"));
   CREW_TRY(settle());
   const fake_driver::Live before = fake_driver::live();
+  const std::size_t step = is_in_turns() ? kShare : 1;
   int failures = 0;
   int staged = 0;
   for (int round = 1; rounds.over == 0; ++round) {
@@ -139,12 +143,12 @@ std::string rank_of_rounds(const Member& m, Rounds& rounds, int devices) {
     }
     while (rounds.begun < round && rounds.broken == 0) usleep(100);
     if (rounds.broken != 0) return "";
-    if (m.rank == 0)
-      fake_driver::fail_after(kCallsBeforeMeeting + static_cast<std::uint64_t>(round), CUDA_ERROR_OUT_OF_MEMORY);
+    const std::uint64_t call = kCallsBeforeMeeting + 1 + turn_of(kShare) + static_cast<std::uint64_t>(round - 1) * step;
+    if (m.rank == 0) fake_driver::fail_after(call, CUDA_ERROR_OUT_OF_MEMORY);
     const Outcome outcome = everything(m, rounds.id, buffer, memory, streams);
     const std::string function = m.rank == 0 ? fake_driver::failed_function() : "";
     if (m.rank == 0) fake_driver::fail_after(0, CUDA_SUCCESS);
-    const std::string where = "round " + std::to_string(round) + ", " + function + ": ";
+    const std::string where = "call " + std::to_string(call) + ", " + function + ": ";
     failures += outcome.failed();
     staged += !outcome.failed() && outcome.staged;
     if (m.rank == 0 && function.empty()) {

@@ -273,7 +273,7 @@ std::string left_over(const fake_driver::Live& before) {
 
 }  // namespace
 
-// One in seventeen, or by turns (tests/turn.h) in fifty-one: a round in which one fails takes more than a second.
+// One in seventeen of some two thousand, or by turns (tests/turn.h) in fifty-one.
 TEST_CASE("teams: CUDA calls fail once, one after another, and nothing is left", "[teams][failure]") {
   const Placed placed;
   const int devices = GENERATE(1, 4);

@@ -1,0 +1,1 @@
+// Has standard.h precompiled (src/meson.build).

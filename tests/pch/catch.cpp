@@ -1,0 +1,1 @@
+// Has catch.h precompiled (tests/meson.build).

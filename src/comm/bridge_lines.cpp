@@ -35,6 +35,7 @@ CallArgs args_of(const Signature& signature) {
   args.type = signature.type;
   args.root = signature.root;
   args.scaled = signature.scaled != 0;
+  args.shot = signature.shot;
   return args;
 }
 

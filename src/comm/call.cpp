@@ -80,7 +80,8 @@ Carriage far_carriage(const Membership& members, const CallArgs& args, std::size
 Carriage carriage_of(const Membership& members, const CallArgs& args) {
   const int ranks = members.control.ranks();
   if (ranks == 1 || !members.plans.may_announce(args.collective)) return Carriage::kNone;
-  if (members.mpi_sends.copy_too && goes_by_messages(args.collective)) return Carriage::kNone;
+  if (args.shot != Shot::kNone || (members.mpi_sends.copy_too && goes_by_messages(args.collective)))
+    return Carriage::kNone;
   const std::size_t bytes = announced_bytes(args, ranks);
   if (bytes <= in_lines_max(members, args.collective)) return Carriage::kInLines;
   const Settings& settings = members.control.settings();

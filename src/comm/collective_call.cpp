@@ -47,17 +47,17 @@ void CollectiveCall::prepare(const CallArgs& args) {
                          args.type,
                          reduces(args.collective) ? args.op : ReduceOp::kSum,
                          static_cast<std::uint8_t>(args.scaled),
-                         static_cast<std::uint8_t>(internal_),
-                         {}};
+                         static_cast<std::uint8_t>(internal_)};
   signature_.whole_count = args.whole_count;
+  signature_.shot = args.shot;
   shape_ = shape_of(args, comm_.ranks(), comm_.rank());
   prepared_with_ = comm_.members().plans.schedules_version();
   const planner::SetSchedule* set = internal_ ? nullptr : comm_.members().plans.schedule_for(shape_.request);
   signature_.schedule = set ? set->fingerprint : 0;
   signature_.tuning = comm_.members().plans.tuning_fingerprint();
   fingerprint_ = signature_.fingerprint();
-  goes_by_mpi_ =
-      comm_.members().mpi_sends.copy_too && goes_by_messages(args.collective) && !internal_ && set == nullptr;
+  const bool copies = comm_.members().mpi_sends.copy_too && goes_by_messages(args.collective);
+  goes_by_mpi_ = args.shot != Shot::kNone || (copies && !internal_ && set == nullptr);
   carriage_ = set == nullptr ? carriage_of(comm_.members(), args) : Carriage::kNone;
   const auto rank = static_cast<std::uint32_t>(comm_.rank());
   const auto root = static_cast<std::uint32_t>(args.root);
@@ -95,7 +95,7 @@ bool CollectiveCall::is_like_last(const CallArgs& args) const {
   return args.count == args_.count && args.collective == args_.collective && args.type == args_.type &&
          args.op == args_.op && args.root == args_.root && args.scaled == args_.scaled &&
          args.whole_count == args_.whole_count && args.averaged_over == args_.averaged_over &&
-         args.gpu_pitch == args_.gpu_pitch;
+         args.gpu_pitch == args_.gpu_pitch && args.shot == args_.shot;
 }
 
 void CollectiveCall::start(const CallArgs& args) {

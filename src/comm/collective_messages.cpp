@@ -19,18 +19,18 @@ void CollectiveCall::post_messages() {
   messages_.clear();
   for (int step = 1; step < ranks; ++step) {
     const int from = (comm_.rank() + ranks - step) % ranks;
-    const MessageBlocks blocks = message_blocks(args_, comm_.rank(), from);
-    post(from, MpiDirection::kReceive, blocks.received, blocks.bytes);
+    const MessageBlocks blocks = message_blocks(args_, ranks, comm_.rank(), from);
+    post(from, MpiDirection::kReceive, blocks.received, blocks.received_bytes);
   }
   for (int step = 1; step < ranks; ++step) {
     const int to = (comm_.rank() + step) % ranks;
-    const MessageBlocks blocks = message_blocks(args_, comm_.rank(), to);
-    post(to, MpiDirection::kSend, blocks.sent, blocks.bytes);
-    if (blocks.sent != nullptr) members.mpi_sends.bytes.fetch_add(blocks.bytes, std::memory_order_relaxed);
+    const MessageBlocks blocks = message_blocks(args_, ranks, comm_.rank(), to);
+    post(to, MpiDirection::kSend, blocks.sent, blocks.sent_bytes);
+    if (blocks.sent != nullptr) members.mpi_sends.bytes.fetch_add(blocks.sent_bytes, std::memory_order_relaxed);
   }
-  const MessageBlocks own = message_blocks(args_, comm_.rank(), comm_.rank());
+  const MessageBlocks own = message_blocks(args_, ranks, comm_.rank(), comm_.rank());
   if (args_.gpu_pitch == 0 && own.sent != nullptr && own.received != nullptr)
-    std::memmove(own.received, own.sent, own.bytes);
+    std::memmove(own.received, own.sent, own.sent_bytes);
   phase_ = Phase::kMessages;
 }
 

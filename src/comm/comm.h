@@ -30,6 +30,9 @@ struct Options {
   std::string name;
 };
 
+/// Which of the messages of a sum or a broadcast a call is, that goes as two of them (two_shot.h).
+enum class Shot : std::uint8_t { kNone, kFirst, kSecond };
+
 /// One collective or point-to-point call, arguments already checked against the communicator.
 struct CallArgs {
   Collective collective = Collective::kAllReduce;
@@ -45,7 +48,8 @@ struct CallArgs {
   void* stream = nullptr;         ///< nullptr or a host stream's handle (executor/stream.h)
   std::size_t whole_count = 0;    ///< of the call that this is a part of; 0: it is one
   int averaged_over = 0;          ///< what an average divides by; 0: the number of ranks
-  std::size_t gpu_pitch = 0;      ///< buffers are GPU memory for MPI, and their blocks so many bytes apart; 0: neither
+  Shot shot = Shot::kNone;
+  std::size_t gpu_pitch = 0;  ///< buffers are GPU memory for MPI, and their blocks so many bytes apart; 0: neither
   /// The same number: alike but for the buffers, and on one communicator. 0: not known.
   std::uint64_t identity = 0;
 };

@@ -183,6 +183,7 @@ std::uint32_t Signature::fingerprint() const {
   mix(static_cast<std::uint32_t>(root) | std::uint64_t{schedule} << 32);
   if (tuning != 0) mix(tuning);
   if (whole_count != 0) mix(whole_count);
+  if (shot != Shot::kNone) mix(static_cast<std::uint64_t>(shot));
   mix(static_cast<std::uint64_t>(collective) | static_cast<std::uint64_t>(type) << 8 |
       static_cast<std::uint64_t>(op) << 16 | std::uint64_t{scaled} << 24 | std::uint64_t{internal} << 32);
   return hash;

@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "base/result.h"
 #include "comm/calibration.h"
+#include "comm/comm.h"
 #include "comm/device_card.h"
 #include "comm/machine_board.h"
 #include "comm/unique_id.h"
@@ -58,7 +59,8 @@ struct Signature {
   std::uint8_t internal = 0;  ///< not the user's call: a split's exchange
   std::uint8_t one_way =
       0;  ///< the rank may be through with the call before others have come to it; follows from the rest
-  std::uint8_t reserved[2] = {};
+  Shot shot = Shot::kNone;  ///< how its data goes, and so what its line has
+  std::uint8_t reserved = 0;
   std::uint32_t schedule = 0;     ///< of the schedule that tuttiCommSetSchedule has set for such calls; 0: none
   std::uint32_t tuning = 0;       ///< of the tuning that tuttiCommSetTuning has set; 0: none
   std::uint64_t whole_count = 0;  ///< CallArgs::whole_count

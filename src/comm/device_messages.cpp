@@ -1,6 +1,7 @@
 #include "comm/device_messages.h"
 
 #include "base/log.h"
+#include "comm/two_shot.h"
 #include "cuda/stream_words.h"
 
 #include <set>
@@ -46,7 +47,8 @@ Result<std::vector<bool>> peers_in_place(const Membership& members, const cuda::
   return peers;
 }
 
-MessageBlocks message_blocks(const CallArgs& args, int rank, int peer) {
+MessageBlocks message_blocks(const CallArgs& args, int ranks, int rank, int peer) {
+  if (args.shot != Shot::kNone) return blocks_of_shot(args, {ranks, rank}, peer);
   const std::size_t bytes = args.count * size_of(args.type);
   const std::size_t pitch = args.gpu_pitch != 0 ? args.gpu_pitch : bytes;
   const bool reads_blocks = args.collective == Collective::kAllToAll || args.collective == Collective::kScatter;
@@ -60,8 +62,9 @@ MessageBlocks message_blocks(const CallArgs& args, int rank, int peer) {
   auto* const to = static_cast<std::byte*>(args.receive);
   const std::size_t at = pitch * static_cast<std::size_t>(peer);
   return {.sent = sends ? from + (reads_blocks ? at : 0) : nullptr,
+          .sent_bytes = bytes,
           .received = receives ? to + (args.collective == Collective::kScatter ? 0 : at) : nullptr,
-          .bytes = bytes};
+          .received_bytes = bytes};
 }
 
 void prepare_for_messages(Communicator& communicator, const cuda::Device& device) {

@@ -1,6 +1,6 @@
 // GPU memory that goes unchanged between ranks of different hosts whose MPI takes such memory as it is: messages of MPI's on the caller's
-// own buffers, with no copy in pinned memory. So go sends and receives, and some collectives (goes_by_messages()) where every rank is a host
-// of its own. In all else they go the way of device_staged.h: the stream says that the input is there, the rank's thread runs the host call,
+// own buffers, with no copy in pinned memory. So go sends and receives, and where every rank is a host of its own some collectives
+// (goes_by_messages()), and sums and broadcasts as two such calls each (two_shot.h). In all else they go the way of device_staged.h: the stream says that the input is there, the rank's thread runs the host call,
 // the stream waits for its end.
 //
 //   the rank's stream          "tutti-staged", sender                    "tutti-staged", receiver
@@ -17,7 +17,8 @@
 //      has begun to take in may still be written, in the caller's memory.
 //  D4. MPI copies to and from the GPU by streams of its own, while the caller's stream waits for `done`. CUDA must not put these copies behind
 //      that wait. It does so for certain where the caller's stream is ordered with the default stream and MPI copies by one that is, too:
-//      calls on such streams are staged. It may do so where streams share a queue of the device: nothing here can prevent that
+//      calls on such streams are staged. It may do so where streams share a queue of the device, and where MPI allocates, pins or frees
+//      memory meanwhile: nothing here can prevent that, which is why none of this is the default
 //      (docs/decisions/0022-what-mpi-does-not-do.md).
 //  D5. What a network's adapter has written to the GPU is seen by what follows on the stream: its wait flushes, where the device can.
 #pragma once
@@ -47,10 +48,11 @@ constexpr bool goes_by_messages(Collective collective) {
 /// Of such a call: what `rank` sends to `peer` and receives from there, which may be itself; nullptr: nothing.
 struct MessageBlocks {
   std::byte* sent = nullptr;
+  std::size_t sent_bytes = 0;
   std::byte* received = nullptr;
-  std::size_t bytes = 0;
+  std::size_t received_bytes = 0;
 };
-MessageBlocks message_blocks(const CallArgs& args, int rank, int peer);
+MessageBlocks message_blocks(const CallArgs& args, int ranks, int rank, int peer);
 
 /// By the thread that makes host calls, before the first: MPI finds the GPU there.
 void prepare_for_messages(Communicator& communicator, const cuda::Device& device);

@@ -242,8 +242,10 @@ void StagedRank::run_calls(const Work& work) try {
   const Error& failure = batch.status().error();
   comm_.keep_async(failure);
   // What MPI may still touch stays.
-  auto memory = comm_.members().mpi_sends.are_left ? work.memory.lock() : nullptr;
-  if (memory) new std::shared_ptr<StagingMemory>(std::move(memory));
+  for (const std::weak_ptr<void>& one : work.memory) {
+    auto memory = comm_.members().mpi_sends.are_left ? one.lock() : nullptr;
+    if (memory) new std::shared_ptr<void>(std::move(memory));
+  }
   // The others may not know what becomes of the rest.
   if (!work.is_last || work.binds) comm_.fail(failure.code, comm_.rank(), failure.message);
 } catch (const std::exception& failure) {

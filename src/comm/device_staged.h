@@ -58,7 +58,7 @@ struct CapturedCalls {
   struct Round {
     CapturedCalls* calls = nullptr;
     std::vector<StagedPart> parts;  ///< with host memory for buffers
-    std::weak_ptr<StagingMemory> memory;
+    std::vector<std::weak_ptr<void>> memory;
     std::uint32_t number = 0;  ///< 1: a replay begins
     bool is_last = false;
     bool binds = false;  ///< StagedWays::binds
@@ -76,8 +76,8 @@ class StagedRank {
  public:
   /// A round for the thread.
   struct Work {
-    std::vector<StagedPart> parts;  ///< with host memory for buffers
-    std::weak_ptr<StagingMemory> memory{};
+    std::vector<StagedPart> parts;              ///< with host memory for buffers
+    std::vector<std::weak_ptr<void>> memory{};  ///< of the library's, in which they have buffers
     std::uint32_t number = 0;
     const CapturedCalls* replay = nullptr;  ///< only its address counts
     std::uint32_t* done = nullptr;

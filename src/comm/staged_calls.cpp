@@ -1,7 +1,10 @@
 #include "comm/staged_calls.h"
 
+#include "comm/call.h"
 #include "comm/device_messages.h"
 #include "comm/device_rank.h"
+#include "comm/shot_kernels.h"
+#include "comm/two_shot.h"
 
 #include <algorithm>
 
@@ -10,16 +13,25 @@ namespace {
 
 /// Calls visit(in the call's buffer, in the staging memory, bytes) for what lies in one piece.
 template <class Visit>
-Status for_each_piece(const StagedPart& part, std::size_t blocks, Visit&& visit) {
-  const bool in_one = part.block_bytes() == part.pitch_bytes;
-  const std::size_t pieces = in_one && blocks != 0 ? 1 : blocks;
-  const std::size_t bytes = in_one ? blocks * part.block_bytes() : part.block_bytes();
-  for (std::size_t i = 0; i < pieces; ++i) TUTTI_TRY(visit(i * part.pitch_bytes, i * part.block_bytes(), bytes));
+Status for_each_piece(const StagedBlocks& blocks, Visit&& visit) {
+  const bool in_one = blocks.bytes == blocks.pitch;
+  const std::size_t pieces = in_one && blocks.count != 0 ? 1 : blocks.count;
+  const std::size_t bytes = in_one ? blocks.all_bytes() : blocks.bytes;
+  for (std::size_t i = 0; i < pieces; ++i) TUTTI_TRY(visit(i * blocks.pitch, i * blocks.bytes, bytes));
   return {};
 }
 
 std::byte* bytes_at(const void* buffer, std::size_t offset) {
   return static_cast<std::byte*>(const_cast<void*>(buffer)) + offset;
+}
+
+/// Those that go by shots are the first one of them so far. Where calls are paired: all, or none.
+std::vector<CallArgs> with_shots(Communicator& communicator, std::span<const CallArgs> calls, const StagedWays& ways) {
+  std::vector<CallArgs> all(calls.begin(), calls.end());
+  for (CallArgs& call : all) {
+    if (goes_by_shots(communicator, ways.pairs_calls ? calls.front() : call)) call.shot = Shot::kFirst;
+  }
+  return all;
 }
 
 }  // namespace
@@ -34,7 +46,9 @@ StagedCalls::StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank>
       rank_(std::move(rank)),
       submitting_(rank_->submitting()),
       binds_(ways.binds),
-      rounds_(calls, comm_.ranks(), comm_.rank(), ways.part_bytes, ways.round_calls) {
+      others_memory_(ways.memory),
+      rounds_(with_shots(comm_, calls, ways), comm_.ranks(), comm_.rank(), ways.part_bytes, ways.round_calls) {
+  if (ways.pairs_calls) rounds_.pair_calls();
   for (const CallArgs& call : calls) {
     if (std::ranges::find(streams_, call.stream) == streams_.end()) streams_.push_back(call.stream);
   }
@@ -53,9 +67,20 @@ Status StagedCalls::check() {
     TUTTI_TRY_ASSIGN(captured_, rank_->capture(capture));
   } else if (comm_.members().mpi_sends.are_on) {
     TUTTI_TRY_ASSIGN(auto peers, peers_in_place(comm_.members(), rank_->resources().device(), streams_));
-    rounds_.leave_in_place(std::move(peers), comm_.members().mpi_sends.copy_too);
+    rounds_.leave_in_place(std::move(peers), comm_.members().mpi_sends.copy_too && !has_set_schedule());
+  }
+  if (rounds_.scratch_bytes() != 0) {
+    TUTTI_TRY_ASSIGN(std::byte* const scratch, resources().scratch(rounds_.scratch_bytes()));
+    rounds_.put_scratch(scratch);
   }
   return rank_->start();
+}
+
+/// Some of the calls run it, on the host.
+bool StagedCalls::has_set_schedule() const {
+  return std::ranges::any_of(rounds_.collectives(), [&](const CallArgs& call) {
+    return comm_.members().plans.schedule_for(shape_of(call, comm_.ranks(), comm_.rank()).request) != nullptr;
+  });
 }
 
 Result<cuda::Capture> StagedCalls::find_capture() const {
@@ -120,16 +145,16 @@ Status StagedCalls::give(const StagedRound& round) {
   std::vector<StagedPart> placed = round.parts;
   for (StagedPart& part : placed) {
     if (part.is_in_place) continue;
-    if (part.input_blocks != 0) part.args.send = given.memory + part.input_at;
-    if (part.output_blocks != 0) part.args.receive = given.memory + part.output_at;
+    if (part.input.count != 0) part.args.send = given.memory + part.input.at;
+    if (part.output.count != 0) part.args.receive = given.memory + part.output.at;
     if (part.args.scale_is_address) part.args.scale = reinterpret_cast<std::uintptr_t>(given.memory + part.scale_at);
   }
   if (captured_) {
     captured_->rounds.push_back(
-        {captured_.get(), std::move(placed), resources().memory(), given.number, round.is_last, binds_});
+        {captured_.get(), std::move(placed), memory_of_round(), given.number, round.is_last, binds_});
   } else {
     rank_->post({.parts = std::move(placed),
-                 .memory = resources().memory(),
+                 .memory = memory_of_round(),
                  .number = given.number,
                  .done = resources().done(),
                  .is_first = posted_ == Posted::kNothing,
@@ -143,6 +168,10 @@ Status StagedCalls::give(const StagedRound& round) {
   return {};
 }
 
+std::vector<std::weak_ptr<void>> StagedCalls::memory_of_round() const {
+  return {resources().memory(), resources().scratch_memory(), others_memory_};
+}
+
 Status StagedCalls::hand_over(std::uint32_t number) const {
   const StagedResources& with = resources();
   if (captured_) return cuda::call_host(with.device(), CapturedCalls::replay, &captured_->rounds.back(), streams_[0]);
@@ -152,9 +181,10 @@ Status StagedCalls::hand_over(std::uint32_t number) const {
 Status StagedCalls::copy_in(const Given& given) const {
   const cuda::Device& device = resources().device();
   for (const StagedPart& part : given.parts) {
+    TUTTI_TRY(scale_for_shot(device, part, streams_[0]));
     if (part.is_in_place) continue;
-    TUTTI_TRY(for_each_piece(part, part.input_blocks, [&](std::size_t from, std::size_t to, std::size_t bytes) {
-      return cuda::copy_on_stream(device, given.memory + part.input_at + to, bytes_at(part.args.send, from), bytes,
+    TUTTI_TRY(for_each_piece(part.input, [&](std::size_t from, std::size_t to, std::size_t bytes) {
+      return cuda::copy_on_stream(device, given.memory + part.input.at + to, bytes_at(part.args.send, from), bytes,
                                   streams_[0]);
     }));
     if (!part.args.scale_is_address) continue;
@@ -168,28 +198,29 @@ Status StagedCalls::take() {
   const Given given = std::move(given_.front());
   given_.pop_front();
   const cuda::Device& device = resources().device();
-  const auto is_message = [](const StagedPart& part) { return part.is_in_place && part.output_blocks != 0; };
+  const auto is_message = [](const StagedPart& part) { return part.is_in_place && part.output.count != 0; };
   const bool flushes = comm_.members().mpi_sends.flush && std::ranges::any_of(given.parts, is_message);
   TUTTI_TRY(cuda::wait_for_word(device, resources().done(), given.number, streams_[0], flushes));
   for (const StagedPart& part : given.parts) {
-    if (part.is_in_place) {
-      TUTTI_TRY(copy_own_block(part.args));
-      continue;
-    }
-    TUTTI_TRY(for_each_piece(part, part.output_blocks, [&](std::size_t to, std::size_t from, std::size_t bytes) {
-      return cuda::copy_on_stream(device, bytes_at(part.args.receive, to), given.memory + part.output_at + from, bytes,
-                                  streams_[0]);
-    }));
+    TUTTI_TRY(part.is_in_place ? copy_own_block(part.args) : copy_out(given, part));
+    TUTTI_TRY(add_up_shot(device, part, comm_.ranks(), comm_.rank(), streams_[0]));
   }
   return {};
+}
+
+Status StagedCalls::copy_out(const Given& given, const StagedPart& part) const {
+  return for_each_piece(part.output, [&](std::size_t to, std::size_t from, std::size_t bytes) {
+    return cuda::copy_on_stream(resources().device(), bytes_at(part.args.receive, to),
+                                given.memory + part.output.at + from, bytes, streams_[0]);
+  });
 }
 
 /// What a rank sends to itself in a collective that goes by messages.
 Status StagedCalls::copy_own_block(const CallArgs& args) const {
   if (is_point_to_point(args)) return {};
-  const MessageBlocks own = message_blocks(args, comm_.rank(), comm_.rank());
+  const MessageBlocks own = message_blocks(args, comm_.ranks(), comm_.rank(), comm_.rank());
   if (own.sent == nullptr || own.received == nullptr || own.sent == own.received) return {};
-  return cuda::copy_on_stream(resources().device(), own.received, own.sent, own.bytes, streams_[0]);
+  return cuda::copy_on_stream(resources().device(), own.received, own.sent, own.sent_bytes, streams_[0]);
 }
 
 /// After a failure: the thread lets everything through, also streams that wait already.

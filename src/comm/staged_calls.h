@@ -17,6 +17,9 @@ struct StagedWays {
   std::size_t round_calls = StagedRounds::kRoundCalls;
   /// What fails in one of them is the communicator's failure: others are in the midst of that call.
   bool binds = false;
+  /// They are parts of one call, and what one reads no other one writes.
+  bool pairs_calls = false;
+  std::weak_ptr<void> memory{};  ///< of the library's, in which they have buffers
 };
 
 /// One communicator's calls of a group. Several go on by turns, a round each: then what one stream waits for is never behind another's wait,
@@ -50,6 +53,9 @@ class StagedCalls {
   bool is_captured() const { return captured_ != nullptr; }
   /// Device memory that lives as long as what streams are given here may use it.
   Result<std::byte*> scratch(std::size_t bytes) { return resources().scratch(bytes); }
+  std::shared_ptr<void> scratch_memory() const { return resources().scratch_memory(); }
+  /// Second shots of the calls, each of which goes by two then (two_shot.h), where they are pairs.
+  bool has_second_shots() const { return rounds_.has_second_shots(); }
 
  private:
   struct Given {
@@ -58,6 +64,7 @@ class StagedCalls {
     std::byte* memory = nullptr;
   };
 
+  bool has_set_schedule() const;
   Result<cuda::Capture> find_capture() const;
   StagedResources& resources() const { return captured_ ? captured_->resources : rank_->resources(); }
   Status advance();
@@ -67,11 +74,14 @@ class StagedCalls {
   /// For the others, some of which may make another call, which goes by kernels.
   Status note() const;
   Status give(const StagedRound& round);
+  /// What MPI may still be at work on after a failure.
+  std::vector<std::weak_ptr<void>> memory_of_round() const;
   /// Tells the rank's thread, when the stream comes here, that the inputs are there.
   Status hand_over(std::uint32_t number) const;
   Status copy_in(const Given& given) const;
   /// The stream waits for the oldest round that was given, and copies its outputs.
   Status take();
+  Status copy_out(const Given& given, const StagedPart& part) const;
   Status copy_own_block(const CallArgs& args) const;
   void end();
 
@@ -81,6 +91,7 @@ class StagedCalls {
   std::vector<cuda::StreamHandle> streams_;  ///< that the calls name; everything goes on the first
   std::shared_ptr<CapturedCalls> captured_;  ///< nullptr: nothing is captured
   const bool binds_;
+  const std::weak_ptr<void> others_memory_;
   StagedRounds rounds_;
   std::deque<Given> given_;
   enum class Posted : std::uint8_t { kNothing, kSome, kAll } posted_ = Posted::kNothing;  ///< rounds, to the thread

@@ -76,12 +76,12 @@ Result<std::byte*> StagedResources::place(std::size_t bytes) {
 }
 
 Result<std::byte*> StagedResources::scratch(std::size_t bytes) {
-  if (bytes > scratch_.bytes()) {
+  if (!scratch_ || bytes > scratch_->bytes()) {
     TUTTI_TRY_ASSIGN(auto memory, cuda::DeviceMemory::allocate(device_, std::bit_ceil(bytes)));
-    if (scratch_.bytes() != 0) outgrown_scratch_.push_back(std::move(scratch_));
-    scratch_ = std::move(memory);
+    if (scratch_) outgrown_scratch_.push_back(std::move(scratch_));
+    scratch_ = std::make_shared<cuda::DeviceMemory>(std::move(memory));
   }
-  return scratch_.data();
+  return scratch_->data();
 }
 
 Status StagedResources::join(const std::vector<cuda::StreamHandle>& streams) {

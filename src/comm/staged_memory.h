@@ -48,6 +48,8 @@ class StagedResources {
   Result<std::byte*> place(std::size_t bytes);
   /// Device memory for calls that go by kernels for a part of their way: always the same, and larger if need be.
   Result<std::byte*> scratch(std::size_t bytes);
+  /// Where scratch() was last; nullptr: nowhere yet.
+  std::shared_ptr<cuda::DeviceMemory> scratch_memory() const { return scratch_; }
 
   /// `streams`: all that calls name; the first is to have the work, and waits for what the others were given before, and for the calls
   /// before.
@@ -73,8 +75,8 @@ class StagedResources {
   std::size_t slot_bytes_ = 0;
   std::shared_ptr<StagingMemory> memory_;
   std::vector<std::shared_ptr<StagingMemory>> outgrown_;  ///< streams may still copy from and to it
-  cuda::DeviceMemory scratch_;
-  std::vector<cuda::DeviceMemory> outgrown_scratch_;
+  std::shared_ptr<cuda::DeviceMemory> scratch_;
+  std::vector<std::shared_ptr<cuda::DeviceMemory>> outgrown_scratch_;
 };
 
 /// Ends them, once streams are through: waits a little, and leaves it to a later call otherwise.

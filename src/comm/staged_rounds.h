@@ -5,13 +5,17 @@
 // part k of it everywhere, as a call of its own. In which rounds a rank's parts are is its own affair.
 //  R1. Parts of collectives are in the order of the calls, and of one call in the order of its elements.
 //  R2. So are parts of the sends to one rank, and of the receives from one rank; one part of each such sequence is in a round.
-//  R3. A collective that reads what an earlier one of the same group writes begins a round that waits for all before it.
+//  R3. A collective that reads what an earlier one of the same group writes begins a round that waits for all before it. So does one whose output
+//      MPI writes in its place, if an earlier one reads or writes that: the stream may have to do so yet, when it comes to that one's end.
+//  R4. Of a call that goes by shots (two_shot.h) a part is two: the first shots of two parts, then the second ones. Each is alone in its round,
+//      but for sends and receives. A second one is in a round that comes two behind its first one's, or that waits.
 #pragma once
 
 #include "comm/comm.h"
+#include "comm/staged_part.h"
 
 #include <cstddef>
-#include <cstdint>
+#include <deque>
 #include <span>
 #include <utility>
 #include <vector>
@@ -20,21 +24,6 @@ namespace tutti::comm {
 
 /// Elements of each block of the call's buffers that are in one part of it, all blocks of a buffer together being at most `part_bytes`; at least 1.
 std::size_t elements_per_part(const CallArgs& args, int ranks, std::size_t part_bytes);
-
-/// A range of each block of a call's buffers. Where a rank's call has no input or output the number of blocks is 0.
-struct StagedPart {
-  CallArgs
-      args;  ///< the part as a host call, but for its buffers; `send`, `receive`: the device's, where the part begins
-  std::size_t input_blocks = 0;
-  std::size_t output_blocks = 0;
-  std::size_t pitch_bytes = 0;  ///< from one block to the next in the call's buffers
-  std::size_t input_at = 0;     ///< in the round's memory, where blocks lie one behind another
-  std::size_t output_at = 0;
-  std::size_t scale_at = 0;  ///< a factor that lies in device memory
-  bool is_in_place = false;  ///< the host call works on the call's own buffers: the part has no memory in the round
-
-  std::size_t block_bytes() const { return args.count * size_of(args.type); }
-};
 
 struct StagedRound {
   std::vector<StagedPart> parts;
@@ -51,6 +40,13 @@ class StagedRounds {
   /// together are not more, and their outputs.
   StagedRounds(std::span<const CallArgs> calls, int ranks, int rank, std::size_t part_bytes,
                std::size_t round_calls = kRoundCalls);
+  /// Scratch memory on the device, before the first next(), of so many bytes; 0: there need be none.
+  std::size_t scratch_bytes() const { return 2 * half_bytes_; }
+  void put_scratch(std::byte* memory) { scratch_ = memory; }
+  /// Parts' shots go in pairs that may be of two calls: none of them reads what another one writes.
+  void pair_calls() { pairs_calls_ = true; }
+  /// Of the first call, while it is to come.
+  bool has_second_shots() const;
   /// Before next(): what is sent to and received from ranks that are true here, by rank, stays where it is; `copies_too`: so do blocks of
   /// collectives that go by messages.
   void leave_in_place(std::vector<bool> peers, bool copies_too) {
@@ -72,13 +68,26 @@ class StagedRounds {
     bool is_done() const { return call == calls.size(); }
   };
 
+  /// A second shot that has its first one before it.
+  struct Second {
+    std::size_t call = 0;
+    std::size_t element = 0;
+    std::size_t count = 0;
+    std::byte* scratch = nullptr;
+  };
+
   bool stays(const CallArgs& call) const;
   Sequence& sequence_of(const CallArgs& call);
   StagedPart next_part(const Sequence& from) const;
+  void pass(Sequence& sequence, std::size_t elements) const;
+  void place(StagedRound& round, StagedPart part) const;
   void add_part(StagedRound& round, Sequence& from) const;
+  bool is_pair_over();
+  void add_first_shot(StagedRound& round);
+  void add_second_shot(StagedRound& round);
   void add_collectives(StagedRound& round);
-  /// What is not in place when the next round begins.
-  bool reads_earlier_output(const CallArgs& call) const;
+  /// What is not in place when the next round begins (R3).
+  bool needs_earlier_outputs(const CallArgs& call) const;
 
   const int ranks_;
   const int rank_;
@@ -88,6 +97,13 @@ class StagedRounds {
   bool copies_in_place_ = false;
   Sequence collectives_;
   std::size_t written_ = 0;  ///< collectives before this one have their outputs in place when the next round begins
+  std::deque<Second> seconds_;
+  bool has_pair_ = false;  ///< what is in seconds_ goes before any first shot
+  bool is_alone_ = false;  ///< that pair is a single one
+  bool pairs_calls_ = false;
+  std::size_t half_bytes_ = 0;
+  std::byte* scratch_ = nullptr;
+  std::size_t first_shots_ = 0;
   std::vector<Sequence> sequences_;  ///< of sends and receives, by peer and direction
 };
 

@@ -38,7 +38,11 @@ Status TeamedCall::check() {
   TUTTI_TRY_ASSIGN(std::byte* const scratch, agreement_.scratch(plan_.scratch_bytes()));
   plan_.put_scratch(scratch);
   across_.emplace(teams_.across(), std::move(rank), across_calls(),
-                  StagedWays{.part_bytes = staging_bytes(comm_), .round_calls = 1, .binds = true});
+                  StagedWays{.part_bytes = staging_bytes(comm_),
+                             .round_calls = 1,
+                             .binds = true,
+                             .pairs_calls = true,
+                             .memory = agreement_.scratch_memory()});
   return across_->check();
 }
 
@@ -85,6 +89,7 @@ Status TeamedCall::do_stage() {
   switch (stage_) {
     case Stage::kReduce: return gives ? run(plan_.first(turn_)) : Status();
     case Stage::kGive: return gives ? across_->give_next() : Status();
+    case Stage::kTurn: return turn_over();
     case Stage::kTake: return turn_ == 0 ? Status() : take(turn_ - 1);
     case Stage::kGather: return turn_ == 0 ? Status() : run(plan_.last(turn_ - 1));
   }
@@ -95,6 +100,18 @@ Status TeamedCall::do_stage() {
 void TeamedCall::go_on() {
   if (stage_ == Stage::kGather) ++turn_;
   stage_ = stage_ == Stage::kGather ? Stage::kReduce : static_cast<Stage>(static_cast<std::uint8_t>(stage_) + 1);
+}
+
+/// Of the pair of parts that is given with this turn's; of a last one without another when what was given before it has been taken.
+Status TeamedCall::turn_over() {
+  if (!across_->has_second_shots()) return {};
+  const bool is_pair = turn_ % 2 == 1 && turn_ < plan_.parts();
+  const bool is_last = turn_ == plan_.parts() && turn_ % 2 == 1;
+  for (int shots = is_pair ? 2 : is_last ? 1 : 0; shots > 0; --shots) {
+    TUTTI_TRY(across_->take_next());
+    TUTTI_TRY(across_->give_next());
+  }
+  return {};
 }
 
 /// The first comes behind an agreement of all ranks, as outputs do.

@@ -14,10 +14,14 @@
 //
 // So the network has the next part when it is through with one, and the kernels of two parts go on beside it.
 //
+// Where the team across goes by two shots of MPI's (two_shot.h), `give` gives the first one, and when those of two parts are given, or of the last,
+// `turn` waits for their ends, adds up and gives the second ones, for whose ends `take` waits.
+//
 //  C1. What ends the wait behind `take n` are the gives of part n at the same place on other hosts, and for these nothing is needed but
 //      `reduce n` and what is before it on the streams of their hosts' ranks. Calls of one thread go on by turns, a stage each, and where
 //      the ranks of a process meet, none is through with `reduce n` before all have it on their streams. So no wait stands before what ends
 //      it, whatever queues streams share (S1 of device_staged.h).
+//      A turn waits for first shots, which are given before it everywhere, and a take for second ones, which need such turns alone.
 //  C2. Nothing is written to the output before all ranks have been seen to make the same call.
 //  C3. A part's shares lie in one half of the scratch memory, those of the next in the other: `reduce n + 2` comes behind `gather n`.
 #pragma once
@@ -47,12 +51,13 @@ class TeamedCall {
   void check_patience();
 
  private:
-  enum class Stage : std::uint8_t { kReduce, kGive, kTake, kGather };
+  enum class Stage : std::uint8_t { kReduce, kGive, kTurn, kTake, kGather };
 
   Result<bool> advance();
   Status begin();
   Status do_stage();
   void go_on();
+  Status turn_over();
   Status take(std::size_t part);
   Status run(TeamStep step);
   Status copy(const std::vector<TeamCopy>& copies) const;

@@ -47,9 +47,9 @@ TEST_CASE("a long call is cut into parts that cover it, alike on every rank", "[
     for (const StagedRound& round : all_rounds({call(collective, count, 1)}, ranks, rank)) {
       CHECK(round.bytes <= 2 * kPartBytes + 2 * 256);
       for (const StagedPart& part : round.parts) {
-        CHECK(part.block_bytes() * std::max(part.input_blocks, part.output_blocks) <= kPartBytes);
-        if (part.input_blocks != 0) CHECK(part.args.send == memory + sum);
-        if (part.output_blocks != 0) CHECK(part.args.receive == memory + (1 << 15) + sum);
+        CHECK(std::max(part.input.all_bytes(), part.output.all_bytes()) <= kPartBytes);
+        if (part.input.count != 0) CHECK(part.args.send == memory + sum);
+        if (part.output.count != 0) CHECK(part.args.receive == memory + (1 << 15) + sum);
         CHECK((part.args.whole_count == 0 || part.args.whole_count == count));
         here.push_back(part.args.count);
         sum += part.args.count;
@@ -112,10 +112,32 @@ TEST_CASE("what stays where it is has parts as ever, and no memory", "[staged]")
       CHECK(part.args.send == wanted.parts[i].args.send);
       CHECK(part.is_in_place == (is_point_to_point(part.args) && part.args.root == 1));
       const auto lines = [](std::size_t of) { return (of + 255) / 256 * 256; };
-      if (!part.is_in_place)
-        bytes += lines(part.input_blocks * part.block_bytes()) + lines(part.output_blocks * part.block_bytes());
+      if (!part.is_in_place) bytes += lines(part.input.all_bytes()) + lines(part.output.all_bytes());
     }
     CHECK(round.bytes == bytes);
   }
   CHECK(rounds.is_done());
+}
+
+TEST_CASE("what MPI writes in its place waits for those before it that read or write there", "[staged]") {
+  const auto shot = [](CallArgs args) {
+    args.shot = Shot::kFirst;
+    return args;
+  };
+  const CallArgs first = shot(call(Collective::kReduceScatter, 100, 0, 0, 20000));
+  const auto waits = [&](const CallArgs& second, bool in_place) {
+    const std::vector<CallArgs> calls{first, second};
+    StagedRounds rounds(calls, 2, 1, kPartBytes);
+    if (in_place) rounds.leave_in_place({true, false}, true);
+    CHECK(!rounds.next().waits);
+    return rounds.next().waits;
+  };
+  // The first call's own block, elements 100 to 199, is added to what came when that has come.
+  const CallArgs onto_input = shot(call(Collective::kBroadcast, 100, 0, 100, 100));
+  CHECK(waits(onto_input, true));
+  CHECK(!waits(onto_input, false));
+  const CallArgs onto_output = call(Collective::kAllGather, 50, 0, 3000, 20050);
+  CHECK(waits(onto_output, true));
+  CHECK(!waits(onto_output, false));
+  CHECK(!waits(shot(call(Collective::kBroadcast, 100, 0, 200, 200)), true));
 }

@@ -3,12 +3,14 @@
 // lines of its own.
 //
 // usage: mpi-gpu-client CASE [RANKS_PER_HOST]
-//   CASE   sends, copies, all-collectives, differ, default-stream, captured, killed, killed-staged, abort, abort-self, abort-copy, abort-staged,
-//          error
+//   CASE   sends, copies, all-collectives, sums, sums-staged, sums-side-by-side, captured-sums, differ, differ-sums, default-stream, captured, killed, killed-staged,
+//          killed-sum, abort, abort-self, abort-copy, abort-staged, abort-sum, error
 // The ranks believe that they are on hosts of RANKS_PER_HOST (default 1) ranks each. TEST_MPI_SAYS=0 or 1 answers for MPI whether it takes
 // GPU memory.
 #include "fake_driver.h"
 #include "gpu.h"
+#include "gpu_rank.h"
+#include "gpu_sums.h"
 #include "mpi_rank.h"
 #include "watched_mpi.h"
 
@@ -23,124 +25,6 @@
 using namespace tutti::test;
 
 namespace {
-
-class Buffer {
- public:
-  explicit Buffer(const std::vector<std::uint8_t>& values) : memory_(values) {
-    note_gpu_memory(memory_.data(), values.size());
-  }
-  ~Buffer() { note_gpu_memory(memory_.data(), 0); }
-  std::uint8_t* data() const { return memory_.data(); }
-  std::vector<std::uint8_t> read() const { return memory_.read(); }
-  void write(const std::vector<std::uint8_t>& values) const { memory_.write(values); }
-
- private:
-  OnGpu<std::uint8_t> memory_;
-};
-
-constexpr std::uint8_t kPoison = 0xa5;
-
-std::uint8_t value(int from, int to, std::size_t message, std::size_t i) {
-  return static_cast<std::uint8_t>(from * 31 + to * 57 + static_cast<int>(message) * 17 +
-                                   static_cast<int>(i * 7 + i / 251));
-}
-
-/// Messages of one rank to another, or from it: one behind the other with odd gaps, so that most begin anywhere.
-struct Layout {
-  std::vector<std::size_t> sizes;
-  std::vector<std::size_t> at;
-  std::size_t total = 1;
-
-  explicit Layout(std::vector<std::size_t> all) : sizes(std::move(all)) {
-    for (const std::size_t bytes : sizes) {
-      at.push_back(total);
-      total += bytes + 3;
-    }
-  }
-  std::vector<std::uint8_t> filled(int from, int to) const {
-    std::vector<std::uint8_t> data(total, kPoison);
-    for (std::size_t m = 0; m < sizes.size(); ++m) {
-      for (std::size_t i = 0; i < sizes[m]; ++i) data[at[m] + i] = value(from, to, m, i);
-    }
-    return data;
-  }
-};
-
-struct Rank {
-  ncclComm_t comm = nullptr;
-  int ranks = 0;
-  int per_host = 1;
-  CUstream stream = nullptr;
-  std::size_t far_bytes = 0;  ///< sent and received
-
-  bool is_far(int peer) const { return peer / per_host != me / per_host; }
-};
-
-Rank open(int per_host) {
-  Rank rank;
-  rank.comm = join(world, me, share_id(true), true);
-  rank.ranks = world;
-  rank.per_host = per_host;
-  rank.stream = Gpu::get().make_stream();
-  return rank;
-}
-
-void close(Rank& rank) {
-  check(ncclCommDestroy(rank.comm), "ncclCommDestroy");
-  Gpu::get().destroy(rank.stream);
-}
-
-/// Every rank with every other, all messages in one group; the receives before the sends or after them.
-void exchange(Rank& rank, const Layout& layout, bool receives_first) {
-  std::vector<std::unique_ptr<Buffer>> in, out;
-  for (int peer = 0; peer < rank.ranks; ++peer) {
-    in.push_back(std::make_unique<Buffer>(layout.filled(me, peer)));
-    out.push_back(std::make_unique<Buffer>(std::vector<std::uint8_t>(layout.total, kPoison)));
-  }
-  const auto all = [&](bool receives) {
-    for (int peer = 0; peer < rank.ranks; ++peer) {
-      for (std::size_t m = 0; m < layout.sizes.size() && peer != me; ++m) {
-        const std::size_t bytes = layout.sizes[m];
-        check(receives ? ncclRecv(out[peer]->data() + layout.at[m], bytes, ncclUint8, peer, rank.comm, rank.stream)
-                       : ncclSend(in[peer]->data() + layout.at[m], bytes, ncclUint8, peer, rank.comm, rank.stream),
-              receives ? "ncclRecv" : "ncclSend");
-        if (rank.is_far(peer)) rank.far_bytes += bytes;
-      }
-    }
-  };
-  check(ncclGroupStart(), "ncclGroupStart");
-  all(receives_first);
-  all(!receives_first);
-  check(ncclGroupEnd(), "ncclGroupEnd");
-  Gpu::get().wait(rank.stream);
-  for (int peer = 0; peer < rank.ranks; ++peer) {
-    if (peer != me) expect(out[peer]->read() == layout.filled(peer, me), "what came from rank " + std::to_string(peer));
-  }
-}
-
-/// Calls one by one: each rank with the next one, even ranks send first.
-void pass_on(Rank& rank, std::size_t bytes) {
-  const Layout layout({bytes});
-  const int next = me ^ 1;
-  if (next >= rank.ranks) return;
-  const Buffer in(layout.filled(me, next));
-  const Buffer out(std::vector<std::uint8_t>(layout.total, kPoison));
-  for (const bool sends : {me % 2 == 0, me % 2 != 0}) {
-    check(sends ? ncclSend(in.data() + 1, bytes, ncclUint8, next, rank.comm, rank.stream)
-                : ncclRecv(out.data() + 1, bytes, ncclUint8, next, rank.comm, rank.stream),
-          "a lone call");
-  }
-  if (rank.is_far(next)) rank.far_bytes += 2 * bytes;
-  Gpu::get().wait(rank.stream);
-  expect(out.read() == layout.filled(next, me), "a lone receive of " + std::to_string(bytes));
-}
-
-void say_what_was_posted(std::size_t far_bytes) {
-  const fake_driver::Staged staged = fake_driver::staged();
-  say("posted %ld messages, %ld on the GPU, %ld bytes of %zu, %ld without a context; %llu bytes staged, %s",
-      posted.messages.load(), posted.on_gpu.load(), posted.bytes.load(), far_bytes, posted.without_context.load(),
-      static_cast<unsigned long long>(staged.bytes), staged.flushes != 0 ? "flushed" : "not flushed");
-}
 
 /// Collectives that copy: in every form, with sums and a broadcast between them. Returns bytes sent and received.
 std::size_t copy_blocks(const Rank& rank, std::size_t bytes, bool with_others) {
@@ -215,12 +99,38 @@ std::size_t copy_blocks(const Rank& rank, std::size_t bytes, bool with_others) {
 
 void case_copies(int per_host, bool with_others) {
   Rank rank = open(per_host);
-  for (const std::size_t bytes : {0ul, 1ul, 7ul, 1009ul, 20011ul, 100003ul})
+  // The longest sums and broadcasts that are staged are shorter than 64 KiB.
+  for (const std::size_t bytes : {0ul, 1ul, 7ul, 1009ul, 20011ul, with_others ? 65535ul : 100003ul})
     rank.far_bytes += copy_blocks(rank, bytes, with_others);
   std::uint64_t sent = 0;
   check(tuttiCommWireBytes(rank.comm, &sent), "tuttiCommWireBytes");
   say("wire %s", sent >= rank.far_bytes / 2 ? "enough" : "too little");
   say_what_was_posted(rank.far_bytes);
+  close(rank);
+}
+
+SumRanks sums_of(const Rank& rank) {
+  return {rank.comm, rank.ranks, me, rank.stream,
+          static_cast<std::size_t>(std::atol(std::getenv("TUTTI_STAGING_BYTES")))};
+}
+
+/// Sums and broadcasts. `rank_1_blocks`: that one makes its calls on a stream on which MPI may wait for them.
+void case_sums(int per_host, bool rank_1_blocks) {
+  Rank rank = open(per_host);
+  CUstream const fit = rank.stream;
+  CUstream const blocking = Gpu::get().make_blocking_stream();
+  if (rank_1_blocks && me == 1) rank.stream = blocking;
+  for (const std::size_t count : {16411ul, 50021ul}) rank.far_bytes += sum_everything(sums_of(rank), count);
+  rank.stream = fit;
+  say_what_was_posted(rank.far_bytes);
+  Gpu::get().destroy(blocking);
+  close(rank);
+}
+
+void case_captured_sums(int per_host) {
+  Rank rank = open(per_host);
+  replay_sums(sums_of(rank), 20011);
+  say_what_was_posted(0);
   close(rank);
 }
 
@@ -262,6 +172,39 @@ std::unique_ptr<Buffer> send_one(const Rank& rank, std::size_t sent = 5000, std:
   return buffer;
 }
 
+constexpr std::size_t kSumBytes = 100003;
+
+/// Of so many elements; returns the input.
+std::unique_ptr<Buffer> sum_one(const Rank& rank, const Buffer& to, std::size_t count = kSumBytes) {
+  auto from = std::make_unique<Buffer>(std::vector<std::uint8_t>(kSumBytes, 1));
+  check(ncclAllReduce(from->data(), to.data(), count, ncclUint8, ncclSum, rank.comm, rank.stream), "all_reduce");
+  return from;
+}
+
+/// Calls of two communicators that are under way at once, on two streams of each, and made in the other order by odd ranks.
+void case_sums_side_by_side(int per_host) {
+  const Gpu& gpu = Gpu::get();
+  std::vector<Rank> ranks;
+  for (int i = 0; i < 2; ++i) ranks.push_back(open(per_host));
+  std::vector<CUstream> streams;
+  std::vector<std::unique_ptr<Buffer>> inputs, outputs;
+  for (int i = 0; i < 4; ++i) streams.push_back(gpu.make_stream());
+  for (int call = 0; call < 12; ++call) {
+    const int which = (call + me) % 2;
+    Rank with = ranks[which];
+    with.stream = streams[which * 2 + call / 2 % 2];
+    outputs.push_back(std::make_unique<Buffer>(std::vector<std::uint8_t>(kSumBytes, kPoison)));
+    inputs.push_back(sum_one(with, *outputs.back()));
+  }
+  for (CUstream stream : streams) gpu.wait(stream);
+  const std::vector<std::uint8_t> wanted(kSumBytes, static_cast<std::uint8_t>(world));
+  for (const auto& output : outputs) expect(output->read() == wanted, "a sum beside others");
+  // Of two ranks each sends as much as it has, and receives as much.
+  say_what_was_posted(2 * kSumBytes * outputs.size());
+  for (CUstream stream : streams) gpu.destroy(stream);
+  for (Rank& rank : ranks) close(rank);
+}
+
 bool is_untouched(const Buffer& buffer) {
   return std::ranges::all_of(buffer.read(), [](std::uint8_t v) { return v == kPoison; });
 }
@@ -284,6 +227,23 @@ void case_differ(int per_host) {
   say_failure(other, "gathered");
   say("gather %ld messages", posted.messages.load() - before);
   close(other);
+}
+
+/// Sums of other lengths, then another call: ranks are told, and nothing has moved.
+void case_differ_sums(int per_host) {
+  const std::vector<std::uint8_t> poison(kSumBytes, kPoison);
+  const Buffer to(poison);
+  for (const bool broadcasts : {false, true}) {
+    Rank rank = open(per_host);
+    const bool is_other = broadcasts && me == 1;
+    const auto from = is_other ? std::make_unique<Buffer>(poison)
+                               : sum_one(rank, to, kSumBytes - static_cast<std::size_t>(broadcasts ? 0 : me));
+    if (is_other)
+      check(ncclBroadcast(from->data(), to.data(), kSumBytes, ncclUint8, 0, rank.comm, rank.stream), "broadcast");
+    say_failure(rank, broadcasts ? "broadcast" : "summed");
+    say("%s %ld messages", broadcasts ? "other" : "longer", posted.messages.load());
+    close(rank);
+  }
 }
 
 /// Calls on streams behind which CUDA would put MPI's own copies: of both ranks, and of one.
@@ -359,12 +319,13 @@ void wait_for_message() {
 void say_what_is_pinned() { say("pinned %lld regions", static_cast<long long>(fake_driver::live().registrations)); }
 
 /// Rank 0 is killed when its send should be on its way, and rank 1's receive is posted. `stages`: to pinned memory.
-void case_killed(int per_host, bool stages) {
+void case_killed(int per_host, bool stages, bool sums = false) {
   Rank rank = open(per_host);
   if (stages) rank.stream = Gpu::get().make_blocking_stream();
   MPI_Barrier(MPI_COMM_WORLD);
   if (me == 0) meddling = Meddling::kWithhold;
-  const auto buffer = send_one(rank);
+  const Buffer to(std::vector<std::uint8_t>(kSumBytes, kPoison));
+  const auto buffer = sums ? sum_one(rank, to) : send_one(rank);
   wait_for_message();
   if (me == 0) {
     std::this_thread::sleep_for(milliseconds(300));
@@ -375,22 +336,26 @@ void case_killed(int per_host, bool stages) {
   say("after %s, %ld cancelled", is_untouched(*buffer) ? "untouched" : "written", posted.cancelled.load());
   check(ncclCommAbort(rank.comm), "ncclCommAbort");
   say_what_is_pinned();
+  say("scratch %lld allocations", static_cast<long long>(fake_driver::live().device_allocations) - 2);
   std::this_thread::sleep_for(milliseconds(20));
   say("quiet %ld calls", static_cast<long>(mpi_calls) - before);
   std::_Exit(0);
 }
 
 /// The receive is posted, and nothing comes: rank `aborts` ends it. MPI stays as usable as it was.
-void case_abort(int per_host, int aborts, bool gathers = false, bool stages = false) {
+enum class Aborted { kReceive, kGather, kSum };
+void case_abort(int per_host, int aborts, Aborted call = Aborted::kReceive, bool stages = false) {
   Rank rank = open(per_host);
   if (stages) rank.stream = Gpu::get().make_blocking_stream();
   MPI_Barrier(MPI_COMM_WORLD);
   if (me == 0) meddling = Meddling::kWithhold;
-  const Buffer gathered(std::vector<std::uint8_t>(10000, kPoison));
+  const Buffer collected(std::vector<std::uint8_t>(kSumBytes, kPoison));
   std::unique_ptr<Buffer> buffer;
-  if (gathers) {
+  if (call == Aborted::kGather) {
     buffer = std::make_unique<Buffer>(std::vector<std::uint8_t>(5000, kPoison));
-    check(ncclAllGather(buffer->data(), gathered.data(), 5000, ncclUint8, rank.comm, rank.stream), "all_gather");
+    check(ncclAllGather(buffer->data(), collected.data(), 5000, ncclUint8, rank.comm, rank.stream), "all_gather");
+  } else if (call == Aborted::kSum) {
+    buffer = sum_one(rank, collected);
   } else {
     buffer = send_one(rank);
   }
@@ -399,8 +364,8 @@ void case_abort(int per_host, int aborts, bool gathers = false, bool stages = fa
   if (me != aborts) say_failure(rank);
   check(ncclCommAbort(rank.comm), "ncclCommAbort");
   Gpu::get().wait(rank.stream);
-  say("after %s, %ld cancelled", is_untouched(gathers ? gathered : *buffer) ? "untouched" : "written",
-      posted.cancelled.load());
+  say("after %s, %ld cancelled",
+      is_untouched(call == Aborted::kReceive ? *buffer : collected) ? "untouched" : "written", posted.cancelled.load());
   say_what_is_pinned();
   meddling = Meddling::kNone;
   drop_withheld();
@@ -435,6 +400,10 @@ int main(int argc, char** argv) {
   expect(Gpu::why_not().empty(), Gpu::why_not());
   if (name == "sends") case_sends(per_host);
   if (name == "copies") case_copies(per_host, false);
+  if (name == "sums") case_sums(per_host, false);
+  if (name == "sums-staged") case_sums(per_host, true);
+  if (name == "sums-side-by-side") case_sums_side_by_side(per_host);
+  if (name == "captured-sums") case_captured_sums(per_host);
   if (name == "all-collectives") case_copies(per_host, true);
   if (name == "differ") case_differ(per_host);
   if (name == "default-stream") case_default_stream(per_host);
@@ -443,8 +412,11 @@ int main(int argc, char** argv) {
   if (name == "killed-staged") case_killed(per_host, true);
   if (name == "abort") case_abort(per_host, 0);
   if (name == "abort-self") case_abort(per_host, 1);
-  if (name == "abort-copy") case_abort(per_host, 0, true);
-  if (name == "abort-staged") case_abort(per_host, 0, false, true);
+  if (name == "abort-copy") case_abort(per_host, 0, Aborted::kGather);
+  if (name == "abort-staged") case_abort(per_host, 0, Aborted::kReceive, true);
+  if (name == "abort-sum") case_abort(per_host, 0, Aborted::kSum);
+  if (name == "killed-sum") case_killed(per_host, false, true);
+  if (name == "differ-sums") case_differ_sums(per_host);
   if (name == "error") case_error(per_host);
   MPI_Finalize();
   say("done");

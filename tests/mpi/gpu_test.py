@@ -69,6 +69,51 @@ def case_copies(kind, client, _):
     assert all(said["messages"] == 0 for said in posted(run).values()), run.text
 
 
+def case_sums(kind, client, _):
+    """Sums and broadcasts of hosts of one rank each: no byte is staged, and as many go as shares have, to the byte."""
+    for ranks in (2, 3):
+        run = Run(kind, ranks, [client, "sums"], FORCED)
+        run.expect_done()
+        for said in posted(run).values():
+            assert said["bytes"] == said["wanted"] > 0 and said["staged"] == 0 and said["flushed"], said
+            assert 0 < said["on_gpu"] < said["messages"] and said["without_context"] == 0, said  # scratch memory is not the program's
+    run = Run(kind, 2, [client, "sums-staged"], FORCED)
+    run.expect_done()
+    found = posted(run)
+    assert all(said["bytes"] == said["wanted"] for said in found.values()), found
+    assert found[0]["staged"] == 0 < found[1]["staged"] and found[1]["on_gpu"] == 0, found
+    run = Run(kind, 2, [client, "sums-side-by-side"], FORCED)
+    run.expect_done()
+    assert all(said["bytes"] == said["wanted"] > 0 == said["staged"] for said in posted(run).values()), run.text
+    run = Run(kind, 3, [client, "captured-sums"], FORCED)
+    run.expect_done()
+    assert all(said["on_gpu"] == 0 < said["staged"] and said["messages"] > 0 for said in posted(run).values()), run.text
+
+
+def case_sums_the_old_way(kind, client, _):
+    """A rule that names schedules of the host's leaves sums to it; so it is where sums are to be reproducible, or nobody has asked, or hosts have
+    several ranks and no teams."""
+    for rule in ({"NCCL_ALGO": "Ring"}, {"TUTTI_REPRODUCIBLE": "1"}, {"TUTTI_CUDA_MPI": "0"}):
+        run = Run(kind, 2, [client, "sums"], dict(FORCED, **rule))
+        run.expect_done()
+        assert all(said["messages"] == 0 < said["staged"] for said in posted(run).values()), run.text
+    run = Run(kind, 3, [client, "sums", "2"], FORCED)
+    run.expect_done()
+    assert all(said["messages"] == 0 < said["staged"] for said in posted(run).values()), run.text
+
+
+def case_teams(kind, client, _):
+    """Hosts of several ranks each: their teams across go by messages, each with its share of the bytes. Only the factors are staged."""
+    alone = Run(kind, 2, [client, "sums"], dict(FORCED, TUTTI_STAGING_BYTES="131072"))
+    alone.expect_done()
+    run = Run(kind, 4, [client, "sums", "2"], dict(FORCED, TUTTI_STAGING_BYTES="262144"))
+    run.expect_done()
+    for said in posted(run).values():
+        assert said["bytes"] == posted(alone)[0]["bytes"] and 0 < said["staged"] < 100 and said["flushed"], (said, alone.text)
+    run = Run(kind, 4, [client, "captured-sums", "2"], dict(FORCED, TUTTI_STAGING_BYTES="262144"))
+    run.expect_done()
+
+
 def case_off(kind, client, _):
     """By default; and the log says how it could be on, where it could."""
     run = Run(kind, 2, [client, "sends"], dict(PARTS, NCCL_DEBUG="INFO"))
@@ -119,6 +164,12 @@ def case_differ(kind, client, _):
     run.expect("gathered", "^5 .*the ranks' calls differ, and nothing was done: .*count 50.*count 51")
     run.expect("gather", "^0 messages$")
     run.expect_done()
+    run = Run(kind, 2, [client, "differ-sums"], FORCED)
+    run.expect("summed", "^5 .*the ranks' calls differ, and nothing was done: .*count 100002.*count 100003")
+    run.expect("longer", "^0 messages$")
+    run.expect("broadcast", "^5 .*the ranks' calls differ, and nothing was done: all_reduce count 100003.*broadcast count 100003")
+    run.expect("other", "^0 messages$")
+    run.expect_done()
 
 
 def case_default_stream(kind, client, _):
@@ -155,6 +206,12 @@ def case_killed(kind, client, _):
     if kind == "openmpi" or run.lines("quiet"):
         run.expect("quiet", "^0 calls$", [1])
         run.expect("pinned", "^1 regions$", [1])
+    # So does scratch memory.
+    run = Run(kind, 2, [client, "killed-sum"], dict(FORCED, **env), options)
+    if kind == "openmpi" or run.lines("quiet"):
+        run.expect("failed", "^6 .*rank 0 .*ended without leaving", [1])
+        run.expect("quiet", "^0 calls$", [1])
+        run.expect("scratch", "^1 allocations$", [1])
 
 
 def case_abort(kind, client, _):
@@ -164,6 +221,10 @@ def case_abort(kind, client, _):
     run.expect("after", "^untouched, 1 cancelled$", [1])
     run.expect_done()
     run = Run(kind, 2, [client, "abort-copy"], FORCED)
+    run.expect("failed", "^6 .*rank 0 called ncclCommAbort", [1])
+    run.expect("after", "1 cancelled$", [1])
+    run.expect_done()
+    run = Run(kind, 2, [client, "abort-sum"], FORCED)
     run.expect("failed", "^6 .*rank 0 called ncclCommAbort", [1])
     run.expect("after", "1 cancelled$", [1])
     run.expect_done()

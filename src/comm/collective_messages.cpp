@@ -52,7 +52,7 @@ executor::Progress CollectiveCall::go_on_with_messages() {
   if (messages_.size() != before) return moved(Progress::kAdvanced);
   const Progress progress = blocked();
   if (progress == Progress::kFailed) {
-    for (const Message& one : messages_) members.mpi_sends.are_left |= !one.message->give_up();
+    for (const Message& one : messages_) members.mpi_sends.are_left |= is_left(comm_, *one.message);
     messages_.clear();
   }
   return progress;

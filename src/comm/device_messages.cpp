@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "comm/two_shot.h"
+#include "comm/watch_graph.h"
 #include "cuda/stream_words.h"
 
 #include <set>
@@ -65,6 +66,13 @@ MessageBlocks message_blocks(const CallArgs& args, int ranks, int rank, int peer
           .sent_bytes = bytes,
           .received = receives ? to + (args.collective == Collective::kScatter ? 0 : at) : nullptr,
           .received_bytes = bytes};
+}
+
+bool is_left(const Communicator& communicator, transport::MpiMessage& message) {
+  for (int rank = 0; rank < communicator.ranks(); ++rank) {
+    if (is_death(communicator.life_of(rank))) return true;
+  }
+  return !message.give_up();
 }
 
 void prepare_for_messages(Communicator& communicator, const cuda::Device& device) {

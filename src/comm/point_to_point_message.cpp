@@ -1,5 +1,6 @@
 // A send or a receive of GPU memory that MPI takes as it is (device_messages.h), from where both ends have announced it.
 #include "comm/call.h"
+#include "comm/device_messages.h"
 
 namespace tutti::comm {
 
@@ -29,7 +30,7 @@ executor::Progress PointToPointCall::go_on_with_message() {
   if (state == State::kFailed) comm_.fail(Code::kSystem, comm_.rank(), name() + ": " + message_->problem());
   const Progress progress = blocked();
   if (progress == Progress::kFailed) {
-    comm_.members().mpi_sends.are_left |= !message_->give_up();
+    comm_.members().mpi_sends.are_left |= is_left(comm_, *message_);
     message_.reset();
   }
   return progress;

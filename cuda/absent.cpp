@@ -42,6 +42,8 @@ Event::~Event() = default;
 Result<Event> Event::create(std::shared_ptr<Device>) { return absent(); }
 Status Event::record(StreamHandle) const { return absent(); }
 Status Event::hold(const Device&, StreamHandle) const { return absent(); }
+Status Event::record_by_launches(StreamHandle) const { return absent(); }
+Status Event::hold_launches(const Device&, StreamHandle) const { return absent(); }
 Result<bool> Event::is_complete() const { return absent(); }
 OwnStream::~OwnStream() = default;
 Result<OwnStream> OwnStream::create(std::shared_ptr<Device>) { return absent(); }

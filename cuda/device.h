@@ -187,10 +187,16 @@ class Event {
   Status record(StreamHandle stream) const;
   /// What `stream` of `device` is given from now on waits for the last record.
   Status hold(const Device& device, StreamHandle stream) const;
+  /// Of a stream that is captured: each launch of the graph records the event in the outside world, and waits for what was recorded there when
+  /// it was made. The graph needs the event as long as it lives.
+  Status record_by_launches(StreamHandle stream) const;
+  Status hold_launches(const Device& device, StreamHandle stream) const;
   /// Whether the last record is reached.
   Result<bool> is_complete() const;
 
  private:
+  Status record(StreamHandle stream, unsigned how) const;
+  Status hold(const Device& device, StreamHandle stream, unsigned how) const;
   void swap(Event& other) noexcept {
     std::swap(device_, other.device_);
     std::swap(event_, other.event_);

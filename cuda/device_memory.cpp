@@ -134,16 +134,25 @@ Event::~Event() {
   (void)driver().event_destroy(static_cast<CUevent>(event_));
 }
 
-Status Event::record(StreamHandle stream) const {
+Status Event::record(StreamHandle stream, unsigned how) const {
   const ContextScope scope(context_of(*device_));
   TUTTI_TRY(scope.status());
-  return driver().event_record(static_cast<CUevent>(event_), static_cast<CUstream>(stream));
+  return driver().event_record(static_cast<CUevent>(event_), static_cast<CUstream>(stream), how);
 }
 
-Status Event::hold(const Device& device, StreamHandle stream) const {
+Status Event::hold(const Device& device, StreamHandle stream, unsigned how) const {
   const ContextScope scope(context_of(device));
   TUTTI_TRY(scope.status());
-  return driver().stream_wait_event(static_cast<CUstream>(stream), static_cast<CUevent>(event_), 0);
+  return driver().stream_wait_event(static_cast<CUstream>(stream), static_cast<CUevent>(event_), how);
+}
+
+Status Event::record(StreamHandle stream) const { return record(stream, CU_EVENT_RECORD_DEFAULT); }
+Status Event::hold(const Device& device, StreamHandle stream) const {
+  return hold(device, stream, CU_EVENT_WAIT_DEFAULT);
+}
+Status Event::record_by_launches(StreamHandle stream) const { return record(stream, CU_EVENT_RECORD_EXTERNAL); }
+Status Event::hold_launches(const Device& device, StreamHandle stream) const {
+  return hold(device, stream, CU_EVENT_WAIT_EXTERNAL);
 }
 
 Result<bool> Event::is_complete() const {

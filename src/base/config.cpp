@@ -285,6 +285,7 @@ struct Loaded {
     reader.read_protocols("NCCL_PROTO", config.protocols);
     reader.read_choice("TUTTI_DEVICE", config.device, {"host", "cuda"});
     reader.read("NCCL_MULTI_RANK_GPU_ENABLE", config.multi_rank_gpu);
+    reader.read("NCCL_GRAPH_MIXING_SUPPORT", config.graph_mixing);
     reader.read("NCCL_HOSTID", config.host_id);
     reader.read_choice("TUTTI_NET", config.network, {"auto", "tcp", "mpi"});
     reader.read_choice("TUTTI_CUDA_MPI", config.cuda_mpi, {"0", "1", "force"});

@@ -1,5 +1,6 @@
 #include "comm/device_order.h"
 
+#include "base/config.h"
 #include "executor/backoff.h"
 
 #include <algorithm>
@@ -30,25 +31,28 @@ Remains& remains() {
 
 Result<DeviceOrder> DeviceOrder::make(std::shared_ptr<cuda::Device> device) {
   DeviceOrder made;
-  TUTTI_TRY_ASSIGN(made.eager_.event, cuda::Event::create(device));
-  TUTTI_TRY_ASSIGN(made.captured_.event, cuda::Event::create(device));
+  TUTTI_TRY_ASSIGN(made.last_, cuda::Event::create(device));
+  TUTTI_TRY_ASSIGN(made.captured_, cuda::Event::create(device));
+  made.mixes_ = config().graph_mixing;
   made.device_ = std::move(device);
   return made;
 }
 
 Status DeviceOrder::follow(cuda::StreamHandle stream, std::uint64_t capture) const {
-  const Last& before = capture == 0 ? eager_ : captured_;
-  if (!before.is_there || capture != before.capture) return {};
-  return before.event.hold(*device_, stream);
+  if (capture == 0) return last_.hold(*device_, stream);
+  if (capture == capture_) return captured_.hold(*device_, stream);
+  return mixes_ ? last_.hold_launches(*device_, stream) : Status();
 }
 
 Status DeviceOrder::end(cuda::StreamHandle stream, std::uint64_t capture) {
-  Last& now = capture == 0 ? eager_ : captured_;
-  Status recorded = now.event.record(stream);
+  if (capture != 0) {
+    if (mixes_) TUTTI_TRY(last_.record_by_launches(stream));
+    capture_ = capture;
+    return captured_.record(stream);
+  }
+  Status recorded = last_.record(stream);
   // The communicator fails of it, but finish() must still wait for what is on the stream: its kernels use memory that goes then.
-  if (!recorded.ok()) (void)now.event.record(stream);
-  now.capture = capture;
-  now.is_there = true;
+  if (!recorded.ok()) (void)last_.record(stream);
   return recorded;
 }
 
@@ -64,9 +68,8 @@ void DeviceOrder::finish(const Communicator& communicator) const {
 }
 
 bool DeviceOrder::is_through() const {
-  if (!eager_.is_there) return true;
-  Result<bool> done = eager_.event.is_complete();
-  if (!done.ok()) done = eager_.event.is_complete();  // one that fails again has a context that is lost
+  Result<bool> done = last_.is_complete();
+  if (!done.ok()) done = last_.is_complete();  // one that fails again has a context that is lost
   return !done.ok() || done.value();
 }
 

@@ -1,4 +1,13 @@
-// A rank's launches one after the other, whatever their streams: of kernels that count their calls in device memory.
+// A rank's calls one after the other, whatever their streams, as the program gives them: calls outside of graphs when they are made, those in
+// graphs when the graphs are launched. For what ranks do with words, counts and staging memory that all calls of a communicator share.
+//
+// An event of the world outside of graphs is behind the last call. What is given to a stream waits for it and then records it; a graph has
+// nodes that do both at each launch, with what the event is then. Within a graph an event of the capture's does the same.
+//  O1. Calls and launches wait only for what was given before them, so that no order of them waits for itself.
+//  O2. Where all ranks give their calls and launches in the same order, they run in that order on all ranks.
+//  O3. The program may promise that it orders them itself (NCCL_GRAPH_MIXING_SUPPORT=0): then graphs are without those nodes.
+//
+// Two captures at once that take turns in one communicator are followed one at a time: the streams of each must order its calls.
 #pragma once
 
 #include "comm/communicator.h"
@@ -13,16 +22,15 @@ class DeviceOrder {
  public:
   static Result<DeviceOrder> make(std::shared_ptr<cuda::Device> device);
 
-  /// What `stream` is given from now on waits for the last call, of those in the same capture, or of those in none: on the same stream too,
-  /// as one handle may stand for several streams (one per thread; one that was destroyed). What is captured and what is not have no order
-  /// but that in which the program launches its graphs.
+  /// What `stream` is given from now on waits for the last call: on the same stream too, as one handle may stand for several streams (one per
+  /// thread; one that was destroyed). `capture`: that the stream is in; 0: none. A graph needs this as long as it lives.
   Status follow(cuda::StreamHandle stream, std::uint64_t capture) const;
   /// The call that was begun by follow() is on the stream.
   Status end(cuda::StreamHandle stream, std::uint64_t capture);
-  /// Waits until the last call outside of captures is done; not for long if the communicator has failed, or fails meanwhile: the program's
+  /// Waits until the last call and the last replay are done; not for long if the communicator has failed, or fails meanwhile: the program's
   /// own work may come before.
   void finish(const Communicator& communicator) const;
-  /// `order`: keeps what calls use. It is let go of when the last call outside of captures is done: by sweep(), or at once.
+  /// `order`: keeps what calls use. It is let go of when the last call and the last replay are done: by sweep(), or at once.
   static void keep(std::shared_ptr<const DeviceOrder> order);
   static void sweep();
 
@@ -30,16 +38,11 @@ class DeviceOrder {
   /// Also if nobody can tell any more: the context is lost.
   bool is_through() const;
 
-  /// Behind the last call.
-  struct Last {
-    cuda::Event event;
-    std::uint64_t capture = 0;
-    bool is_there = false;
-  };
-
   std::shared_ptr<cuda::Device> device_;
-  Last eager_;
-  Last captured_;
+  bool mixes_ = true;          ///< O3
+  cuda::Event last_;           ///< behind the last call or replay
+  cuda::Event captured_;       ///< behind the last call of the last capture
+  std::uint64_t capture_ = 0;  ///< that one; 0: there was none
 };
 
 }  // namespace tutti::comm

@@ -70,14 +70,18 @@ Result<std::shared_ptr<StagedRank>> StagedRank::create(Communicator& communicato
   let_go_of_remains();
   cuda::release_graph_memory();
   TUTTI_TRY_ASSIGN(StagedResources resources, StagedResources::create(device));
-  return std::shared_ptr<StagedRank>(new StagedRank(communicator, std::move(device), std::move(resources)));
+  TUTTI_TRY_ASSIGN(DeviceOrder order, DeviceOrder::make(device));
+  return std::shared_ptr<StagedRank>(
+      new StagedRank(communicator, std::move(device), std::move(resources), std::move(order)));
 }
 
-StagedRank::StagedRank(Communicator& communicator, std::shared_ptr<cuda::Device> device, StagedResources resources)
+StagedRank::StagedRank(Communicator& communicator, std::shared_ptr<cuda::Device> device, StagedResources resources,
+                       DeviceOrder order)
     : comm_(communicator),
       device_(std::move(device)),
       family_(StagedFamily::of(communicator.members().control)),
       gate_(std::make_shared<StagedGate>()),
+      order_(std::make_shared<DeviceOrder>(std::move(order))),
       resources_(std::move(resources)) {
   gate_->rank = this;
 }
@@ -107,7 +111,7 @@ StagedRank::~StagedRank() {
 Result<std::shared_ptr<CapturedCalls>> StagedRank::capture(const cuda::Capture& into) {
   if (auto known = captured_.lock(); known && capture_id_ == into.id) return known;
   TUTTI_TRY_ASSIGN(StagedResources resources, StagedResources::create(device_));
-  auto made = std::make_shared<CapturedCalls>(CapturedCalls{gate_, std::move(resources), {}});
+  auto made = std::make_shared<CapturedCalls>(CapturedCalls{gate_, order_, std::move(resources), {}});
   TUTTI_TRY(cuda::keep_for_graph(into, made));
   capture_id_ = into.id;
   captured_ = made;

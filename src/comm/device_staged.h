@@ -16,18 +16,21 @@
 //      copies itself: D4 of device_messages.h).
 //  S2. The thread calls no CUDA function, but to have MPI do so (device_messages.h). What can fail there fails in the thread that makes the
 //      call.
-//  S3. Rounds of a communicator run in the order in which their calls were made, on any streams: each call's first operation waits for the
-//      last one of the call before. So staging memory is used again only when what was in it has been copied.
+//  S3. Rounds of a communicator run in the order in which their calls were made, or their graphs launched, on any streams: each call's first
+//      operation waits for the last one of the call before (device_order.h). So staging memory is used again only when what was in it has been
+//      copied.
 //  S4. Whatever ends a round, done becomes n: no stream waits for ever. After a failure outputs are undefined, and the communicator says
 //      so (keep_async, or its failure).
 //  S5. Memory that streams may still touch is let go of when the last operation is through, also after an abort. After a failure a rank of the
 //      same process may still be reading it in a host call: then it stays until all of these have ended their threads.
 //  S6. The captured calls of a graph have words and memory of their own, which the graph keeps. In place of writing `ready`, a replay calls a
 //      function that hands the round to the thread and returns, so that the driver's thread for such functions never waits. Replays run
-//      when they come: in any order with calls that the program's streams do not order with them, but never within one.
+//      when they come, also before a call that was made earlier, if the program orders them itself (NCCL_GRAPH_MIXING_SUPPORT=0), but never
+//      within one.
 #pragma once
 
 #include "comm/communicator.h"
+#include "comm/device_order.h"
 #include "comm/staged_memory.h"
 #include "comm/staged_rounds.h"
 #include "executor/backoff.h"
@@ -65,6 +68,7 @@ struct CapturedCalls {
   };
 
   std::shared_ptr<StagedGate> gate;
+  std::shared_ptr<DeviceOrder> order;  ///< the rank's
   StagedResources resources;
   std::deque<Round> rounds;  ///< the graph has their addresses
 
@@ -97,6 +101,7 @@ class StagedRank {
   /// Of everything that puts calls on streams.
   std::mutex& submitting() { return submitting_; }
   StagedResources& resources() { return resources_; }
+  DeviceOrder& order() { return *order_; }
   /// What the calls of this capture have in common, which the graph keeps.
   Result<std::shared_ptr<CapturedCalls>> capture(const cuda::Capture& into);
   /// After a failure: further calls of the capture have nothing to do with those that are in it.
@@ -107,7 +112,8 @@ class StagedRank {
   void post(Work work);
 
  private:
-  StagedRank(Communicator& communicator, std::shared_ptr<cuda::Device> device, StagedResources resources);
+  StagedRank(Communicator& communicator, std::shared_ptr<cuda::Device> device, StagedResources resources,
+             DeviceOrder order);
   void run();
   void run_replay();
   std::optional<Work> next_of(const CapturedCalls* replay);
@@ -125,6 +131,7 @@ class StagedRank {
   const std::shared_ptr<StagedFamily> family_;
   const std::shared_ptr<StagedGate> gate_;
   std::mutex submitting_;
+  const std::shared_ptr<DeviceOrder> order_;
   StagedResources resources_;
   std::uint64_t capture_id_ = 0;
   std::weak_ptr<CapturedCalls> captured_;  ///< of the capture with that id

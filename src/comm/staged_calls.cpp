@@ -63,7 +63,8 @@ StagedCalls::~StagedCalls() {
 Status StagedCalls::check() {
   if (comm_.failed()) return comm_.failure();
   TUTTI_TRY_ASSIGN(const cuda::Capture capture, find_capture());
-  if (capture.id != 0) {
+  capture_ = capture.id;
+  if (capture_ != 0) {
     TUTTI_TRY_ASSIGN(captured_, rank_->capture(capture));
   } else if (comm_.members().mpi_sends.are_on) {
     TUTTI_TRY_ASSIGN(auto peers, peers_in_place(comm_.members(), rank_->resources().device(), streams_));
@@ -113,10 +114,12 @@ void StagedCalls::break_off(const Error& why) {
 Status StagedCalls::join() {
   has_joined_ = true;
   if (!captured_) TUTTI_TRY(note());
+  TUTTI_TRY(rank_->order().follow(streams_[0], capture_));
   return resources().join(streams_);
 }
 
 Status StagedCalls::part() {
+  TUTTI_TRY(rank_->order().end(streams_[0], capture_));
   TUTTI_TRY(resources().part(streams_));
   is_done_ = true;
   return {};

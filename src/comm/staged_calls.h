@@ -89,7 +89,8 @@ class StagedCalls {
   const std::shared_ptr<StagedRank> rank_;
   const std::unique_lock<std::mutex> submitting_;
   std::vector<cuda::StreamHandle> streams_;  ///< that the calls name; everything goes on the first
-  std::shared_ptr<CapturedCalls> captured_;  ///< nullptr: nothing is captured
+  std::uint64_t capture_ = 0;                ///< 0: nothing is captured
+  std::shared_ptr<CapturedCalls> captured_;  ///< of that
   const bool binds_;
   const std::weak_ptr<void> others_memory_;
   StagedRounds rounds_;

@@ -89,7 +89,6 @@ Status StagedResources::join(const std::vector<cuda::StreamHandle>& streams) {
     outgrown_.clear();
     outgrown_scratch_.clear();
   }
-  if (is_used_) TUTTI_TRY(passed_.hold(*device_, streams[0]));
   is_used_ = true;
   for (std::size_t i = 1; i < streams.size(); ++i) {
     TUTTI_TRY(passed_.record(streams[i]));

@@ -51,8 +51,7 @@ class StagedResources {
   /// Where scratch() was last; nullptr: nowhere yet.
   std::shared_ptr<cuda::DeviceMemory> scratch_memory() const { return scratch_; }
 
-  /// `streams`: all that calls name; the first is to have the work, and waits for what the others were given before, and for the calls
-  /// before.
+  /// `streams`: all that calls name; the first is to have the work, and waits for what the others were given before.
   Status join(const std::vector<cuda::StreamHandle>& streams);
   /// The others wait for what the first was given.
   Status part(const std::vector<cuda::StreamHandle>& streams);

@@ -57,14 +57,14 @@ Seen in_child(const Environment& environment, const std::function<std::string(co
 }
 
 std::string everything(const tutti::Config& c) {
-  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", static_cast<int>(c.log_level),
-                     c.log_file, c.algorithm, c.device, c.host_id, c.timeout_s, c.reproducible, c.blocking,
-                     c.blocking_set, c.shm_disable, c.single_copy, c.slot_bytes, c.single_copy_min_bytes, c.simd,
-                     static_cast<int>(c.protocols), c.p2p_disable, c.wide_wire, c.tuning_file, c.stream_min_bytes,
-                     c.heartbeat_timeout_s, c.slot_stores, c.cuda_mpi);
+  return fmt::format(
+      "{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", static_cast<int>(c.log_level), c.log_file,
+      c.algorithm, c.device, c.host_id, c.timeout_s, c.reproducible, c.blocking, c.blocking_set, c.shm_disable,
+      c.single_copy, c.slot_bytes, c.single_copy_min_bytes, c.simd, static_cast<int>(c.protocols), c.p2p_disable,
+      c.wide_wire, c.tuning_file, c.stream_min_bytes, c.heartbeat_timeout_s, c.slot_stores, c.cuda_mpi, c.graph_mixing);
 }
 
-constexpr const char* kDefaults = "0|||||1800|false|true|false|false|true|0|0||0|false|false||0|10||0";
+constexpr const char* kDefaults = "0|||||1800|false|true|false|false|true|0|0||0|false|false||0|10||0|true";
 
 std::size_t count_of(const std::string& text, const std::string& part) {
   std::size_t count = 0;
@@ -100,13 +100,14 @@ TEST_CASE("every variable arrives in its field", "[config]") {
                               {"TUTTI_CUDA_MPI", "Force"},
                               {"NCCL_PROTO", "ll"},
                               {"NCCL_P2P_DISABLE", "1"},
+                              {"NCCL_GRAPH_MIXING_SUPPORT", "0"},
                               {"TUTTI_SIMD", "avx2"},
                               {"TUTTI_WIRE", "Float32"},
                               {"TUTTI_TUNING_FILE", "/etc/tuning"}},
                              everything);
   CHECK(seen.report ==
         "3|/dev/null|ring;allreduce:^tree|host|box-7|2.5|true|false|true|true|false|65536|12345|avx2|1|true|true|/"
-        "etc/tuning|3145728|7.5|streamed|force");
+        "etc/tuning|3145728|7.5|streamed|force|false");
   CHECK(seen.log.empty());
 }
 

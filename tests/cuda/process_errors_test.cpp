@@ -46,16 +46,52 @@ TEST_CASE("processes: calls that differ are found by the kernels, and named", "[
 TEST_CASE("processes: calls that differ so much that other kernels do them are found and named",
           "[device][processes]") {
   const bool first_is_long = GENERATE(false, true);
+  auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
   crew::check(crew::run(3, [&](const Member& m) -> std::string {
     Rank rank(m);
     CREW_TRY(rank.open(4));
     const OnGpu<std::int32_t> a(values(m.rank, 200000));
     const std::size_t count = (m.rank == 0) == first_is_long ? 200000 : 5;
     CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), count, ncclInt32, ncclSum, rank.comm, rank.stream), "unlike"));
-    Gpu::get().wait(rank.stream);  // the kernel gives up
+    for (++*called; *called < m.ranks;) usleep(200);  // a call that comes when it is known is refused
+    Gpu::get().wait(rank.stream);                     // the kernel gives up
     CREW_TRY(fails(rank.comm, ncclInvalidUsage, {"count 5 int32 sum on rank", "count 200000 int32 sum on rank"}));
     Gpu::get().destroy(rank.stream);
     CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    return "";
+  }));
+}
+
+TEST_CASE("processes: a graph and a call in another order than on other ranks are calls that differ",
+          "[device][processes]") {
+  const int devices = GENERATE(1, 4);
+  auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const Gpu& gpu = Gpu::get();
+    const OnGpu<std::int32_t> a(values(m.rank, 100));
+    const auto sum_up = [&](std::size_t count, CUstream stream) {
+      return fine(ncclAllReduce(a.data(), a.data(), count, ncclInt32, ncclSum, rank.comm, stream), "ncclAllReduce");
+    };
+    gpu.begin_capture(rank.stream);
+    CREW_TRY(sum_up(5, rank.stream));
+    CUgraph graph = gpu.end_capture(rank.stream);
+    if (!graph) return "the capture was spoilt";
+    CUgraphExec executable = gpu.make_executable(graph);
+    CUstream other = gpu.make_stream();
+    if (m.rank == 0) gpu.launch(executable, rank.stream);
+    CREW_TRY(sum_up(7, other));
+    for (++*called; *called < m.ranks;) usleep(200);
+    if (m.rank == 1) gpu.launch(executable, rank.stream);
+    gpu.wait(other);
+    gpu.wait(rank.stream);
+    CREW_TRY(fails(rank.comm, ncclInvalidUsage, {"calls differ", " on rank 0", "count 7 int32 sum on rank 1"}));
+    CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    gpu.destroy(executable);
+    gpu.destroy(graph);
+    gpu.destroy(other);
+    gpu.destroy(rank.stream);
     return "";
   }));
 }

@@ -278,7 +278,40 @@ TEST_CASE("processes: a window that one rank could not add leaves its place to l
   }));
 }
 
-// Nobody but the program knows that a graph will be replayed, or is: a communicator's end does not wait for it.
+TEST_CASE("processes: a graph is tied to other calls, unless the program promises to order them",
+          "[device][processes]") {
+  const bool promises = GENERATE(false, true);
+  const int devices = GENERATE(1, 2);
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    setenv("NCCL_GRAPH_MIXING_SUPPORT", promises ? "0" : "1", 1);
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const Gpu& gpu = Gpu::get();
+    const OnGpu<std::int32_t> buffer(Values(kCount, 1));
+    fake_driver::note_given();
+    gpu.begin_capture(rank.stream);
+    for (int i = 0; i < 2; ++i) {
+      CREW_TRY(fine(ncclAllReduce(buffer.data(), buffer.data(), kCount, ncclInt32, ncclSum, rank.comm, rank.stream),
+                    "captured"));
+    }
+    CUgraph graph = gpu.end_capture(rank.stream);
+    if (!graph) return "the capture was spoilt";
+    const auto is_outside = [](const fake_driver::Given& one) {
+      return one.what == fake_driver::Given::What::kOutside;
+    };
+    const auto ties = std::ranges::count_if(fake_driver::given(), is_outside);
+    if (ties != (promises ? 0 : 3)) return std::to_string(ties) + " ties";
+    CUgraphExec executable = gpu.make_executable(graph);
+    gpu.launch(executable, rank.stream);
+    gpu.wait(rank.stream);
+    if (buffer.read() != Values(kCount, 4)) return "the sum differs";
+    gpu.destroy(executable);
+    gpu.destroy(graph);
+    return rank.close();
+  }));
+}
+
+// Nobody but the program knows that a graph will be replayed, and an abort does not wait long for one that is.
 TEST_CASE("processes: an abort leaves a graph what its replays use, and lets them go on",
           "[device][processes][failure]") {
   const int devices = GENERATE(1, 2);

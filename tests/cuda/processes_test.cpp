@@ -1,8 +1,11 @@
 // Communicators on device memory whose ranks are processes: every collective end to end, on the fake driver or a real one. The parent
 // never opens the driver, as children that are forked afterwards could not use it.
+#include "mixed_calls.h"
 #include "process_ranks.h"
 
 #include <catch2/catch.hpp>
+
+#include <unistd.h>
 
 #include <memory>
 
@@ -77,6 +80,23 @@ TEST_CASE("processes: every collective", "[device][processes]") {
     }
     return rank.close();
   }));
+}
+
+TEST_CASE("processes: kernels on a GPU that processes have by turns wait for nobody", "[device][processes]") {
+  char turns[] = "/tmp/fake-cuda-turns-XXXXXX";
+  const int file = mkstemp(turns);
+  REQUIRE(file >= 0);
+  close(file);
+  setenv("FAKE_CUDA_TURNS", turns, 1);
+  crew::check(crew::run(3, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(1));
+    for (const std::size_t count : {std::size_t{7}, std::size_t{20011}}) CREW_TRY(all_collectives(rank, count, 1));
+    CREW_TRY(check_mixed_calls(rank.comm, m.ranks, m.rank, 20011));
+    return rank.close();
+  }));
+  unsetenv("FAKE_CUDA_TURNS");
+  unlink(turns);
 }
 
 TEST_CASE("processes: calls larger than the staging, in place, of all widths", "[device][processes]") {
@@ -194,6 +214,19 @@ TEST_CASE("processes: a graph is replayed, with eager calls between", "[device][
         "in order", b.read(), [&](std::size_t) { return 4; }, count));
     gpu.destroy(third);
     gpu.destroy(captured);
+    return rank.close();
+  }));
+}
+
+TEST_CASE("processes: graphs and calls on any streams go in the order in which the program gives them",
+          "[device][processes]") {
+  const int devices = GENERATE(1, 4);
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    for (const std::size_t count : {std::size_t{5}, std::size_t{300001}}) {
+      CREW_TRY(check_mixed_calls(rank.comm, m.ranks, m.rank, count));
+    }
     return rank.close();
   }));
 }

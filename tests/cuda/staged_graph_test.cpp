@@ -1,4 +1,5 @@
 // Calls in graphs whose data goes through host memory: they are replayed.
+#include "mixed_calls.h"
 #include "staged_rank.h"
 
 #include <catch2/catch.hpp>
@@ -48,6 +49,16 @@ TEST_CASE("staged: captured calls are replayed, between others on the same strea
       }
     }
     gpu.destroy(executable);
+    return rank.end();
+  }));
+}
+
+TEST_CASE("staged: graphs and calls on any streams go in the order in which the program gives them",
+          "[staged][graph]") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    Rank rank;
+    CREW_TRY(Rank::make(m, rank));
+    CREW_TRY(check_mixed_calls(rank.comm, m.ranks, m.rank, kCount));
     return rank.end();
   }));
 }

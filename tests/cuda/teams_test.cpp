@@ -1,6 +1,7 @@
 // Sums among GPUs of several hosts, of which each host's ranks share out what crosses: by kernels within hosts, through host memory between
 // them. Hosts are made by NCCL_HOSTID; ranks are processes, each with a fake driver of its own.
 #include "fake_driver.h"
+#include "mixed_calls.h"
 #include "staged_rank.h"
 
 #include <catch2/catch.hpp>
@@ -312,6 +313,7 @@ TEST_CASE("teams: captured sums are replayed, between others", "[teams][graph]")
       if (replay % 3 != 0) CREW_TRY(compare(eager.read(), wanted, name + ", the sum beside"));
     }
     gpu.destroy(executable);
+    CREW_TRY(check_mixed_calls(rank.comm, m.ranks, m.rank, kPrime));
     return rank.end();
   }));
 }

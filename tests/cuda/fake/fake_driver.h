@@ -21,7 +21,7 @@ FAKE_EXPORT void set_devices(int count);
 
 // FAKE_CUDA_IPC=0: memory cannot be shared with other processes. FAKE_CUDA_VERSION=12040: the driver says that it is of CUDA 12.4.
 // FAKE_CUDA_PEERS="0-1 2>1": these devices reach each other's memory (2>1: the first the second's, but not back), and no others, in one
-// process and in several.
+// process and in several. FAKE_CUDA_TURNS=/path: the processes that share this file have the GPU by turns (turns.h).
 
 /// Whether devices reach each other's memory; true if not set. Before communicators are made.
 FAKE_EXPORT void set_peers(bool reach);
@@ -66,9 +66,9 @@ struct Staged {
 FAKE_EXPORT Staged staged();
 
 /// What a stream was given: a kernel, the record of an event, or a wait for one; a copy to host memory, or of anything else; a wait for a
-/// word in memory.
+/// word in memory; or a graph, an event outside of it that its launches record or wait for.
 struct Given {
-  enum class What { kKernel, kRecord, kWait, kCopyToHost, kCopy, kWaitForWord } what = What::kKernel;
+  enum class What { kKernel, kRecord, kWait, kCopyToHost, kCopy, kWaitForWord, kOutside } what = What::kKernel;
   CUstream stream = nullptr;
   std::string kernel{};
   /// Of a wait: the record's place among all that was given; none: it was not noted.

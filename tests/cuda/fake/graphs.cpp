@@ -87,7 +87,13 @@ struct Replay {
   std::vector<std::size_t> next;
   std::vector<Work> current;
 
-  explicit Replay(GraphPointer g) : graph(std::move(g)), next(graph->lanes.size()), current(graph->lanes.size()) {}
+  explicit Replay(GraphPointer g) : graph(std::move(g)), next(graph->lanes.size()), current(graph->lanes.size()) {
+    for (const ExternalEvent& wait : graph->waits) {
+      if (wait.event->last) run->marks[wait.mark] = wait.event->last;
+      if (!wait.event->last) run->mark(wait.mark)->reached = true;
+    }
+    for (const ExternalEvent& record : graph->records) record.event->last = run->mark(record.mark);
+  }
   bool advance() {
     bool moved = true;
     while (moved) {

@@ -1,5 +1,6 @@
 // Streams, events, copies and launches.
 #include "calls.h"
+#include "turns.h"
 
 #include <atomic>
 #include <cstring>
@@ -7,9 +8,6 @@
 namespace fake_driver {
 namespace {
 
-struct Event {
-  std::shared_ptr<Mark> last;
-};
 Event* event_of(CUevent event) { return reinterpret_cast<Event*>(event); }
 
 CUresult stream_create(CUstream* stream, unsigned flags) {
@@ -71,10 +69,28 @@ CUresult event_destroy(CUevent event) {
   delete event_of(event);
   return failure;
 }
-CUresult event_record(CUevent event, CUstream stream) {
-  FAKE_CALL("cuEventRecord");
+/// A node that works on the mark of a launch.
+CUresult give_marked(Queue& queue, const Mark* captured, bool reaches) {
+  return give(queue, [captured, reaches](const std::shared_ptr<GraphRun>& run) -> Work {
+    return [mark = run->mark(captured), reaches] { return mark->reached = mark->reached || reaches; };
+  });
+}
+/// In a capture: each launch of the graph records the event, or waits for what was recorded when it was launched.
+CUresult give_external(CUevent event, Queue& queue, bool records) {
+  if (queue.capture == 0) return CUDA_ERROR_INVALID_VALUE;
+  (void)note({.what = Given::What::kOutside});
+  Graph& graph = *world().captures.at(queue.capture).graph;
+  graph.marks.push_back(std::make_shared<Mark>());
+  const Mark* const mark = graph.marks.back().get();
+  (records ? graph.records : graph.waits).push_back({event_of(event), mark});
+  return give_marked(queue, mark, records);
+}
+
+CUresult record(CUevent event, CUstream stream, unsigned flags) {
   Queue* const queue = queue_of(stream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags == CU_EVENT_RECORD_EXTERNAL) return give_external(event, *queue, true);
+  if (flags != CU_EVENT_RECORD_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
   auto mark = std::make_shared<Mark>();
   mark->noted = note({.what = Given::What::kRecord, .stream = stream});
   if (queue->capture != 0) {
@@ -84,9 +100,7 @@ CUresult event_record(CUevent event, CUstream stream) {
     mark->position = graph.lanes[queue->lane].size();
     graph.marks.push_back(mark);
     event_of(event)->last = mark;
-    return give(*queue, [raw = mark.get()](const std::shared_ptr<GraphRun>& run) -> Work {
-      return [made = run->mark(raw)] { return made->reached = true; };
-    });
+    return give_marked(*queue, mark.get(), true);
   }
   event_of(event)->last = mark;
   return give(*queue, [mark](const std::shared_ptr<GraphRun>&) -> Work {
@@ -95,6 +109,14 @@ CUresult event_record(CUevent event, CUstream stream) {
       return mark->reached = true;
     };
   });
+}
+CUresult event_record(CUevent event, CUstream stream) {
+  FAKE_CALL("cuEventRecord");
+  return record(event, stream, CU_EVENT_RECORD_DEFAULT);
+}
+CUresult event_record_with_flags(CUevent event, CUstream stream, unsigned flags) {
+  FAKE_CALL("cuEventRecordWithFlags");
+  return record(event, stream, flags);
 }
 CUresult event_query(CUevent event) {
   FAKE_CALL("cuEventQuery");
@@ -135,10 +157,12 @@ CUresult join_capture(Queue& queue, const Mark& mark) {
   joined = std::max(joined, mark.position + 1);  // the record itself is a node
   return CUDA_SUCCESS;
 }
-CUresult stream_wait_event(CUstream stream, CUevent event, unsigned) {
+CUresult stream_wait_event(CUstream stream, CUevent event, unsigned flags) {
   FAKE_CALL("cuStreamWaitEvent");
   Queue* const queue = queue_of(stream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags == CU_EVENT_WAIT_EXTERNAL) return give_external(event, *queue, false);
+  if (flags != CU_EVENT_WAIT_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
   const auto mark = event_of(event)->last;
   if (!mark) return CUDA_SUCCESS;
   (void)note({.what = Given::What::kWait, .stream = stream, .record = mark->noted});
@@ -146,9 +170,7 @@ CUresult stream_wait_event(CUstream stream, CUevent event, unsigned) {
   if (queue->capture != 0 && mark->capture != queue->capture) return CUDA_ERROR_STREAM_CAPTURE_MERGE;
   if (mark->capture != 0) {
     if (const CUresult joined = join_capture(*queue, *mark); joined != CUDA_SUCCESS) return joined;
-    return give(*queue, [raw = mark.get()](const std::shared_ptr<GraphRun>& run) -> Work {
-      return [made = run->mark(raw)] { return made->reached; };
-    });
+    return give_marked(*queue, mark.get(), false);
   }
   return give(*queue, [mark](const std::shared_ptr<GraphRun>&) -> Work { return [mark] { return mark->reached; }; });
 }
@@ -235,8 +257,13 @@ CUresult launch(const CUlaunchConfig* shape, CUfunction function, void** paramet
   return give(*queue, [kernel, argument, blocks = shape->gridDimX](const std::shared_ptr<GraphRun>&) -> Work {
     auto running = std::make_shared<Work>();
     return [kernel, argument, blocks, running] {
-      if (!*running) *running = kernel->body(argument->data(), blocks);
-      return (*running)();
+      if (!*running) {
+        if (!take_turn()) return false;
+        *running = kernel->body(argument->data(), blocks);
+      }
+      if (!(*running)()) return false;
+      end_turn();
+      return true;
     };
   });
 }
@@ -278,23 +305,15 @@ void* entry(Function* function) {
 }  // namespace
 
 std::vector<Entry> stream_entries() {
-  return {{"cuStreamCreate", entry(stream_create)},
-          {"cuStreamGetFlags", entry(stream_flags)},
-          {"cuStreamDestroy", entry(stream_destroy)},
-          {"cuStreamSynchronize", entry(stream_synchronize)},
-          {"cuStreamQuery", entry(stream_query)},
-          {"cuStreamWaitEvent", entry(stream_wait_event)},
-          {"cuEventCreate", entry(event_create)},
-          {"cuEventDestroy", entry(event_destroy)},
-          {"cuEventRecord", entry(event_record)},
-          {"cuEventQuery", entry(event_query)},
-          {"cuEventSynchronize", entry(event_synchronize)},
-          {"cuEventElapsedTime", entry(event_elapsed)},
-          {"cuStreamBatchMemOp", entry(batch)},
-          {"cuMemcpyAsync", entry(copy_async)},
-          {"cuMemsetD8Async", entry(set_bytes_async)},
-          {"cuMemAllocAsync", entry(mem_alloc_async)},
-          {"cuMemFreeAsync", entry(mem_free_async)},
+  return {{"cuStreamCreate", entry(stream_create)},     {"cuStreamGetFlags", entry(stream_flags)},
+          {"cuStreamDestroy", entry(stream_destroy)},   {"cuStreamSynchronize", entry(stream_synchronize)},
+          {"cuStreamQuery", entry(stream_query)},       {"cuStreamWaitEvent", entry(stream_wait_event)},
+          {"cuEventCreate", entry(event_create)},       {"cuEventDestroy", entry(event_destroy)},
+          {"cuEventRecord", entry(event_record)},       {"cuEventRecordWithFlags", entry(event_record_with_flags)},
+          {"cuEventQuery", entry(event_query)},         {"cuEventSynchronize", entry(event_synchronize)},
+          {"cuEventElapsedTime", entry(event_elapsed)}, {"cuStreamBatchMemOp", entry(batch)},
+          {"cuMemcpyAsync", entry(copy_async)},         {"cuMemsetD8Async", entry(set_bytes_async)},
+          {"cuMemAllocAsync", entry(mem_alloc_async)},  {"cuMemFreeAsync", entry(mem_free_async)},
           {"cuLaunchKernelEx", entry(launch)}};
 }
 

@@ -58,6 +58,10 @@ struct Queue {
   bool blocking = true;       ///< ordered with the legacy default stream
 };
 
+struct Event {
+  std::shared_ptr<Mark> last;
+};
+
 /// A node of a graph makes its work anew for each launch. Events become marks of that launch.
 struct GraphRun {
   std::map<const Mark*, std::shared_ptr<Mark>> marks;
@@ -74,9 +78,16 @@ struct UserObject {
   CUhostFn destroy = nullptr;
   unsigned references = 0;
 };
+/// A node that records or waits for an event of the world outside: at each launch, when that is called.
+struct ExternalEvent {
+  Event* event = nullptr;
+  const Mark* mark = nullptr;  ///< stands for it in the graph
+};
 struct Graph {
   std::vector<std::vector<Node>> lanes;
   std::vector<std::shared_ptr<Mark>> marks;  ///< keeps them at their addresses
+  std::vector<ExternalEvent> waits;
+  std::vector<ExternalEvent> records;
   std::vector<UserObject*> objects;
   ~Graph();
 };

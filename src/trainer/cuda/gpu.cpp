@@ -147,13 +147,13 @@ Status Gpu::launch(Index index, const void* kernel, std::size_t blocks) {
 }
 
 Status Gpu::before_collectives() {
-  TUTTI_TRY(driver().event_record(ready_, computing_));
+  TUTTI_TRY(driver().event_record(ready_, computing_, CU_EVENT_RECORD_DEFAULT));
   return driver().stream_wait_event(collectives_, ready_, 0);
 }
 
 Status Gpu::after_collectives() {
-  TUTTI_TRY(driver().event_record(computed_, computing_));
-  TUTTI_TRY(driver().event_record(sent_, collectives_));
+  TUTTI_TRY(driver().event_record(computed_, computing_, CU_EVENT_RECORD_DEFAULT));
+  TUTTI_TRY(driver().event_record(sent_, collectives_, CU_EVENT_RECORD_DEFAULT));
   is_joined_ = true;
   return driver().stream_wait_event(computing_, sent_, 0);
 }

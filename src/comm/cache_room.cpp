@@ -34,16 +34,16 @@ Footprint footprint_of(const CallArgs& args, int ranks, std::size_t ranks_here) 
   return {all.inputs / ranks * ranks_here, all.outputs / ranks * ranks_here};
 }
 
-/// Past what caches hold, ordinary stores still find some of their lines there, until buffers have so many quarters of
-/// the caches; the more ranks' buffers are read at a time, the sooner they lose (measured, decision 42).
-std::size_t quarters_used(std::size_t ranks) { return ranks <= 2 ? 6 : ranks <= 4 ? 4 : 3; }
+/// Where ordinary stores are best: up to buffers of so many quarters of the caches. Somewhat past what these hold a part
+/// of the lines is still found there; the more ranks' buffers are read at a time, the fewer (measured, decision 42).
+std::size_t quarters_of_room(std::size_t ranks) { return ranks <= 2 ? 6 : ranks <= 4 ? 4 : 3; }
 
 }  // namespace
 
 CacheRoom cache_room(std::size_t told_bytes, std::size_t processors, std::size_t ranks) {
   const std::size_t caches =
       told_bytes == 0 ? kUsualCaches : std::min(told_bytes, std::min(processors, ranks) * kOfRankMax);
-  return {told_bytes, caches / 4 * quarters_used(ranks), ranks};
+  return {told_bytes, caches / 4 * quarters_of_room(ranks), ranks};
 }
 
 std::uint32_t streamed_parts(const CallArgs& args, int ranks, bool in_place, const CacheRoom& room) {
@@ -67,7 +67,8 @@ std::string describe_streams(const CallArgs& args, int ranks, bool in_place, con
   if (config().stream_min_bytes != 0) return what + ", as TUTTI_STREAM_MIN_BYTES says";
   const std::string told = room.told_bytes == 0 ? "the system does not tell how large they are"
                                                 : fmt::format("the system tells of {} KiB", room.told_bytes >> 10);
-  return fmt::format("{}: they are taken to have room for {} KiB ({})", what, room.bytes >> 10, told);
+  return fmt::format("{}: ordinary stores are taken to be best up to {} KiB of buffers ({})", what, room.bytes >> 10,
+                     told);
 }
 
 }  // namespace tutti::comm

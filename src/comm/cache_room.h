@@ -12,7 +12,7 @@ namespace tutti::comm {
 
 struct CacheRoom {
   std::size_t told_bytes = 0;                 ///< of last-level cache, as the system says; 0: it does not
-  std::size_t bytes = std::size_t{48} << 20;  ///< buffers of a call that gain from them
+  std::size_t bytes = std::size_t{48} << 20;  ///< of a call, all buffers together, for which ordinary stores are best
   std::size_t ranks = 0;                      ///< of the host; 0: all of the communicator
 };
 

@@ -1,7 +1,7 @@
 // GPU memory that goes unchanged between ranks of different hosts whose MPI takes such memory as it is: messages of MPI's on the caller's
 // own buffers, with no copy in pinned memory. So go sends and receives, and where every rank is a host of its own some collectives
-// (goes_by_messages()), and sums and broadcasts as two such calls each (two_shot.h). In all else they go the way of device_staged.h: the stream says that the input is there, the rank's thread runs the host call,
-// the stream waits for its end.
+// (goes_by_messages()), and sums and broadcasts as two such calls each (two_shot.h). In all else they go the way of device_staged.h: the
+// stream says that the input is there, the rank's thread runs the host call, the stream waits for its end.
 //
 //   the rank's stream          "tutti-staged", sender                    "tutti-staged", receiver
 //   ready = n         ------>  announces         <------ lines ------>   announces

@@ -32,8 +32,8 @@ struct ShotWork {
 };
 
 struct StagedPart {
-  CallArgs
-      args;  ///< the part as a host call, but for its buffers; `send`, `receive`: the device's, where the part begins
+  /// The part as a host call, but for its buffers; `send`, `receive`: the device's, where the part begins.
+  CallArgs args;
   StagedBlocks input;
   StagedBlocks output;
   std::size_t pitch_bytes = 0;  ///< from one block to the next in the call's buffers

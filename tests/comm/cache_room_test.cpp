@@ -68,11 +68,11 @@ TEST_CASE("what goes past the caches is said, and why", "[streams]") {
   const CallArgs args = call_of(Collective::kAllReduce, 16 * kMi);
   CHECK(describe_streams(args, 2, true, cache_room(32 * kMi, 2, 2)).empty());
   CHECK(describe_streams(args, 2, false, cache_room(32 * kMi, 2, 2)) ==
-        "50 % of each output, but for what the system copies, is written past the caches: they are taken to have room "
-        "for 49152 KiB (the system tells "
+        "50 % of each output, but for what the system copies, is written past the caches: ordinary stores are "
+        "taken to be best up to 49152 KiB of buffers (the system tells "
         "of 32768 KiB)");
   CHECK(describe_streams(args, 2, false, cache_room(0, 2, 2)) ==
-        "50 % of each output, but for what the system copies, is written past the caches: they are taken to have room "
-        "for 49152 KiB (the system does not "
+        "50 % of each output, but for what the system copies, is written past the caches: ordinary stores are "
+        "taken to be best up to 49152 KiB of buffers (the system does not "
         "tell how large they are)");
 }

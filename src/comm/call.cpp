@@ -96,7 +96,9 @@ Carriage carriage_of(const Membership& members, const CallArgs& args) {
 }
 
 LaneRun::LaneRun(Communicator& communicator)
-    : comm_(communicator), machine_(communicator.members().control.abort_word(), &communicator.members().reach) {}
+    : comm_(communicator), machine_(communicator.members().control.abort_word(), &communicator.members().reach) {
+  machine_.set_stores(communicator.members().carried_stores);
+}
 
 /// Shorter messages keep to a part of each slot that stays in the innermost caches, from where it is asked for early.
 constexpr std::size_t kTurnsFromBytes = protocol::Lane<executor::HostMachine>::kPreparedBytes;

@@ -71,7 +71,6 @@ void CollectiveCall::prepare(const CallArgs& args) {
   reads_ = signature_.one_way != 0 ? protocol::lines_read_one_way(args.collective, rank, root, ranks)
                                    : protocol::LinesRead{0, ranks};
   lanes_.machine().set_reduce(reduce_function(args.type, args.op));
-  lanes_.machine().set_streams(comm_.members().streams_carried);
   announced_call_.collective = args.collective;
   announced_call_.rank = rank;
   announced_call_.root = root;
@@ -205,7 +204,7 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
 /// What others read of the input: this rank's own block, if they have others, it takes from its own buffer.
 [[gnu::always_inline]] inline void CollectiveCall::carry_input(std::byte* to) {
   if (!reads_one_block(args_.collective) || args_.scaled) return copy_input(to);
-  const executor::HostMachine& machine = lanes_.machine();
+  executor::HostMachine& machine = lanes_.machine();
   const auto* const from = static_cast<const std::byte*>(args_.send);
   const std::size_t own = announced_call_.rank * announced_call_.block_bytes;
   const std::size_t behind = own + announced_call_.block_bytes;

@@ -216,7 +216,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   TUTTI_TRY(meet(RankPhase::kReady, parent));
   rules.measured = settings.costs;
   rules.slot_stores = settings.slot_stores;
-  members_->streams_carried = planner::streams_slots(rules);
+  members_->carried_stores = {planner::streams_slots(rules), planner::near_store_gbps(rules)};
   rules.groups = machine_->groups().of_rank;
   if (const double crowding = machine_->crowding(); crowding > 0) rules.crowding = crowding;
   if (const double crowding = machine_->own_crowding(); crowding > 0) settle_crowding(crowding > 1);

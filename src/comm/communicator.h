@@ -71,7 +71,7 @@ struct Membership {
   std::unique_ptr<Bridge> bridge;              ///< to ranks of other hosts; nullptr: there are none
   MpiSends mpi_sends;                          ///< on GPU memory
   FarLimits far_limits;                        ///< zeros where hosts have several ranks
-  bool streams_carried = false;                ///< what is carried beside lines is written past the caches
+  executor::StoreRates carried_stores;         ///< of what is carried beside lines
   CacheRoom cache_room;                        ///< of this host, for calls of all ranks
   bool single_copy = false;                    ///< works between all processes, on every rank
   std::vector<std::unique_ptr<ProcessWatch>> watches;  ///< these last: they go first

@@ -43,7 +43,6 @@ void PointToPointCall::prepare(const CallArgs& args) {
   signature_.tuning = plans.tuning_fingerprint();
   signature_.whole_count = args.whole_count;
   fingerprint_ = signature_.fingerprint();
-  lanes_.machine().set_streams(comm_.members().streams_carried);
   eager_ = is_eager(signature_);
   may_carry_ = may_carry(signature_);
   // Over hosts lines are passed on one after the other.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/reduce.h"
+#include "executor/store_choice.h"
 #include "protocol/channel.h"
 
 #include <atomic>
@@ -73,8 +74,9 @@ class HostMachine {
   HostMachine(const std::uint64_t* abort_word, RemoteMemory* remote) : abort_word_(abort_word), remote_(remote) {}
 
   void set_reduce(ReduceFunction reduce) { reduce_ = reduce; }
-  /// Whether what others read, unless it is short, is written past the caches (LaneCall::streams_slots).
-  void set_streams(bool streams) { streams_ = streams; }
+  /// How what others read beside their lines is written, unless it is short (LaneCall::streams_slots says it of slots).
+  void set_stores(const StoreRates& rates) { stores_.begin(rates); }
+  bool stores_past_caches() const { return stores_.past_caches(); }
 
   std::uint64_t load_acquire(const std::uint64_t* word) const { return executor::load_acquire(word); }
   void store_release(std::uint64_t* word, std::uint64_t value) const { executor::store_release(word, value); }
@@ -94,14 +96,14 @@ class HostMachine {
                   left < kVectorBytes ? left : kVectorBytes);
     }
   }
-  void store_bytes(void* to, const void* from, std::size_t bytes) const {
-    if (streams(bytes)) return copy_past_caches(to, from, bytes);
+  void store_bytes(void* to, const void* from, std::size_t bytes) {
+    if (bytes >= protocol::kStreamedBytes) return store_long(to, from, bytes, false);
     copy_bytes(to, from, bytes);
   }
   /// As store_bytes, where the next store need not wait for a reader's answer to this one.
-  void store_ahead(void* to, const void* from, std::size_t bytes) const {
-    const bool is_string = strings_ && bytes >= kStringBytes && bytes <= kVectorBytes && !streams(bytes);
-    is_string ? copy_string(to, from, bytes) : store_bytes(to, from, bytes);
+  void store_ahead(void* to, const void* from, std::size_t bytes) {
+    if (bytes >= protocol::kStreamedBytes) return store_long(to, from, bytes, true);
+    store_ordinary(to, from, bytes, true);
   }
   /// Whether store_bytes, or store_ahead, takes lines over as it writes, so that asking for them early would only be in its way.
   bool takes_lines_over(std::size_t bytes, bool ahead) const {
@@ -112,7 +114,8 @@ class HostMachine {
 #if defined(__x86_64__)
     // The compiler's own prefetch for writing is one for reading unless it may assume more than the first x86-64 had;
     // processors that do not know the instruction take it for no operation.
-    if (streams(bytes)) return;
+    // One that is to tell how long it takes is not to be helped.
+    if (bytes >= protocol::kStreamedBytes && (stores_.past_caches() || stores_.times_next())) return;
     for (std::size_t at = 0; at < bytes; at += 64) asm volatile("prefetchw %0" : : "m"(address[at]));
 #endif
   }
@@ -133,13 +136,27 @@ class HostMachine {
   }
 
  private:
-  bool streams(std::size_t bytes) const { return streams_ && bytes >= protocol::kStreamedBytes; }
+  void store_ordinary(void* to, const void* from, std::size_t bytes, bool ahead) const {
+    const bool is_string = ahead && strings_ && bytes >= kStringBytes && bytes <= kVectorBytes;
+    is_string ? copy_string(to, from, bytes) : copy_bytes(to, from, bytes);
+  }
+  void store_long(void* to, const void* from, std::size_t bytes, bool ahead) {
+    if (stores_.times()) [[unlikely]]
+      return store_timed(to, from, bytes, ahead);
+    stores_.past_caches() ? copy_past_caches(to, from, bytes) : store_ordinary(to, from, bytes, ahead);
+  }
+  [[gnu::noinline]] void store_timed(void* to, const void* from, std::size_t bytes, bool ahead) {
+    const auto start = StoreChoice::Clock::now();
+    store_ordinary(to, from, bytes, ahead);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // until the last line was had
+    stores_.add(bytes, StoreChoice::Clock::now() - start);
+  }
 
   const std::uint64_t* abort_word_;
   RemoteMemory* remote_;
   ReduceFunction reduce_ = nullptr;
   const bool strings_ = has_fast_strings();
-  bool streams_ = false;
+  StoreChoice stores_;
   std::vector<std::unique_ptr<std::byte[]>> tiles_;
 };
 

@@ -134,6 +134,11 @@ double slot_gbps(const Rules& rules) {
   return (shares_no_cache(rules.measured) ? 1 : kSharedCache) * rules.measured.slot_gbps;
 }
 
+double near_store_gbps(const Rules& rules) {
+  if (rules.slot_stores != SlotStores::kAsMeasured) return 0;
+  return rules.measured.streamed_gbps / (2 * kSharesNoCache);
+}
+
 schedule::Request in_groups(schedule::Request request, const Rules& rules) {
   request.groups = rules.groups.empty() ? nullptr : &rules.groups;
   request.planned = rules.planned ? &rules.planned->of(request.collective) : nullptr;

@@ -106,6 +106,9 @@ struct Rules {
 /// memory. Between cores that share one, lines wait there.
 bool streams_slots(const Rules& rules);
 double slot_gbps(const Rules& rules);
+/// What an ordinary store, timed by itself, has of bytes per second where stores past the caches would not be better; 0: not known, or an
+/// order says how stores are made.
+double near_store_gbps(const Rules& rules);
 
 /// Whether groups are hosts.
 inline bool over_hosts(const Rules& rules) { return rules.network.gbps > 0; }

@@ -108,7 +108,7 @@ TEST_CASE("a lane writes as many parts of an output past the caches as it is tol
 TEST_CASE("what others read is stored whole, past the caches too", "[streams]") {
   for (const bool streams : {false, true}) {
     executor::HostMachine machine{&kAbort, nullptr};
-    machine.set_streams(streams);
+    machine.set_stores({streams, 0});
     for (const std::size_t bytes : {3u, 64u, 1023u, 1024u, 2047u, 2048u, 2049u, 5001u, 8192u, 8193u}) {
       std::vector<std::byte> from(bytes), to(bytes + 64);
       for (std::size_t i = 0; i < bytes; ++i) from[i] = static_cast<std::byte>(i * 7 + 1);

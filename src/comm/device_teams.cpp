@@ -34,7 +34,7 @@ std::optional<TeamLayout> layout_for(Communicator& communicator) {
   if (!communicator.device() || !members.bridge || members.control.settings().p2p_disable != 0) return std::nullopt;
   if (rules.reproducible || !rules.text.empty()) return std::nullopt;
   auto layout = TeamLayout::of(hosts_of(members.peers), communicator.rank());
-  if (layout && layout->inside.size() > cuda::kRanksMax) return std::nullopt;
+  if (layout && layout->longest > cuda::kRanksMax) return std::nullopt;
   return layout;
 }
 
@@ -82,7 +82,7 @@ Status DeviceTeams::make_teams(const Communicator* parent) {
   TeamIds own;
   Status status;
   const auto lead = [&](const Team& team, UniqueId& id) {
-    if (!status.ok() || team.ranks.front() != comm_.rank()) return;
+    if (!status.ok() || team.ranks.empty() || team.ranks.front() != comm_.rank()) return;
     auto made = make_unique_id();
     if (made.ok()) id = made.value();
     if (!made.ok()) status = made.error();
@@ -93,7 +93,8 @@ Status DeviceTeams::make_teams(const Communicator* parent) {
   const Status exchanged = exchange(comm_, comm_, &own, sizeof own, ids.data());
   if (status.ok()) status = exchanged;
   if (status.ok()) status = make_team(inside_, ids[static_cast<std::size_t>(inside_.ranks.front())].inside, parent);
-  if (status.ok()) status = make_team(across_, ids[static_cast<std::size_t>(across_.ranks.front())].across, parent);
+  if (status.ok() && !across_.ranks.empty())
+    status = make_team(across_, ids[static_cast<std::size_t>(across_.ranks.front())].across, parent);
   if (status.ok()) return status;
   // Ranks that never joined would keep the bootstraps waiting for them.
   if (own.inside.magic != 0) end_bootstrap(own.inside);
@@ -136,7 +137,7 @@ Result<bool> DeviceTeams::agree() const {
 }
 
 bool DeviceTeams::takes(const CallArgs& args) const {
-  if (!TeamPlan::knows(args.collective)) return false;
+  if (!TeamPlan::knows(args, layout_, comm_.members().control.settings().staging_bytes)) return false;
   const CallShape shape = shape_of(args, comm_.ranks(), comm_.rank());
   const bool by_blocks = args.collective == Collective::kAllGather || args.collective == Collective::kReduceScatter;
   const std::size_t blocks = by_blocks ? static_cast<std::size_t>(comm_.ranks()) : 1;
@@ -176,10 +177,10 @@ bool DeviceTeams::look() {
     return true;
   }
   for (const From from : {From::kInside, From::kAcross}) {
-    Communicator& team = from == From::kInside ? inside() : across();
-    const Code code = team.async_state();
+    Communicator* const team = from == From::kInside ? &inside() : across();
+    const Code code = team ? team->async_state() : Code::kSuccess;
     if (code == Code::kSuccess) continue;
-    (void)settle(error(code, team.async_message()), from);
+    (void)settle(error(code, team->async_message()), from);
     return true;
   }
   return false;
@@ -209,17 +210,16 @@ Error DeviceTeams::settle(const Error& failure, From from) {
 }
 
 void DeviceTeams::tell_teams(const Error& failure) const {
-  for (const Team* team : {&inside_, &across_}) {
-    Communicator& one = *team->communicator;
-    if (!one.failed()) one.fail(failure.code, one.rank(), failure.message);
+  for (Communicator* const one : {&inside(), across()}) {
+    if (one && !one->failed()) one->fail(failure.code, one->rank(), failure.message);
   }
 }
 
-bool DeviceTeams::is_idle() const { return inside().is_idle() && across().is_idle(); }
+bool DeviceTeams::is_idle() const { return inside().is_idle() && (!across() || across()->is_idle()); }
 
 bool DeviceTeams::end_calls(const std::string& why) {
   const bool inside_over = inside().end_calls(why);
-  return across().end_calls(why) && inside_over;
+  return (!across() || across()->end_calls(why)) && inside_over;
 }
 
 /// What fails is passed on until all calls are over, and not afterwards: the thread must not come upon a communicator that has left.
@@ -229,12 +229,12 @@ void DeviceTeams::leave() {
   while (!is_idle()) backoff.wait();
   stop();
   inside().leave();
-  across().leave();
+  if (across()) across()->leave();
 }
 
 void DeviceTeams::close() {
   inside().device()->close();
-  across().device()->close();
+  if (across()) across()->device()->close();
 }
 
 }  // namespace tutti::comm

@@ -1,5 +1,6 @@
 // The communicators that one on GPUs of several hosts works by, where the ranks of each host reach each other's memory by kernels: a team
 // inside, of this host's ranks, and a team across, of the ranks at the same place on their hosts, whose data goes through host memory.
+// Where a host has more ranks than another one, some of them are in no team across (team_layout.h).
 // A call goes within hosts, across, and within hosts again (teamed_call.h), so that a host's ranks share out what crosses.
 //
 //  T1. All ranks have teams, or none: by what all know, and by an exchange of what came of the teams inside.
@@ -36,7 +37,8 @@ class DeviceTeams {
 
   const TeamLayout& layout() const { return layout_; }
   Communicator& inside() const { return *inside_.communicator; }
-  Communicator& across() const { return *across_.communicator; }
+  /// nullptr: this rank has no share of what crosses.
+  Communicator* across() const { return across_.communicator.get(); }
   /// Whether such a call goes by teams: the same on all ranks that make the same call.
   bool takes(const CallArgs& args) const;
 
@@ -55,7 +57,7 @@ class DeviceTeams {
  private:
   struct Team {
     const char* name = "";   ///< "on its host"
-    std::vector<int> ranks;  ///< the communicator's, by the team's
+    std::vector<int> ranks;  ///< the communicator's, by the team's; none: there is no such team
     std::shared_ptr<Communicator> communicator;
   };
 

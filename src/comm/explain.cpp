@@ -207,16 +207,18 @@ Result<std::string> explain_by_teams(Communicator& communicator, const CallArgs&
   const DeviceTeams& teams = *communicator.teams();
   const TeamPlan plan(args, teams.layout(), communicator.members().control.settings().staging_bytes);
   const CallArgs share = plan.across(0);
-  TUTTI_TRY_ASSIGN(const std::string across, explain_on_host(teams.across(), share));
-  return fmt::format(
-             "teams: GPU memory of {} hosts with {} ranks each, in parts of up to {} elements: the ranks of a host "
-             "share a "
-             "part out\nby kernels, a share goes through host memory to the ranks at its place on other hosts and "
-             "back, "
-             "and kernels bring\nthe shares together; {} of {} between hosts:\n",
-             teams.across().ranks(), teams.inside().ranks(), plan.part_count(), name_of(share.collective),
-             share.count) +
-         across;
+  const TeamLayout& layout = teams.layout();
+  const std::string ranks = layout.is_even() ? fmt::format("{} ranks each", layout.shares)
+                                             : fmt::format("{} to {} ranks each, {} of which have a share",
+                                                           layout.shares, layout.longest, layout.shares);
+  const std::string text = fmt::format(
+      "teams: GPU memory of {} hosts with {}, in parts of up to {} elements: the ranks of a host share a part out\n"
+      "by kernels, a share goes through host memory to the ranks at its place on other hosts and back, and kernels "
+      "bring\nthe shares together; {} of {} between hosts",
+      layout.hosts.size(), ranks, plan.part_count(), name_of(share.collective), share.count);
+  if (!teams.across()) return text + ", in which this rank has no part\n";
+  TUTTI_TRY_ASSIGN(const std::string across, explain_on_host(*teams.across(), share));
+  return text + ":\n" + across;
 }
 
 }  // namespace

@@ -292,7 +292,8 @@ Result<std::uint64_t> wire_bytes(Communicator& communicator) {
     return members.bridge->sent_bytes() + members.mpi_sends.bytes.load(std::memory_order_relaxed);
   };
   const DeviceTeams* const teams = communicator.teams();
-  return (teams ? sent(teams->across()) : 0) + (communicator.spans_hosts() ? sent(communicator) : 0);
+  return (teams && teams->across() ? sent(*teams->across()) : 0) +
+         (communicator.spans_hosts() ? sent(communicator) : 0);
 }
 
 void Communicator::leave_over_hosts() {

@@ -33,11 +33,13 @@ TeamedCall::TeamedCall(Communicator& communicator, std::shared_ptr<StagedRank> r
 
 Status TeamedCall::check() {
   TUTTI_TRY(agreement_.check());
-  auto rank = teams_.across().device()->staged();
-  if (!rank) return error(Code::kInvalidArgument, "the communicator was aborted");
+  Communicator* const across = teams_.across();
+  auto rank = across ? across->device()->staged() : nullptr;
+  if (across && !rank) return error(Code::kInvalidArgument, "the communicator was aborted");
   TUTTI_TRY_ASSIGN(std::byte* const scratch, agreement_.scratch(plan_.scratch_bytes()));
   plan_.put_scratch(scratch);
-  across_.emplace(teams_.across(), std::move(rank), across_calls(),
+  if (!across) return {};
+  across_.emplace(*across, std::move(rank), across_calls(),
                   StagedWays{.part_bytes = staging_bytes(comm_),
                              .round_calls = 1,
                              .binds = true,
@@ -81,14 +83,14 @@ Status TeamedCall::begin() {
   has_begun_ = true;
   TUTTI_TRY(agreement_.begin());
   TUTTI_TRY(agreement_.give_next());
-  return across_->begin();
+  return across_ ? across_->begin() : Status();
 }
 
 Status TeamedCall::do_stage() {
   const bool gives = turn_ < plan_.parts();
   switch (stage_) {
     case Stage::kReduce: return gives ? run(plan_.first(turn_)) : Status();
-    case Stage::kGive: return gives ? across_->give_next() : Status();
+    case Stage::kGive: return gives && across_ ? across_->give_next() : Status();
     case Stage::kTurn: return turn_over();
     case Stage::kTake: return turn_ == 0 ? Status() : take(turn_ - 1);
     case Stage::kGather: return turn_ == 0 ? Status() : run(plan_.last(turn_ - 1));
@@ -104,7 +106,7 @@ void TeamedCall::go_on() {
 
 /// Of the pair of parts that is given with this turn's; of a last one without another when what was given before it has been taken.
 Status TeamedCall::turn_over() {
-  if (!across_->has_second_shots()) return {};
+  if (!across_ || !across_->has_second_shots()) return {};
   const bool is_pair = turn_ % 2 == 1 && turn_ < plan_.parts();
   const bool is_last = turn_ == plan_.parts() && turn_ % 2 == 1;
   for (int shots = is_pair ? 2 : is_last ? 1 : 0; shots > 0; --shots) {
@@ -117,15 +119,15 @@ Status TeamedCall::turn_over() {
 /// The first comes behind an agreement of all ranks, as outputs do.
 Status TeamedCall::take(std::size_t part) {
   if (part == 0) TUTTI_TRY(agreement_.take_next());
-  return across_->take_next();
+  return across_ ? across_->take_next() : Status();
 }
 
 /// What kernels do is on the stream once another thread may have put it there: what comes after that is for later.
 Status TeamedCall::run(TeamStep step) {
   TUTTI_TRY(copy(step.before));
-  if (!step.call) return copy(step.after);
+  if (step.calls.empty()) return copy(step.after);
   after_ = std::move(step.after);
-  inside_.emplace(teams_.inside(), std::vector<CallArgs>{*step.call});
+  inside_.emplace(teams_.inside(), std::move(step.calls));
   TUTTI_TRY(inside_->post());
   inside_->launch();
   return {};
@@ -139,7 +141,7 @@ Status TeamedCall::copy(const std::vector<TeamCopy>& copies) const {
 }
 
 Status TeamedCall::finish() {
-  TUTTI_TRY(across_->finish());
+  if (across_) TUTTI_TRY(across_->finish());
   TUTTI_TRY(agreement_.finish());
   is_done_ = true;
   return {};
@@ -156,7 +158,7 @@ Error TeamedCall::break_off(const Error& why) {
   const Error reason = agreement_.is_captured() ? why
                        : of_kernels             ? teams_.settle(why, DeviceTeams::From::kInside)
                                                 : teams_.settle(why, DeviceTeams::From::kCall);
-  across_->break_off(reason);
+  if (across_) across_->break_off(reason);
   agreement_.break_off(reason);
   return reason;
 }

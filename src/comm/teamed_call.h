@@ -12,13 +12,15 @@
 //   reduce 2
 //   ...
 //
+// Of a rank that has no share of what crosses the stream has the rest: it waits for all to make this call, and its kernels for the others'.
 // So the network has the next part when it is through with one, and the kernels of two parts go on beside it.
 //
 // Where the team across goes by two shots of MPI's (two_shot.h), `give` gives the first one, and when those of two parts are given, or of the last,
 // `turn` waits for their ends, adds up and gives the second ones, for whose ends `take` waits.
 //
 //  C1. What ends the wait behind `take n` are the gives of part n at the same place on other hosts, and for these nothing is needed but
-//      `reduce n` and what is before it on the streams of their hosts' ranks. Calls of one thread go on by turns, a stage each, and where
+//      `reduce n` and what is before it on the streams of their hosts' ranks: of those without a share too, whose kernels of `gather n - 2`
+//      wait for `take n - 2` of the others. Calls of one thread go on by turns, a stage each, and where
 //      the ranks of a process meet, none is through with `reduce n` before all have it on their streams. So no wait stands before what ends
 //      it, whatever queues streams share (S1 of device_staged.h).
 //      A turn waits for first shots, which are given before it everywhere, and a take for second ones, which need such turns alone.
@@ -71,9 +73,9 @@ class TeamedCall {
   const CallArgs call_;
   TeamPlan plan_;
   StagedCalls agreement_;
-  std::optional<StagedCalls> across_;
-  std::optional<Enqueuing> inside_;  ///< what kernels are to do
-  std::vector<TeamCopy> after_;      ///< it
+  std::optional<StagedCalls> across_;  ///< nullopt: this rank has no share of it
+  std::optional<Enqueuing> inside_;    ///< what kernels are to do
+  std::vector<TeamCopy> after_;        ///< it
   bool has_begun_ = false;
   bool is_done_ = false;
   std::size_t turn_ = 0;  ///< part turn_ is reduced and given, and the one before it taken and gathered

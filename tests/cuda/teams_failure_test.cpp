@@ -3,6 +3,7 @@
 #include "comm/crew.h"
 #include "fake_driver.h"
 #include "process_ranks.h"
+#include "team_hosts.h"
 #include "turn.h"
 
 #include <tutti/tutti.h>
@@ -11,6 +12,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <vector>
 
 #include <unistd.h>
 
@@ -19,10 +21,8 @@ namespace {
 
 constexpr std::size_t kCount = 40960;
 
-struct Placed {
-  Placed() { setenv("TEST_RANKS_PER_HOST", "2", 1); }
-  ~Placed() { unsetenv("TEST_RANKS_PER_HOST"); }
-};
+/// Two hosts for four ranks. Of one and three, ranks 2 and 3 have no share of what crosses.
+const std::vector<const char*> kLayouts{"2", "1,3"};
 
 std::string open(Rank& rank, int devices) {
   setenv("TUTTI_STAGING_BYTES", "4096", 1);
@@ -64,7 +64,7 @@ std::string goes_on(const Rank& rank, ncclComm_t comm, const std::vector<int>& r
 }  // namespace
 
 TEST_CASE("teams: calls that differ are named on every rank", "[teams][failure]") {
-  const Placed placed;
+  const Placed placed(GENERATE(from_range(kLayouts)));
   const int devices = GENERATE(1, 4);
   // On a rank of the other host, or of the same; another length by teams, one that does not go so, another operation, another call.
   const int how = GENERATE(0, 1, 2, 3);
@@ -99,7 +99,7 @@ TEST_CASE("teams: calls that differ are named on every rank", "[teams][failure]"
 
 TEST_CASE("teams: a rank that is killed lets the others' streams go on, and they can do without it",
           "[teams][failure]") {
-  const Placed placed;
+  const Placed placed(GENERATE(from_range(kLayouts)));
   const int devices = GENERATE(1, 4);
   const int victim = GENERATE(1, 2);
   auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
@@ -137,7 +137,7 @@ TEST_CASE("teams: a rank that is killed lets the others' streams go on, and they
 }
 
 TEST_CASE("teams: an abort ends all ranks' waits", "[teams][failure]") {
-  const Placed placed;
+  const Placed placed(GENERATE(from_range(kLayouts)));
   const int devices = GENERATE(1, 4);
   auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
   *called = 0;
@@ -170,7 +170,7 @@ TEST_CASE("teams: an abort ends all ranks' waits", "[teams][failure]") {
 }
 
 TEST_CASE("teams: a rank that left, or does not come, is not waited for", "[teams][failure]") {
-  const Placed placed;
+  const Placed placed(GENERATE(from_range(kLayouts)));
   const int devices = GENERATE(1, 4);
   const bool leaves = GENERATE(true, false);
   auto* const over = static_cast<std::atomic<int>*>(crew::shared_page());
@@ -242,9 +242,12 @@ std::string settle(const Rank& rank) {
   return fine(ncclCommDestroy(alone), "ncclCommDestroy");
 }
 
-std::string check_round(const Rank& rank, Rounds& rounds, int round, int call, const OnGpu<std::int32_t>& data) {
+/// `unlucky`: the rank whose CUDA call fails.
+std::string check_round(const Rank& rank, int unlucky, Rounds& rounds, int round, int call,
+                        const OnGpu<std::int32_t>& data) {
   const Member& m = rank.m;
-  if (m.rank == 0) {
+  const bool is_unlucky = m.rank == unlucky;
+  if (is_unlucky) {
     CREW_TRY(fine(ncclGetUniqueId(&rounds.id), "ncclGetUniqueId"));
     fake_driver::fail_after(static_cast<std::uint64_t>(call), CUDA_ERROR_OUT_OF_MEMORY);
     rounds.begun = round;
@@ -252,10 +255,10 @@ std::string check_round(const Rank& rank, Rounds& rounds, int round, int call, c
   while (rounds.begun < round && rounds.broken == 0) usleep(100);
   if (rounds.broken != 0) return "";
   const std::string reason = everything(rank, rounds.id, data);
-  const std::string function = m.rank == 0 ? fake_driver::failed_function() : "";
+  const std::string function = is_unlucky ? fake_driver::failed_function() : "";
   fake_driver::fail_after(0, CUDA_SUCCESS);
   const std::string where = "call " + std::to_string(call) + ", " + function + ": ";
-  if (m.rank == 0 && function.empty()) {
+  if (is_unlucky && function.empty()) {
     if (!reason.empty()) return where + "nothing failed, but " + reason;
     rounds.over = 1;
   }
@@ -275,13 +278,15 @@ std::string left_over(const fake_driver::Live& before) {
 
 // One in seventeen of some two thousand, or by turns (tests/turn.h) in fifty-one.
 TEST_CASE("teams: CUDA calls fail once, one after another, and nothing is left", "[teams][failure]") {
-  const Placed placed;
+  // Of hosts of one and three a rank without a share.
+  const int unlucky = GENERATE(0, 3);
+  const Placed placed(unlucky == 0 ? "2" : "1,3");
   const int devices = GENERATE(1, 4);
   auto* const rounds = static_cast<Rounds*>(crew::shared_page());
   const std::size_t step = is_in_turns() ? 51 : 17;
   constexpr int kCallsBeforeMeeting = 3;  // a rank that fails there is one that never comes
   const int first = kCallsBeforeMeeting + 1 + static_cast<int>(turn_of(step));
-  INFO("from call " << first);
+  INFO("from call " << first << " of rank " << unlucky);
   crew::check(crew::run(
       4,
       [=](const Member& m) -> std::string {
@@ -299,7 +304,8 @@ TEST_CASE("teams: CUDA calls fail once, one after another, and nothing is left",
         int round = 0;
         while (rounds->over == 0 && rounds->broken == 0) {
           ++round;
-          std::string wrong = check_round(rank, *rounds, round, first + (round - 1) * static_cast<int>(step), data);
+          std::string wrong =
+              check_round(rank, unlucky, *rounds, round, first + (round - 1) * static_cast<int>(step), data);
           if (wrong.empty() && rounds->broken == 0) wrong = left_over(before);
           if (!wrong.empty()) rounds->broken = 1;
           CREW_TRY(wrong);

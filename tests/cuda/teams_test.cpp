@@ -1,8 +1,9 @@
-// Sums among GPUs of several hosts, of which each host's ranks share out what crosses: by kernels within hosts, through host memory between
+// Calls among GPUs of several hosts, of which each host's ranks share out what crosses: by kernels within hosts, through host memory between
 // them. Hosts are made by NCCL_HOSTID; ranks are processes, each with a fake driver of its own.
-#include "fake_driver.h"
 #include "mixed_calls.h"
 #include "staged_rank.h"
+#include "team_hosts.h"
+#include "team_rank.h"
 
 #include <catch2/catch.hpp>
 
@@ -13,51 +14,13 @@
 #include <utility>
 
 namespace tutti::test {
-namespace {
-
-/// The shortest sum of ints that goes by teams, and some that have several parts of kPartBytes each.
-constexpr std::size_t kLeast = 16384;
-constexpr std::size_t kPrime = 16411;
-
-/// How many ranks each host has, until the end of the scope.
-struct Placed {
-  explicit Placed(const char* ranks_per_host) { setenv("TEST_RANKS_PER_HOST", ranks_per_host, 1); }
-  ~Placed() { unsetenv("TEST_RANKS_PER_HOST"); }
-};
-
-/// `devices`: the ranks are on so many, by turns.
-std::string make(const Member& m, Rank& rank, int devices = 4) {
-  if (std::string why = Gpu::why_not(); !why.empty()) return why;
-  Gpu::get().use(m.rank % std::min(devices, Gpu::get().devices()));
-  return Rank::make(m, rank);
-}
-
-ncclResult_t sum_up(const Rank& rank, const std::int32_t* in, std::int32_t* out, std::size_t count) {
-  return ncclAllReduce(in, out, count, ncclInt32, ncclSum, rank.comm, rank.stream);
-}
-
-std::string check_sum(const Rank& rank, std::size_t count, bool in_place) {
-  const Member& m = rank.member;
-  const IntsOnGpu in(values(m.rank, count));
-  const IntsOnGpu out(Ints(count, kPoison));
-  std::int32_t* const to = in_place ? in.data() : out.data();
-  CREW_TRY(fine(sum_up(rank, in.data(), to, count), "sum"));
-  Gpu::get().wait(rank.stream);
-  const std::string name = std::to_string(count) + (in_place ? " in place" : "");
-  CREW_TRY(compare(
-      in_place ? in.read() : out.read(), [&](std::size_t i) { return sum(m.ranks, i); }, name));
-  if (in_place) return "";
-  return compare(
-      in.read(), [&](std::size_t i) { return value(m.rank, i); }, name + ", the input");
-}
-
-}  // namespace
 
 TEST_CASE("teams: sums of all lengths, in place and not", "[teams]") {
-  const int per_host = GENERATE(2, 3);
+  const Hosts& hosts = GENERATE(kTwoEach, kThreeEach, kOneAndTwo, kTwoAndThree, kThreeOneTwo);
   const int devices = GENERATE(1, 4);  // on one, streams meet; on several, kernels wait for each other
-  const Placed placed(std::to_string(per_host).c_str());
-  crew::check(crew::run(2 * per_host, [devices](const Member& m) -> std::string {
+  INFO(hosts.ranks << ", devices " << devices);
+  const Placed placed(hosts.ranks);
+  crew::check(crew::run(hosts.all, [devices](const Member& m) -> std::string {
     Rank rank;
     CREW_TRY(make(m, rank, devices));
     for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1009}, kLeast - 1, kLeast, kLeast + 1,
@@ -77,19 +40,20 @@ struct TypeCase {
   std::size_t bytes;
   std::uint64_t one;
   std::uint64_t four;
+  std::uint64_t five;
 };
-constexpr TypeCase kTypes[] = {{ncclInt8, 1, 1, 4},
-                               {ncclUint8, 1, 1, 4},
-                               {ncclInt32, 4, 1, 4},
-                               {ncclUint32, 4, 1, 4},
-                               {ncclInt64, 8, 1, 4},
-                               {ncclUint64, 8, 1, 4},
-                               {ncclFloat16, 2, 0x3c00, 0x4400},
-                               {ncclBfloat16, 2, 0x3f80, 0x4080},
-                               {ncclFloat32, 4, 0x3f800000, 0x40800000},
-                               {ncclFloat64, 8, 0x3ff0000000000000, 0x4010000000000000},
-                               {ncclFloat8e4m3, 1, 0x38, 0x48},
-                               {ncclFloat8e5m2, 1, 0x3c, 0x44}};
+constexpr TypeCase kTypes[] = {{ncclInt8, 1, 1, 4, 5},
+                               {ncclUint8, 1, 1, 4, 5},
+                               {ncclInt32, 4, 1, 4, 5},
+                               {ncclUint32, 4, 1, 4, 5},
+                               {ncclInt64, 8, 1, 4, 5},
+                               {ncclUint64, 8, 1, 4, 5},
+                               {ncclFloat16, 2, 0x3c00, 0x4400, 0x4500},
+                               {ncclBfloat16, 2, 0x3f80, 0x4080, 0x40a0},
+                               {ncclFloat32, 4, 0x3f800000, 0x40800000, 0x40a00000},
+                               {ncclFloat64, 8, 0x3ff0000000000000, 0x4010000000000000, 0x4014000000000000},
+                               {ncclFloat8e4m3, 1, 0x38, 0x48, 0x4a},
+                               {ncclFloat8e5m2, 1, 0x3c, 0x44, 0x45}};
 
 std::vector<std::uint8_t> filled(std::size_t count, std::size_t bytes, std::uint64_t with) {
   std::vector<std::uint8_t> all(count * bytes);
@@ -97,7 +61,7 @@ std::vector<std::uint8_t> filled(std::size_t count, std::size_t bytes, std::uint
   return all;
 }
 
-/// Numbers whose average is another one if it is made of hosts' averages.
+/// Numbers of four or five ranks, whose average is another one if it is made of hosts' averages.
 std::int32_t uneven(int rank, std::size_t i) {
   return (rank == 0 ? 1 : rank == 3 ? 3 : 2) + static_cast<std::int32_t>(4 * (i % 7));
 }
@@ -105,15 +69,17 @@ std::int32_t uneven(int rank, std::size_t i) {
 }  // namespace
 
 TEST_CASE("teams: every type, every operation", "[teams]") {
-  const Placed placed("2");
-  crew::check(crew::run(4, [](const Member& m) -> std::string {
+  const Hosts& hosts = GENERATE(kTwoEach, kOneAndThree, kTwoAndThree);
+  INFO(hosts.ranks);
+  const Placed placed(hosts.ranks);
+  crew::check(crew::run(hosts.all, [](const Member& m) -> std::string {
     Rank rank;
     CREW_TRY(make(m, rank));
     for (const TypeCase& t : kTypes) {
       const std::size_t count = 65599 / t.bytes + 1;
       const OnGpu<std::uint8_t> data(filled(count, t.bytes, t.one));
-      for (const auto& [op, wanted] :
-           {std::pair(ncclSum, t.four), std::pair(ncclAvg, t.one), std::pair(ncclProd, t.one)}) {
+      for (const auto& [op, wanted] : {std::pair(ncclSum, m.ranks == 4 ? t.four : t.five), std::pair(ncclAvg, t.one),
+                                       std::pair(ncclProd, t.one)}) {
         data.write(filled(count, t.bytes, t.one));
         CREW_TRY(fine(ncclAllReduce(data.data(), data.data(), count, t.type, op, rank.comm, rank.stream), "a type"));
         Gpu::get().wait(rank.stream);
@@ -130,7 +96,7 @@ TEST_CASE("teams: every type, every operation", "[teams]") {
       Gpu::get().wait(rank.stream);
       return compare(data.read(), wanted, name);
     };
-    CREW_TRY(ints(ncclMax, "max", value, [](std::size_t i) { return value(3, i); }));
+    CREW_TRY(ints(ncclMax, "max", value, [&](std::size_t i) { return value(m.ranks - 1, i); }));
     CREW_TRY(ints(ncclMin, "min", value, [](std::size_t i) { return value(0, i); }));
     CREW_TRY(
         ints(ncclAvg, "average", uneven, [](std::size_t i) { return 2 + static_cast<std::int32_t>(4 * (i % 7)); }));
@@ -139,8 +105,10 @@ TEST_CASE("teams: every type, every operation", "[teams]") {
 }
 
 TEST_CASE("teams: a factor is applied once, whether the host or the GPU has it", "[teams]") {
-  const Placed placed("2");
-  crew::check(crew::run(4, [](const Member& m) -> std::string {
+  const Hosts& hosts = GENERATE(kTwoEach, kOneAndThree, kTwoAndThree);
+  INFO(hosts.ranks);
+  const Placed placed(hosts.ranks);
+  crew::check(crew::run(hosts.all, [](const Member& m) -> std::string {
     Rank rank;
     CREW_TRY(make(m, rank));
     const std::vector<double> own{10.0 + m.rank};
@@ -157,86 +125,15 @@ TEST_CASE("teams: a factor is applied once, whether the host or the GPU has it",
       CREW_TRY(fine(ncclRedOpDestroy(scaled, rank.comm), "ncclRedOpDestroy"));
       Gpu::get().wait(rank.stream);
       double wanted = 0;
-      for (int r = 0; r < 4; ++r) wanted += 0.25 * (r + 1) * (10.0 + r);
+      for (int r = 0; r < m.ranks; ++r) wanted += 0.25 * (r + 1) * (10.0 + r);
       if (data.read() != std::vector<double>(kPrime, wanted)) return "the scaled sum is wrong";
     }
     return rank.end();
   }));
 }
 
-TEST_CASE("teams: of each rank's data a share crosses, and the next part is on its way before one is waited for",
-          "[teams]") {
-  const Placed placed("2");
-  crew::check(crew::run(4, [](const Member& m) -> std::string {
-    constexpr std::size_t kCount = 40960;  // 40 parts
-    constexpr std::size_t kShareBytes = kCount * 4 / 2;
-    using What = fake_driver::Given::What;
-    Rank rank;
-    CREW_TRY(make(m, rank));
-    const IntsOnGpu data(values(m.rank, kCount));
-    std::uint64_t before = 0;
-    std::uint64_t after = 0;
-    CREW_TRY(fine(tuttiCommWireBytes(rank.comm, &before), "tuttiCommWireBytes"));
-    fake_driver::note_given();
-    CREW_TRY(fine(sum_up(rank, data.data(), data.data(), kCount), "sum"));
-    const std::vector<fake_driver::Given> given = fake_driver::given();
-    Gpu::get().wait(rank.stream);
-    CREW_TRY(compare(
-        data.read(), [&](std::size_t i) { return sum(4, i); }, "sum"));
-    CREW_TRY(fine(tuttiCommWireBytes(rank.comm, &after), "tuttiCommWireBytes"));
-    std::size_t copied = 0;
-    std::size_t copies = 0;
-    std::size_t waits = 0;
-    for (const fake_driver::Given& one : given) {
-      copied += one.what == What::kCopyToHost ? one.bytes : 0;
-      copies += one.what == What::kCopyToHost;
-      if (one.what != What::kWaitForWord || waits++ == 0) continue;  // the first: that all make the call
-      const std::size_t parts = kCount * 4 / kPartBytes;
-      if (copies != std::min(waits, parts))
-        return std::to_string(copies) + " shares were copied before the wait for part " + std::to_string(waits - 2);
-    }
-    if (copied != kShareBytes) return std::to_string(copied) + " bytes were copied to the host";
-    if (after - before < kShareBytes) return std::to_string(after - before) + " bytes went to the other host";
-    if (after - before > kShareBytes * 3 / 2) return std::to_string(after - before) + " bytes are more than a share";
-    return rank.end();
-  }));
-}
-
-TEST_CASE("teams: what explains a call says how it goes, and what does not go so", "[teams]") {
-  struct Way {
-    const char* hosts;
-    const char* variable;
-    const char* value;
-    std::size_t count;
-    bool by_teams;
-  };
-  const Way way =
-      GENERATE(Way{"2", "", "", kLeast, true}, Way{"2", "", "", kLeast - 1, false}, Way{"1", "", "", kLeast, false},
-               Way{"1,3", "", "", kLeast, false}, Way{"2", "NCCL_P2P_DISABLE", "1", kLeast, false},
-               Way{"2", "NCCL_ALGO", "ring", kLeast, false}, Way{"2", "FAKE_CUDA_IPC", "0", kLeast, false},
-               Way{"2", "TUTTI_REPRODUCIBLE", "1", kLeast, false});
-  INFO(way.hosts << " " << way.variable);
-  const Placed placed(way.hosts);
-  crew::check(crew::run(4, [way](const Member& m) -> std::string {
-    // One rank alone cannot share: that counts for all.
-    const bool one = std::string(way.variable) == "FAKE_CUDA_IPC";
-    if (way.variable[0] != 0 && (!one || m.rank == 3)) setenv(way.variable, way.value, 1);
-    Rank rank;
-    CREW_TRY(make(m, rank));
-    CREW_TRY(check_sum(rank, way.count, false));
-    char text[8192];
-    CREW_TRY(fine(tuttiExplain(rank.comm, tuttiAllReduce, way.count, ncclInt32, ncclSum, 0, text, sizeof text, nullptr),
-                  "explain"));
-    const bool says =
-        std::string(text).find("teams: GPU memory of 2 hosts with 2 ranks each, in parts of up to 1024") !=
-        std::string::npos;
-    if (says != way.by_teams) return text;
-    return rank.end();
-  }));
-}
-
 TEST_CASE("teams: groups, other collectives beside, several communicators, and a part of one", "[teams]") {
-  const Placed placed("2");
+  const Placed placed(GENERATE("2", "1,3"));
   crew::check(crew::run(
       4,
       [](const Member& m) -> std::string {
@@ -284,7 +181,7 @@ TEST_CASE("teams: groups, other collectives beside, several communicators, and a
 
 TEST_CASE("teams: captured sums are replayed, between others", "[teams][graph]") {
   const int devices = GENERATE(1, 4);
-  const Placed placed("2");
+  const Placed placed(GENERATE("2", "1,3"));
   crew::check(crew::run(4, [devices](const Member& m) -> std::string {
     const Gpu& gpu = Gpu::get();
     Rank rank;
@@ -385,27 +282,42 @@ std::string every_collective(const Rank& rank, ncclComm_t comm, const std::funct
 }  // namespace
 
 TEST_CASE("teams: every collective, in one part and in several, also where hosts' ranks alternate", "[teams]") {
-  const int per_host = GENERATE(2, 3);
+  const Hosts& hosts = GENERATE(kTwoEach, kThreeEach, kOneAndTwo, kTwoAndThree, kThreeOneTwo);
   const int devices = GENERATE(1, 4);
-  const Placed placed(std::to_string(per_host).c_str());
-  crew::check(crew::run(2 * per_host, [=](const Member& m) -> std::string {
-    setenv("TUTTI_STAGING_BYTES", m.ranks == 4 ? "65536" : "8192", 1);
-    Rank rank;
-    CREW_TRY(make(m, rank, devices));
-    for (const std::size_t count : {kLeast, kPrime, std::size_t{30011}}) {
-      for (const bool in_place : {false, true})
-        CREW_TRY(every_collective(
-            rank, rank.comm, [](int r) { return r; }, count, in_place));
-    }
-    // Rank 0 of each host, rank 1 of each ...
-    ncclComm_t mixed = nullptr;
-    const int key = m.rank % per_host * 2 + m.rank / per_host;
-    CREW_TRY(fine(ncclCommSplit(rank.comm, 0, key, &mixed, nullptr), "ncclCommSplit"));
-    const auto rank_of = [=](int r) { return r % 2 * per_host + r / 2; };
-    for (const bool in_place : {false, true}) CREW_TRY(every_collective(rank, mixed, rank_of, kPrime, in_place));
-    CREW_TRY(fine(ncclCommDestroy(mixed), "ncclCommDestroy"));
-    return rank.end();
-  }));
+  INFO(hosts.ranks << ", devices " << devices);
+  const Placed placed(hosts.ranks);
+  crew::check(crew::run(
+      hosts.all,
+      [devices](const Member& m) -> std::string {
+        setenv("TUTTI_STAGING_BYTES", m.ranks <= 4 ? "65536" : "8192", 1);
+        Rank rank;
+        CREW_TRY(make(m, rank, devices));
+        for (const tuttiCollective_t one :
+             {tuttiAllReduce, tuttiReduce, tuttiBroadcast, tuttiReduceScatter, tuttiAllGather}) {
+          char text[8192];
+          CREW_TRY(
+              fine(tuttiExplain(rank.comm, one, kLeast, ncclInt32, ncclSum, 0, text, sizeof text, nullptr), "explain"));
+          if (std::string(text).find("teams: ") == std::string::npos) return text;
+        }
+        for (const std::size_t count : {kLeast, kPrime, std::size_t{30011}}) {
+          for (const bool in_place : {false, true})
+            CREW_TRY(every_collective(
+                rank, rank.comm, [](int r) { return r; }, count, in_place));
+        }
+        // Every third rank, so that the hosts' alternate.
+        std::vector<int> ranks;
+        for (int first = 0; first < 3; ++first) {
+          for (int r = first; r < m.ranks; r += 3) ranks.push_back(r);
+        }
+        ncclComm_t mixed = nullptr;
+        const auto key = static_cast<int>(std::ranges::find(ranks, m.rank) - ranks.begin());
+        CREW_TRY(fine(ncclCommSplit(rank.comm, 0, key, &mixed, nullptr), "ncclCommSplit"));
+        const auto rank_of = [&](int r) { return ranks[static_cast<std::size_t>(r)]; };
+        for (const bool in_place : {false, true}) CREW_TRY(every_collective(rank, mixed, rank_of, kPrime, in_place));
+        CREW_TRY(fine(ncclCommDestroy(mixed), "ncclCommDestroy"));
+        return rank.end();
+      },
+      60));
 }
 
 }  // namespace tutti::test

@@ -4,6 +4,7 @@
 #include "fake_driver.h"
 #include "gpu.h"
 #include "rank_values.h"
+#include "team_hosts.h"
 
 #include <nccl.h>
 #include <tutti/tutti.h>
@@ -13,6 +14,8 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,15 +42,18 @@ struct Host {
   std::vector<Rank> ranks;
   int all = 0;  ///< of both hosts
 
-  static std::string make(const Member& m, int per_host, int devices, Host& host) {
+  /// `per_host`: ranks of each.
+  static std::string make(const Member& m, const std::vector<int>& per_host, int devices, Host& host) {
     setenv("TUTTI_STAGING_BYTES", "4096", 1);
     if (std::string why = Gpu::why_not(); !why.empty()) return why;
-    host.all = m.ranks * per_host;
-    host.ranks.resize(static_cast<std::size_t>(per_host));
+    const auto own = per_host.begin() + m.rank;
+    const int first = std::accumulate(per_host.begin(), own, 0);
+    host.all = std::accumulate(own, per_host.end(), first);
+    host.ranks.resize(static_cast<std::size_t>(*own));
     CREW_TRY(fine(ncclGroupStart(), "ncclGroupStart"));
-    for (int i = 0; i < per_host; ++i) {
+    for (int i = 0; i < *own; ++i) {
       Rank& rank = host.ranks[static_cast<std::size_t>(i)];
-      rank.rank = m.rank * per_host + i;
+      rank.rank = first + i;
       Gpu::get().use(i % devices);
       rank.stream = Gpu::get().make_stream();
       rank.data = std::make_unique<IntsOnGpu>(values(rank.rank, kCount));
@@ -89,28 +95,25 @@ struct Host {
   }
 };
 
-struct Placed {
-  Placed() { setenv("TEST_RANKS_PER_HOST", "1", 1); }
-  ~Placed() { unsetenv("TEST_RANKS_PER_HOST"); }
-};
-
-std::string by_teams(ncclComm_t comm) {
+std::string by_teams(ncclComm_t comm, int hosts) {
   char text[8192];
   CREW_TRY(
       fine(tuttiExplain(comm, tuttiAllReduce, kCount, ncclInt32, ncclSum, 0, text, sizeof text, nullptr), "explain"));
-  return std::string(text).find("teams: GPU memory of 2 hosts") != std::string::npos ? "" : text;
+  return std::string(text).find("teams: GPU memory of " + std::to_string(hosts) + " hosts") != std::string::npos ? ""
+                                                                                                                 : text;
 }
 
 }  // namespace
 
 TEST_CASE("teams of threads: a thread makes the calls of all ranks of its process", "[teams]") {
-  const Placed placed;
-  const int per_host = GENERATE(2, 3);
+  const Placed placed("1");
+  const auto per_host = GENERATE(std::vector{2, 2}, std::vector{3, 3}, std::vector{1, 2}, std::vector{2, 5},
+                                 std::vector{3, 1, 2}, std::vector{2, 3});
   const int devices = GENERATE(1, 4);
-  crew::check(crew::run(2, [=](const Member& m) -> std::string {
+  crew::check(crew::run(static_cast<int>(per_host.size()), [=](const Member& m) -> std::string {
     Host host;
     CREW_TRY(Host::make(m, per_host, devices, host));
-    CREW_TRY(by_teams(host.ranks[0].comm));
+    for (const Host::Rank& rank : host.ranks) CREW_TRY(by_teams(rank.comm, m.ranks));
     for (int round = 0; round < 3; ++round) {
       host.fill();
       CREW_TRY(host.sum_up_all());
@@ -121,15 +124,16 @@ TEST_CASE("teams of threads: a thread makes the calls of all ranks of its proces
 }
 
 TEST_CASE("teams of threads: each rank has a thread of its own", "[teams]") {
-  const Placed placed;
+  const Placed placed("1");
+  const auto per_host = GENERATE(std::vector{2, 2}, std::vector{1, 2}, std::vector{3, 2});
   const int devices = GENERATE(1, 4);
   const bool per_thread = GENERATE(false, true);
   crew::check(crew::run(2, [=](const Member& m) -> std::string {
     Host host;
-    CREW_TRY(Host::make(m, 2, devices, host));
-    std::vector<std::string> wrong(2);
+    CREW_TRY(Host::make(m, per_host, devices, host));
+    std::vector<std::string> wrong(host.ranks.size());
     std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < 2; ++i) {
+    for (std::size_t i = 0; i < host.ranks.size(); ++i) {
       threads.emplace_back([&, i] {
         Gpu::get().use(static_cast<int>(i) % devices);
         Host::Rank& rank = host.ranks[i];
@@ -153,24 +157,26 @@ TEST_CASE("teams of threads: each rank has a thread of its own", "[teams]") {
 }
 
 TEST_CASE("teams of threads: all ranks of a process in one graph", "[teams][graph]") {
-  const Placed placed;
+  const Placed placed("1");
+  const auto per_host = GENERATE(std::vector{2, 2}, std::vector{1, 2}, std::vector{3, 2});
   const int devices = GENERATE(1, 4);
   crew::check(crew::run(2, [=](const Member& m) -> std::string {
     const Gpu& gpu = Gpu::get();
     Host host;
-    CREW_TRY(Host::make(m, 2, devices, host));
-    const CUstream streams[] = {host.ranks[0].stream, host.ranks[1].stream};
-    gpu.begin_capture(streams[0]);
-    gpu.order(streams[0], streams[1]);
+    CREW_TRY(Host::make(m, per_host, devices, host));
+    const CUstream main = host.ranks[0].stream;
+    const auto others = std::span(host.ranks).subspan(1);
+    gpu.begin_capture(main);
+    for (const Host::Rank& rank : others) gpu.order(main, rank.stream);
     CREW_TRY(host.sum_up_all());
-    gpu.order(streams[1], streams[0]);
-    CUgraph graph = gpu.end_capture(streams[0]);
+    for (const Host::Rank& rank : others) gpu.order(rank.stream, main);
+    CUgraph graph = gpu.end_capture(main);
     if (!graph) return "the capture was spoilt";
     CUgraphExec executable = gpu.make_executable(graph);
     gpu.destroy(graph);
     for (int replay = 0; replay < 12; ++replay) {
       host.fill();
-      gpu.launch(executable, streams[0]);
+      gpu.launch(executable, main);
       CREW_TRY(host.check("replay"));
       host.fill();
       if (replay % 2 == 0) CREW_TRY(host.sum_up_all());

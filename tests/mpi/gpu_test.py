@@ -54,7 +54,8 @@ def case_sends(kind, client, _):
 
 
 def case_copies(kind, client, _):
-    """All-gather, all-to-all, gather and scatter of hosts of one rank each likewise; with a rank more on a host they are staged."""
+    """All-gather, all-to-all, gather and scatter of hosts of one rank each likewise; with a rank more on a host they are staged, but for what goes by
+    teams: slices of longer all-gathers."""
     for ranks in (2, 3):
         run = Run(kind, ranks, [client, "copies"], FORCED)
         expect_all_by_mpi(run)
@@ -64,9 +65,11 @@ def case_copies(kind, client, _):
     for said in posted(run).values():
         # An all-to-all in place is staged at its end.
         assert said["bytes"] == said["wanted"] and 0 < said["on_gpu"] < said["messages"] and said["staged"] > 0, said
-    run = Run(kind, 3, [client, "all-collectives", "2"], FORCED)
-    run.expect_done()
-    assert all(said["messages"] == 0 for said in posted(run).values()), run.text
+    for apart in ("1", "0"):
+        run = Run(kind, 3, [client, "all-collectives", "2"], dict(FORCED, NCCL_P2P_DISABLE=apart))
+        run.expect_done()
+        for rank, said in posted(run).items():
+            assert (said["messages"] > 0) == (apart == "0" and rank != 1) and said["staged"] > 0, (rank, run.text)
 
 
 def has_turn(kind):
@@ -110,13 +113,14 @@ def case_sums_the_old_way(kind, client, _):
         run = Run(kind, 2, [client, "sums"], dict(FORCED, **rule))
         run.expect_done()
         assert all(said["messages"] == 0 < said["staged"] for said in posted(run).values()), run.text
-    run = Run(kind, 3, [client, "sums", "2"], FORCED)
+    run = Run(kind, 3, [client, "sums", "2"], dict(FORCED, NCCL_P2P_DISABLE="1"))
     run.expect_done()
     assert all(said["messages"] == 0 < said["staged"] for said in posted(run).values()), run.text
 
 
 def case_teams(kind, client, _):
-    """Hosts of several ranks each: their teams across go by messages, each with its share of the bytes. Only the factors are staged."""
+    """Hosts of several ranks: their teams across go by messages, each with its share of the bytes. Only the factors are staged. A rank that is in
+    none has nothing to send."""
     if not has_turn(kind):
         return
     alone = Run(kind, 2, [client, "sums"], dict(FORCED, TUTTI_STAGING_BYTES="131072"))
@@ -127,6 +131,10 @@ def case_teams(kind, client, _):
         assert said["bytes"] == posted(alone)[0]["bytes"] and 0 < said["staged"] < 100 and said["flushed"], (said, alone.text)
     run = Run(kind, 4, [client, "captured-sums", "2"], dict(FORCED, TUTTI_STAGING_BYTES="262144"))
     run.expect_done()
+    run = Run(kind, 3, [client, "sums", "2"], dict(FORCED, TUTTI_STAGING_BYTES="131072"))
+    run.expect_done()
+    for rank, said in posted(run).items():
+        assert (said["messages"] > 0) == (rank != 1) and said["staged"] < 100, (rank, said)
 
 
 def case_off(kind, client, _):

@@ -150,14 +150,32 @@ Result<std::string> candidate_rules(Communicator& communicator, const CallArgs& 
 
 namespace {
 
+/// A line on the same call over buffers that all ranks map, where it says more than what was asked.
+Result<std::string> explain_mapped(Communicator& communicator, const CallArgs& args, Carriage carriage) {
+  const Membership& members = communicator.members();
+  planner::Question q = question_for(communicator, args);
+  const bool as_asked = q.access == planner::Access::kMapped || q.set || communicator.ranks() == 1;
+  if (as_asked || members.bridge || communicator.device()) return std::string();
+  const std::size_t input_bytes = shape_of(args, communicator.ranks(), communicator.rank()).input_bytes;
+  const bool beside = carriage == Carriage::kBesideLines && !is_rooted(args.collective);
+  if (carriage != Carriage::kNone && !(beside && input_bytes > kCarriedAnywayBytes)) return std::string();
+  q.access = members.access(true, false);
+  if (q.access != planner::Access::kMapped) return std::string();
+  TUTTI_TRY_ASSIGN(const Choice choice, choose(q, members.plans));
+  return fmt::format("shared buffers (ncclMemAlloc, on every rank) would go by: {} {}, expected us {:.1f}\n",
+                     choice.chosen.algorithm->name, choice.chosen.direct ? "direct" : "slots",
+                     choice.chosen.predicted_us);
+}
+
 /// What the ranks' threads do.
 Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& args) {
-  std::string text;
-  if (const Carriage carriage = carriage_here(communicator, args); carriage != Carriage::kNone) {
-    return text +
-           fmt::format("access: announce line: every rank's input travels {} the line that opens its call, and {}\n",
-                       meaning_of(carriage), results_of(args, carriage));
+  const Carriage carriage = carriage_here(communicator, args);
+  TUTTI_TRY_ASSIGN(const std::string mapped, explain_mapped(communicator, args, carriage));
+  if (carriage != Carriage::kNone) {
+    return fmt::format("access: announce line: every rank's input travels {} the line that opens its call, and {}\n{}",
+                       meaning_of(carriage), results_of(args, carriage), mapped);
   }
+  std::string text;
   planner::Question q = question_for(communicator, args);
   const planner::PlanCache& plans = communicator.members().plans;
   const planner::Rules& rules = plans.rules();
@@ -188,7 +206,7 @@ Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& 
     fmt::format_to(out, "{} {:<18} {:<8} {:>12.1f}\n", chosen ? "*" : " ", c.algorithm->name,
                    c.direct ? "direct" : "slots", c.predicted_us);
   }
-  fmt::format_to(out, "\nchosen for {}\n", planner::describe_reason(q, rules, choice.chosen));
+  fmt::format_to(out, "\nchosen for {}\n{}", planner::describe_reason(q, rules, choice.chosen), mapped);
   fmt::format_to(out, "{}: {}\n", plan.algorithm->name, plan.algorithm->summary);
   const bool streams = plan.streams_slots && plan.tiling.slab * plan.tiling.element_bytes >= protocol::kStreamedBytes;
   fmt::format_to(out, "lanes {}, units per round {}, {} elements per round, {} rounds{}\n\n", plan.shape.lanes,

@@ -171,6 +171,13 @@ class MachineTest(FolderTest):
                               timeout=TIMEOUT_S, env=environment())
         self.good(read)
 
+    def test_explain_says_what_shared_buffers_would_go_by(self):
+        shared = r"shared buffers \(ncclMemAlloc, on every rank\) would go by: \w+ direct, expected us [0-9.]+\n"
+        for size in ("8K", "1M"):  # beside the lines, and by a plan
+            self.assertRegex(perf("all_reduce", "-b", size, "-e", size, "--explain", ranks=2).stdout, shared)
+        self.assertNotRegex(perf("all_reduce", "-b", "8", "-e", "8", "--explain", ranks=2).stdout, shared)
+        self.assertNotRegex(perf("all_reduce", "-b", "1M", "-e", "1M", "--explain", "--threads", ranks=2).stdout, shared)
+
 
 class SocketsTest(FolderTest):
     """Four ranks, two of them bound to each of two processors that are made out to be sockets."""

@@ -169,8 +169,9 @@ bool StagedRank::may_wait(executor::Backoff& backoff, Clock::time_point& since, 
   // A team's streams wait for other ranks before they come to its calls. What is before the whole call, the communicator it works for sees.
   const double limit = comm_.options().is_team ? 0 : comm_.members().control.settings().timeout_s;
   if (limit <= 0 || !backoff.is_slow()) return true;
-  // The call before is on its way by teams, which have their own patience.
-  if (comm_.teams() && !comm_.teams()->is_idle()) since = Clock::now();
+  // The call before is on its way by teams, which have their own patience; on a rank without a share they know nothing of it.
+  const DeviceTeams* const teams = comm_.teams();
+  if (teams && (teams->across() == nullptr || !teams->is_idle())) since = Clock::now();
   if (std::chrono::duration<double>(Clock::now() - since).count() <= limit) return true;
   comm_.fail(Code::kSystem, comm_.rank(),
              fmt::format("rank {} waited {} s for its own stream, which has not come to {} (TUTTI_TIMEOUT_S): work "

@@ -92,6 +92,9 @@ class Reader {
     reject(key, *value, fmt::format("one of {}", fmt::join(choices, ", ")));
   }
 
+  /// Of addresses.
+  void read_family(const char* key, std::string& field) { read_choice(key, field, {"af_inet", "af_inet6"}); }
+
   void read_seconds(const char* key, double& field) {
     const auto value = text(key);
     if (!value) return;
@@ -319,6 +322,8 @@ struct Loaded {
     reader.read_rank("NCCL_TOPO_DUMP_FILE_RANK", config.topology_dump_rank);
     reader.read("TUTTI_TOPOLOGY_LIBRARY", config.topology_library);
     reader.read("HWLOC_FSROOT", config.hwloc_root);
+    std::string family;  // root_variables() has it; here a wrong one is told
+    reader.read_family("NCCL_SOCKET_FAMILY", family);
     reader.read_choice("TUTTI_SIMD", config.simd, {"portable", "avx2", "avx512", "avx512-whole"});
     complaints = reader.take_complaints();
     ignored = reader.ignored({"NCCL_CONF_FILE", "NCCL_COMM_ID", "NCCL_SOCKET_IFNAME"});
@@ -345,6 +350,7 @@ RootVariables root_variables() {
   reader.read("NCCL_COMM_ID", found.comm_id);
   reader.read("TUTTI_SECRET", found.secret);
   reader.read("NCCL_SOCKET_IFNAME", found.socket_interfaces);
+  reader.read_family("NCCL_SOCKET_FAMILY", found.socket_family);
   reader.read_seconds("TUTTI_HEARTBEAT_TIMEOUT_S", found.heartbeat_timeout_s);
   return found;
 }

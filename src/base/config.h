@@ -70,6 +70,7 @@ struct RootVariables {
   std::string comm_id;            ///< NCCL_COMM_ID: address:port of the bootstrap root; empty = the id's maker
   std::string secret;             ///< TUTTI_SECRET: its key
   std::string socket_interfaces;  ///< NCCL_SOCKET_IFNAME: "eth,ib", "=eth0", "^docker"; empty = not lo, docker, virbr
+  std::string socket_family;      ///< NCCL_SOCKET_FAMILY: "af_inet" (IPv4), "af_inet6"; empty = both
   double heartbeat_timeout_s =
       10;  ///< TUTTI_HEARTBEAT_TIMEOUT_S: of ranks that have come to the bootstrap root; 0 = never
 };

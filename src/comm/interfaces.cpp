@@ -53,6 +53,16 @@ bool is_link_local(const IpAddress& address) {
   return address.v6 && address.bytes[0] == 0xfe && (address.bytes[1] & 0xc0) == 0x80;
 }
 
+std::string settings(std::string_view rule, std::string_view family) {
+  std::string text;
+  if (!rule.empty()) text = fmt::format("NCCL_SOCKET_IFNAME={}", rule);
+  if (!family.empty()) {
+    text += fmt::format("{}NCCL_SOCKET_FAMILY={}", text.empty() ? "" : " with ",
+                        family == "af_inet6" ? "AF_INET6" : "AF_INET");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::vector<Interface> list_interfaces() {
@@ -69,20 +79,23 @@ std::vector<Interface> list_interfaces() {
   return found;
 }
 
-Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& all, std::string_view rule) {
+Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& all, std::string_view rule,
+                                                 std::string_view family) {
+  std::vector<Interface> there;
+  std::ranges::copy_if(all, std::back_inserter(there),
+                       [&](const Interface& i) { return family.empty() || i.address.v6 == (family == "af_inet6"); });
   std::vector<Interface> chosen;
   const Rule parsed(rule);
   const auto by_rule = [&](const Interface& i) { return rule.empty() ? !is_inner(i) : parsed.admits(i.name); };
-  std::ranges::copy_if(all, std::back_inserter(chosen), by_rule);
-  if (chosen.empty() && !rule.empty()) {
-    return error(Code::kInvalidUsage,
-                 fmt::format("NCCL_SOCKET_IFNAME={} leaves no network interface that is up and has an address; "
-                             "there are: {}",
-                             rule, describe(all)));
-  }
-  if (chosen.empty()) {
-    chosen = all;
+  std::ranges::copy_if(there, std::back_inserter(chosen), by_rule);
+  if (chosen.empty() && rule.empty()) {
+    chosen = there;
     std::stable_partition(chosen.begin(), chosen.end(), [](const Interface& i) { return !i.loopback; });
+  }
+  if (chosen.empty() && !(rule.empty() && family.empty())) {
+    return error(Code::kInvalidUsage, fmt::format("{} leaves no network interface that is up and has an address; "
+                                                  "there are: {}",
+                                                  settings(rule, family), describe(all)));
   }
   std::stable_partition(chosen.begin(), chosen.end(), [](const Interface& i) { return !i.address.v6; });
   return chosen;

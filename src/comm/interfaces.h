@@ -1,4 +1,4 @@
-// Which of this host's addresses other hosts are told: NCCL_SOCKET_IFNAME's rules.
+// Which of this host's addresses other hosts are told: the rules of NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY.
 #pragma once
 
 #include "base/result.h"
@@ -22,8 +22,10 @@ std::vector<Interface> list_interfaces();
 
 /// Those that `rule` admits: "eth,ib" names prefixes, "=eth0" whole names, "^" in front leaves out those listed ("^docker",
 /// "^=eth1"). IPv4 addresses first. "": all but loopback, docker and virbr ones; if that leaves none, whatever there is, loopback last.
-/// kInvalidUsage if a rule that was given admits none: the message lists what there is.
-Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& all, std::string_view rule);
+/// `family`: "af_inet" leaves IPv4 addresses, "af_inet6" IPv6 ones, "" both. kInvalidUsage if a rule or family that was given admits
+/// none: the message lists what there is.
+Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& all, std::string_view rule,
+                                                 std::string_view family = {});
 
 /// "eth0 10.0.0.1, lo 127.0.0.1", or "none"
 std::string describe(const std::vector<Interface>& interfaces);

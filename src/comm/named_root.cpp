@@ -47,8 +47,10 @@ Result<Named> parse(const NamedRoot& root) {
   return named;
 }
 
-Result<IpAddress> resolve(const Named& named, const NamedRoot& root) {
+/// All addresses that the name has, in the order in which the system would try them.
+Result<std::vector<IpAddress>> resolve(const Named& named, const NamedRoot& root, std::string_view family) {
   addrinfo hints = {};
+  if (!family.empty()) hints.ai_family = family == "af_inet6" ? AF_INET6 : AF_INET;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* first = nullptr;
   const int failure = getaddrinfo(named.host.c_str(), nullptr, &hints, &first);
@@ -56,10 +58,14 @@ Result<IpAddress> resolve(const Named& named, const NamedRoot& root) {
     return error(Code::kInvalidUsage,
                  fmt::format("{} names the host {}: {}", root.from, named.host, gai_strerror(failure)));
   }
-  const auto address = from_kernel(first->ai_addr);
+  std::vector<IpAddress> found;
+  for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
+    const auto address = from_kernel(entry->ai_addr);
+    if (address && std::ranges::find(found, *address) == found.end()) found.push_back(*address);
+  }
   freeaddrinfo(first);
-  if (!address) return error(Code::kInvalidUsage, fmt::format("{}: {} has no IP address", root.from, named.host));
-  return *address;
+  if (found.empty()) return error(Code::kInvalidUsage, fmt::format("{}: {} has no IP address", root.from, named.host));
+  return found;
 }
 
 void tell_unauthenticated() {
@@ -67,8 +73,7 @@ void tell_unauthenticated() {
   if (told.exchange(true)) return;
   log_warn(
       "bootstrap: the root's address is given without TUTTI_SECRET: the bootstrap is unauthenticated, whoever reaches "
-      "the port can "
-      "take part; give all ranks the same TUTTI_SECRET");
+      "the port can take part; give all ranks the same TUTTI_SECRET");
 }
 
 }  // namespace
@@ -83,18 +88,14 @@ Result<UniqueId> named_id() {
 Result<UniqueId> make_named_id(const NamedRoot& root) {
   const RootVariables variables = root_variables();
   TUTTI_TRY_ASSIGN(const Named named, parse(root));
-  TUTTI_TRY_ASSIGN(const IpAddress address, resolve(named, root));
+  TUTTI_TRY_ASSIGN(const auto addresses, resolve(named, root, variables.socket_family));
   if (variables.secret.empty()) tell_unauthenticated();
   UniqueId id;
   id.magic = kUniqueIdMagic;
   id.version = kProtocolVersion;
   id.named = 1;
   id.port = named.port;
-  WireWriter writer;
-  write_address(writer, address);
-  const Bytes bytes = writer.take();
-  std::ranges::copy(bytes, id.candidates);
-  id.candidate_bytes = static_cast<std::uint8_t>(bytes.size());
+  for (const IpAddress& address : addresses) add_candidate(id, address);
   const std::string label = "tutti named root " + root.label;
   const auto as_bytes = [](std::string_view text) {
     return std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());

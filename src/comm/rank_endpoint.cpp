@@ -49,7 +49,9 @@ std::optional<std::vector<RankEndpoint>> decode_endpoints(const Bytes& bytes, in
 }
 
 Result<std::vector<Interface>> interfaces_for_others() {
-  TUTTI_TRY_ASSIGN(const auto chosen, choose_interfaces(list_interfaces(), root_variables().socket_interfaces));
+  const RootVariables variables = root_variables();
+  TUTTI_TRY_ASSIGN(const auto chosen,
+                   choose_interfaces(list_interfaces(), variables.socket_interfaces, variables.socket_family));
   if (chosen.empty()) {
     return error(Code::kSystem, "other hosts' ranks are to reach this one, and no network interface of its host is up");
   }

@@ -28,7 +28,7 @@ std::optional<RankEndpoint> decode_endpoint(std::span<const std::uint8_t> bytes)
 /// The root's list, of so many ranks.
 std::optional<std::vector<RankEndpoint>> decode_endpoints(const Bytes& bytes, int ranks);
 
-/// Those that NCCL_SOCKET_IFNAME leaves, one at least.
+/// Those that NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY leave, one at least.
 Result<std::vector<Interface>> interfaces_for_others();
 
 /// A port that is free, and told with these interfaces' addresses. Without any: whoever tells the place on must know one.

@@ -30,21 +30,11 @@ Status start_root(std::vector<PrivateDescriptor> listeners, const UniqueId& id) 
   return {};
 }
 
-/// As many as there is room for.
-void add_candidates(UniqueId& id, const std::vector<Interface>& interfaces) {
-  for (const Interface& interface : interfaces) {
-    WireWriter writer;
-    write_address(writer, interface.address);
-    const Bytes bytes = writer.take();
-    if (id.candidate_bytes + bytes.size() > sizeof(id.candidates)) return;
-    std::ranges::copy(bytes, id.candidates + id.candidate_bytes);
-    id.candidate_bytes += static_cast<std::uint8_t>(bytes.size());
-  }
-}
-
 /// For ranks of other hosts. Where there is no network the id serves this host alone, unless the user has named an interface.
 Status listen_for_others(UniqueId& id, std::vector<PrivateDescriptor>& listeners) {
-  TUTTI_TRY_ASSIGN(const auto chosen, choose_interfaces(list_interfaces(), root_variables().socket_interfaces));
+  const RootVariables variables = root_variables();
+  TUTTI_TRY_ASSIGN(const auto chosen,
+                   choose_interfaces(list_interfaces(), variables.socket_interfaces, variables.socket_family));
   auto listener = listen_tcp();
   if (chosen.empty() || !listener.ok()) {
     log_info("bootstrap: no other host can reach this one: {}",
@@ -52,12 +42,21 @@ Status listen_for_others(UniqueId& id, std::vector<PrivateDescriptor>& listeners
     return {};
   }
   id.port = listener.value().port;
-  add_candidates(id, chosen);
+  for (const Interface& interface : chosen) add_candidate(id, interface.address);
   listeners.push_back(std::move(listener.value().socket));
   return {};
 }
 
 }  // namespace
+
+void add_candidate(UniqueId& id, const IpAddress& address) {
+  WireWriter writer;
+  write_address(writer, address);
+  const Bytes bytes = writer.take();
+  if (id.candidate_bytes + bytes.size() > sizeof(id.candidates)) return;
+  std::ranges::copy(bytes, id.candidates + id.candidate_bytes);
+  id.candidate_bytes += static_cast<std::uint8_t>(bytes.size());
+}
 
 std::vector<IpAddress> candidates_of(const UniqueId& id) {
   std::vector<IpAddress> found;

@@ -334,6 +334,16 @@ TEST_CASE("NCCL's configuration files stand for variables that the environment d
   CHECK(count_of(told.log, "TUTTI_TIMEOUT_S=soon is ignored") == 1);
 }
 
+TEST_CASE("a family of addresses is taken in NCCL's spelling, and a wrong one is told", "[config]") {
+  const auto family = [](const tutti::Config&) { return "family " + tutti::root_variables().socket_family; };
+  CHECK(in_child({{"NCCL_SOCKET_FAMILY", "AF_INET"}}, family).report == "family af_inet");
+  CHECK(in_child({{"NCCL_SOCKET_FAMILY", "AF_INET6"}}, family).report == "family af_inet6");
+  const Seen wrong = in_child({{"NCCL_DEBUG", "INFO"}, {"NCCL_SOCKET_FAMILY", "AF_UNIX"}}, family);
+  CHECK(wrong.report == "family ");
+  CHECK(count_of(wrong.log, "NCCL_SOCKET_FAMILY=AF_UNIX is ignored: accepted is one of af_inet, af_inet6") == 1);
+  CHECK(count_of(wrong.log, "has no effect here") == 0);
+}
+
 TEST_CASE("a variable of NCCL's without effect is said so once, at INFO", "[config]") {
   Folder folder;
   const std::string file = folder.write("own.conf", "NCCL_BUFFSIZE=4194304\n");

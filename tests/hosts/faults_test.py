@@ -7,13 +7,14 @@ import random
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import namespaces  # noqa: E402
-from job import Job, expect_done, expect_failed, run_cases  # noqa: E402
+from job import Job, expect_done, expect_failed, port_of, run_cases  # noqa: E402
 
 SKIPPED = 77
 
@@ -99,11 +100,6 @@ def case_link_down(hosts, library):
         job.end()
 
 
-def port_of(id_file):
-    with open(id_file, "rb") as file:
-        return struct.unpack_from("<H", file.read(), 12)[0]
-
-
 def case_strangers(hosts, library):
     """Garbage, half-open connections and a port scan on the root's port while the job starts."""
     job = Job(hosts, library, 3, 1, last=1)
@@ -151,6 +147,36 @@ def case_named_root(hosts, library):
     job.begin(0)
     expect_done(job.results([0, 1, 2], 40))
     job.end()
+
+
+class WithNames:
+    """Hosts with a file of names that takes the place of /etc/hosts."""
+
+    def __init__(self, hosts, path, lines):
+        self.hosts = hosts
+        self.names = hosts.names
+        self.path = path
+        with open(path, "w", encoding="ascii") as file:
+            file.write("\n".join(lines) + "\n")
+
+    def start(self, host, command, env=None, **more):
+        surroundings = dict(os.environ, NCCL_HOSTID=f"host-{host}", **(env or {}))
+        return subprocess.Popen([*self.hosts.entering(host, f"host-{host}", self.path), *command], env=surroundings, **more)
+
+
+def case_name_of_several_addresses(hosts, library):
+    """NCCL_COMM_ID=name:port: each of the name's addresses is tried, and named where none works."""
+    with tempfile.TemporaryDirectory() as folder:
+        port = random.randrange(20000, 30000)
+        # To rank 1 the third host's address is nearer than the first one's, and nobody listens there.
+        named = WithNames(hosts, os.path.join(folder, "hosts"), [f"{hosts.address(host)} root" for host in (2, 0)])
+        env = {"NCCL_COMM_ID": f"root:{port}", "TUTTI_SECRET": "a word"}
+        job = Job(named, library, 2, 1, env, id_file="-")
+        expect_done(job.results([0, 1], 40))
+        job.end()
+        job = Job(named, library, 2, 1, dict(env, TUTTI_TIMEOUT_S="3"), id_file="-", first=1)
+        expect_failed(job.results([1], 20), *(f"{hosts.address(host)}:{port}: Connection refused" for host in (2, 0)))
+        job.end()
 
 
 def case_wrong_secret(hosts, library):

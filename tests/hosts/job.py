@@ -2,6 +2,7 @@
 import json
 import os
 import select
+import struct
 import sys
 import tempfile
 import time
@@ -68,6 +69,12 @@ class Job:
             process.wait()
             process.stdout.close()
         self.folder.cleanup()
+
+
+def port_of(id_file):
+    """Where the root of an id that was left in a file listens."""
+    with open(id_file, "rb") as file:
+        return struct.unpack_from("<H", file.read(), 12)[0]
 
 
 def wait_for_text(path, text, limit_s):

@@ -48,8 +48,16 @@ TEST_CASE("HMAC-SHA-256 of the RFC 4231 cases", "[sha256]") {
         "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
   CHECK(mac(std::string(20, '\xaa'), std::string(50, '\xdd')) ==
         "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
+  std::string counted;
+  for (char byte = 1; byte <= 25; ++byte) counted += byte;
+  CHECK(mac(counted, std::string(50, '\xcd')) == "82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b");
+  CHECK(mac(std::string(20, '\x0c'), "Test With Truncation").substr(0, 32) == "a3b6167473100ee06e0c796c2955552b");
   CHECK(mac(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First") ==
         "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+  CHECK(mac(std::string(131, '\xaa'),
+            "This is a test using a larger than block-size key and a larger than block-size data. The key needs to be "
+            "hashed before being used by the HMAC algorithm.") ==
+        "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2");
 }
 
 TEST_CASE("digests are compared whole", "[sha256]") {

@@ -1,7 +1,5 @@
 #include "comm/bootstrap_root.h"
 
-#include "base/log.h"
-#include "base/random.h"
 #include "comm/tcp_socket.h"
 #include "comm/unix_socket.h"
 
@@ -39,6 +37,12 @@ constexpr auto kRollCallTime = seconds(2);
 
 void BootstrapRoot::run() {
   while (!finished()) poll_once();
+  if (!complete_) return;
+  const auto now = Clock::now();
+  for (const auto& member : members_) {
+    if (member->state == State::kSilent && now - member->since >= kHandshakeTimeWhenFull)
+      refuse(*member, "it had said nothing when all ranks were there");
+  }
 }
 
 bool BootstrapRoot::finished() const {
@@ -164,7 +168,8 @@ void BootstrapRoot::serve(Member& member) {
     if (!frame.value()) break;
     handle(member, *frame.value());
   }
-  if (input == Connection::Input::kClosed && member.state != State::kGone) gone(member);
+  if (input != Connection::Input::kClosed || member.state == State::kGone) return;
+  return member.is_stranger() ? left(member) : gone(member);
 }
 
 void BootstrapRoot::handle(Member& member, const Frame& frame) {
@@ -207,48 +212,6 @@ void BootstrapRoot::hear(Member& by, int rank, const Frame& frame) {
     default:
       fail(Code::kInternal, fmt::format("{} sent frame {} out of turn", describe(rank), static_cast<int>(frame.type)));
   }
-}
-
-void BootstrapRoot::challenge(Member& member, const Frame& frame) {
-  const auto greeting = decode_greeting(frame.payload);
-  if (!greeting) return refuse(member, "its greeting is malformed");
-  member.greeting = *greeting;
-  member.challenge.version = kProtocolVersion;
-  if (!fill_random(member.challenge.nonce.data(), member.challenge.nonce.size()).ok()) {
-    return refuse(member, "no random bytes for its challenge");
-  }
-  member.challenge.proof = root_proof(secret_, member.greeting, member.challenge);
-  member.connection.queue(FrameType::kChallenge, encode(member.challenge));
-  member.state = State::kChallenged;
-}
-
-void BootstrapRoot::admit(Member& member, const Frame& frame) {
-  Digest proof = {};
-  if (frame.payload.size() < proof.size()) return refuse(member, "its hello is malformed");
-  std::copy_n(frame.payload.begin(), proof.size(), proof.begin());
-  const auto body = std::span(frame.payload).subspan(proof.size());
-  if (!same_digest(proof, rank_proof(secret_, member.greeting, member.challenge, frame.type, body))) {
-    return refuse(member, "it does not know the secret of the unique id");
-  }
-  if (frame.type == FrameType::kRelease) {
-    released_ = ranks_ == 0;
-    abandoned_ = true;
-    return gone(member);
-  }
-  if (member.greeting.version != kProtocolVersion) {
-    settle(member);
-    return fail(Code::kInvalidUsage,
-                fmt::format("{} speaks version {} of the bootstrap and the maker of the unique id version {}: use "
-                            "the same library everywhere",
-                            member.from, member.greeting.version, kProtocolVersion));
-  }
-  if (frame.type == FrameType::kFrom) return answer(member, body);
-  auto hello = decode_hello(body);
-  if (!hello) return refuse(member, "its hello is malformed");
-  member.rank = hello->peer.rank;
-  if (member.pid > 0) hello->peer.pid = member.pid;
-  settle(member);
-  if (!failure_) join(member, *std::move(hello));
 }
 
 /// A rank that is in the tree, and does not reach the root by it.
@@ -413,13 +376,6 @@ void BootstrapRoot::gone(Member& member) {
   }
 }
 
-void BootstrapRoot::refuse(Member& member, const std::string& why) {
-  member.state = State::kGone;
-  // One line, however many strangers there are.
-  if (!refusal_told_) log_warn("bootstrap: a connection of {} was refused: {}", member.from, why);
-  refusal_told_ = true;
-}
-
 /// The first reason stays.
 void BootstrapRoot::fail(Code code, std::string reason) {
   if (failure_) return;
@@ -487,7 +443,8 @@ std::string BootstrapRoot::list_absent() const {
 
 void BootstrapRoot::flush(Member& member) {
   if (member.state == State::kGone) return;
-  if (member.connection.wants_to_write() && !member.connection.flush()) return gone(member);
+  if (member.connection.wants_to_write() && !member.connection.flush())
+    return member.is_stranger() ? left(member) : gone(member);
   if (member.state == State::kLeaving && !member.connection.wants_to_write()) gone(member);
 }
 

@@ -120,6 +120,7 @@ class BootstrapRoot {
   bool is_calling_the_roll() const { return roll_call_end_ && !failure_; }
 
   void gone(Member& member);
+  void left(Member& member);
   void refuse(Member& member, const std::string& why);
   void fail(Code code, std::string reason);
   void fail_silent(int rank, double seconds);
@@ -147,6 +148,7 @@ class BootstrapRoot {
   bool released_ = false;
   bool abandoned_ = false;  ///< whoever made the id expects no more ranks: once failed, no late comers to tell
   bool refusal_told_ = false;
+  bool left_told_ = false;
   std::optional<Error> failure_;
   std::optional<Clock::time_point> roll_call_end_;
   std::string roll_call_reason_;  ///< whose time was over

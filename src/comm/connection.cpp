@@ -147,6 +147,11 @@ Result<std::optional<Frame>> Connection::next() {
   return std::optional<Frame>(std::move(frame));
 }
 
+std::string Connection::end_before_frame() const {
+  if (inbox_.empty()) return "it closed the connection without a word";
+  return fmt::format("it closed the connection after {} bytes, within its first frame", inbox_.size());
+}
+
 PrivateDescriptor Connection::release() {
   TUTTI_ASSERT(inbox_.empty() && outbox_.empty());
   return std::move(socket_);

@@ -14,6 +14,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 
 namespace tutti::comm {
 
@@ -102,6 +103,8 @@ class Connection {
   static constexpr std::size_t kHeaderBytes = 12;
   /// The next whole frame, nothing if none is complete, or an error for bytes that are no frame.
   Result<std::optional<Frame>> next();
+  /// How it ended, where the other side has closed it before it said anything: "it closed the connection without a word".
+  std::string end_before_frame() const;
   /// The descriptor of the oldest frame that carried one; empty if none came.
   Descriptor take_descriptor();
   /// The socket, for other uses; only while no byte of a frame is left here.

@@ -18,6 +18,8 @@ namespace {
 /// For one address to answer; for a stranger to prove itself.
 constexpr auto kAttemptTime = std::chrono::milliseconds(2500);
 constexpr auto kHandshakeTime = std::chrono::seconds(10);
+/// While places have run out. A slow rank that is dropped connects again.
+constexpr auto kHandshakeTimeWhenFull = std::chrono::milliseconds(200);
 constexpr auto kRetryTime = std::chrono::milliseconds(100);
 constexpr std::size_t kStrangersMax = 256;
 
@@ -169,6 +171,15 @@ Meetings::Failure Meetings::failure_of(int connect_errno) {
   }
 }
 
+/// The other side may have taken it in already: who closes a connection without a word is a stranger there.
+void Meetings::Outgoing::let_go() {
+  if (connection && state == State::kConnecting) {
+    connection->queue(FrameType::kGreeting, tutti::comm::encode(Greeting{kProtocolVersion, {}}));
+    (void)connection->flush();
+  }
+  connection.reset();
+}
+
 /// The next address, after a pause when all had their turn.
 void Meetings::fail(Outgoing& way, const std::string& why, Failure failure) {
   if (way.candidate < way.why.size()) {
@@ -176,7 +187,7 @@ void Meetings::fail(Outgoing& way, const std::string& why, Failure failure) {
     way.refused[way.candidate] = failure == Failure::kRefused;
   }
   way.silent = way.silent && failure == Failure::kSilence;
-  way.connection.reset();
+  way.let_go();
   way.state = Outgoing::State::kIdle;
   way.due = Clock::now();
   if (++way.candidate >= way.why.size()) {
@@ -285,7 +296,13 @@ void Meetings::serve(Incoming& guest) {
       return refuse(guest, "it sent a wrong frame");
     }
   }
-  if (input == Connection::Input::kClosed) guest.state = Incoming::State::kOver;
+  if (input != Connection::Input::kClosed || guest.state == Incoming::State::kOver) return;
+  if (guest.state == Incoming::State::kNew) return refuse(guest, guest.connection.end_before_frame());
+  if (guest.greeting.version != kProtocolVersion) {
+    return refuse(guest, fmt::format("it speaks version {} of the bootstrap, and has gone", guest.greeting.version));
+  }
+  // A rank that has gone another way in the meantime, for the most part.
+  guest.state = Incoming::State::kOver;
 }
 
 void Meetings::challenge(Incoming& guest, const Bytes& payload) {
@@ -328,7 +345,7 @@ void Meetings::welcome(Incoming& guest) {
   if (Incoming* const before = attached(guest.key)) before->state = Incoming::State::kOver;
   if (Outgoing* const own = way_to(guest.key)) {
     if (own->state == Outgoing::State::kProved && rank_ > guest.key.first) return;
-    own->connection.reset();
+    own->let_go();
     own->state = Outgoing::State::kIdle;
     own->due = Clock::now();  // as soon as the guest is no more
   }
@@ -345,7 +362,7 @@ void Meetings::confirm(Incoming& guest) {
   guest.state = Incoming::State::kOver;
   if (!frame.ok() || !frame.value() || frame.value()->type != FrameType::kAttached) return;
   if (Outgoing* const own = way_to(guest.key)) {
-    own->connection.reset();
+    own->let_go();
     own->due = Clock::time_point::max();
   }
   if (const auto address = peer_ip(guest.connection.fd())) note_good(*address);
@@ -368,10 +385,13 @@ void Meetings::hand_over(const Key& key, Connection made) {
 
 void Meetings::drop_late() {
   const auto now = Clock::now();
-  std::erase_if(incoming_, [&](const auto& guest) {
-    const bool has_time = guest->state == Incoming::State::kAttached || now - guest->since <= kHandshakeTime;
-    return guest->state == Incoming::State::kOver || !has_time;
-  });
+  const Clock::duration time =
+      incoming_.size() < kStrangersMax ? Clock::duration(kHandshakeTime) : kHandshakeTimeWhenFull;
+  for (const auto& guest : incoming_) {
+    const bool is_stranger = guest->state == Incoming::State::kNew || guest->state == Incoming::State::kChallenged;
+    if (is_stranger && now - guest->since > time) refuse(*guest, "it did not finish the handshake");
+  }
+  std::erase_if(incoming_, [](const auto& guest) { return guest->state == Incoming::State::kOver; });
   std::erase_if(outgoing_, [](const auto& way) { return way->due == Clock::time_point::max(); });
   for (const auto& way : outgoing_) {
     if (way->state != Outgoing::State::kIdle && now >= way->due) fail(*way, "no answer", Failure::kSilence);

@@ -112,6 +112,13 @@ class Meetings {
     std::vector<bool> refused;     ///< the same: whether it was that nobody listens
     int rounds = 0;                ///< all had their turn so often
     bool silent = true;            ///< whatever was tried, nothing has come back
+
+    Outgoing() = default;
+    Outgoing(const Outgoing&) = delete;
+    Outgoing& operator=(const Outgoing&) = delete;
+    ~Outgoing() { let_go(); }
+    /// Of the connection, if there is one.
+    void let_go();
   };
 
   /// Somebody who has connected.

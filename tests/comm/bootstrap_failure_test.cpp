@@ -91,6 +91,10 @@ TEST_CASE("strangers delay nobody and get nothing", "[bootstrap]") {
     PrivateDescriptor liar = stranger(id, header + std::string("\x24\0\0\0", 4) + std::string(36, 'n'));
     const std::string hello = std::string("TUTI\x03\0\0\0\x50\0\0\0", 12) + std::string(80, 'p');
     REQUIRE(send(liar.get(), hello.data(), hello.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(hello.size()));
+    // Another version, of which nobody here has the secret.
+    PrivateDescriptor newer = stranger(id, header + std::string("\x24\0\0\0\x4d\0\0\0", 8) + std::string(32, 'n'));
+    REQUIRE(send(newer.get(), hello.data(), hello.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(hello.size()));
+    CHECK(is_closed_soon(newer.get()));
     CHECK(is_closed_soon(garbage.get()));
     CHECK(is_closed_soon(huge.get()));
     CHECK(is_closed_soon(no_greeting.get()));

@@ -15,10 +15,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -101,6 +103,100 @@ TEST_CASE("a connection is first tried by an address that has answered before", 
   ranks.from.seek({1, Purpose::kWatch}, there);
   REQUIRE(ranks.have(2, close_others));
   CHECK(came == 1);
+}
+
+TEST_CASE("what a rank said to another is worth nothing on another connection", "[meetings]") {
+  TwoRanks ranks;
+  int made_there = 0;
+  ranks.to.begin({.expects = [](const Meetings::Key&) { return true; },
+                  .on_made = [&](const Meetings::Key&, Connection) { ++made_there; }});
+  // Between the two, somebody listens who passes everything on and keeps what rank 0 says.
+  std::uint16_t port = 0;
+  const PrivateDescriptor between = listen_at(kOther, port);
+  PrivateDescriptor guest;
+  PrivateDescriptor there;
+  std::string said;
+  const auto pass_on = [&] {
+    if (!guest) {
+      guest = accept_connection(between.get());
+      if (!guest) return;
+      there = connect_tcp(kAddress, ranks.port);
+    }
+    char part[4096];
+    if (const ssize_t got = recv(guest.get(), part, sizeof(part), MSG_DONTWAIT); got > 0) {
+      said.append(part, static_cast<std::size_t>(got));
+      REQUIRE(send(there.get(), part, static_cast<std::size_t>(got), MSG_NOSIGNAL) == got);
+    }
+    if (const ssize_t got = recv(there.get(), part, sizeof(part), MSG_DONTWAIT); got > 0)
+      REQUIRE(send(guest.get(), part, static_cast<std::size_t>(got), MSG_NOSIGNAL) == got);
+  };
+  ListenPlace place;
+  place.port = port;
+  place.addresses = {kOther};
+  ranks.from.seek({1, Purpose::kData}, place);
+  REQUIRE(ranks.have(1, pass_on));
+  for (int look = 0; look < 100 && made_there == 0; ++look) {
+    pass_on();
+    TwoRanks::look(ranks.to);
+  }
+  REQUIRE(made_there == 1);
+  for (int replay = 0; replay < 3; ++replay) {
+    const PrivateDescriptor stranger = connect_tcp(kAddress, ranks.port);
+    pollfd connected = {stranger.get(), POLLOUT, 0};
+    REQUIRE(poll(&connected, 1, 1000) == 1);
+    REQUIRE(send(stranger.get(), said.data(), said.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(said.size()));
+    bool sent_away = false;
+    for (const auto end = Clock::now() + std::chrono::seconds(5); !sent_away && Clock::now() < end;) {
+      TwoRanks::look(ranks.to);
+      char part[4096];
+      const ssize_t got = recv(stranger.get(), part, sizeof(part), MSG_DONTWAIT);
+      sent_away = got == 0 || (got < 0 && errno == ECONNRESET);
+    }
+    CHECK(sent_away);
+    CHECK(made_there == 1);
+  }
+  CHECK(ranks.to.is_idle());
+  // The ranks themselves can still connect.
+  place.port = ranks.port;
+  place.addresses = {kAddress};
+  ranks.from.seek({1, Purpose::kWatch}, place);
+  CHECK(ranks.have(2, [] {}));
+}
+
+TEST_CASE("a crowd of silent strangers cannot keep a rank out of another one's port", "[meetings]") {
+  TwoRanks ranks;
+  std::vector<PrivateDescriptor> crowd;
+  for (int stranger = 0; stranger < 300; ++stranger) {
+    crowd.push_back(connect_tcp(kAddress, ranks.port));
+    if (stranger % 8 == 7) TwoRanks::look(ranks.to);  // the listener's queue is short
+  }
+  ListenPlace there;
+  there.port = ranks.port;
+  there.addresses = {kAddress};
+  const auto start = Clock::now();
+  ranks.from.seek({1, Purpose::kData}, there);
+  CHECK(ranks.have(1, [] {}));
+  CHECK(Clock::now() - start < std::chrono::seconds(5));
+}
+
+TEST_CASE("who drops an attempt that the other side may have taken in greets before it goes", "[meetings]") {
+  TwoRanks ranks;
+  ListenPlace there;
+  there.port = ranks.port;
+  there.addresses = {kAddress};
+  ranks.from.seek({1, Purpose::kData}, there);
+  std::vector<pollfd> watched;
+  ranks.from.add_to(watched);
+  pollfd connected = {watched.back().fd, POLLOUT, 0};
+  REQUIRE(poll(&connected, 1, 1000) == 1);
+  ranks.from.forget(1);
+  Connection heard(accept_connection(ranks.listener.get()), Connection::kStrangerPayloadMax);
+  REQUIRE(heard.fd() >= 0);
+  CHECK(heard.fill() == Connection::Input::kClosed);
+  const auto frame = heard.next();
+  REQUIRE(frame.ok());
+  REQUIRE(frame.value());
+  CHECK(frame.value()->type == FrameType::kGreeting);
 }
 
 TEST_CASE("a listener that can take nobody in rests, and goes on when it can", "[meetings]") {

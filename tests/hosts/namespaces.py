@@ -1,6 +1,7 @@
 """Hosts in a box: network namespaces on one bridge, taken away again whatever happens."""
 import atexit
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,39 @@ def why_not():
     return ""
 
 
+def is_gone(pid):
+    """Whether there is no such process any more; one that is dead and not waited for yet is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def remove_namespace(name):
+    """With all that runs in it."""
+    pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout
+    for pid in pids.split():
+        try:
+            os.kill(int(pid), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def remove_orphans():
+    """What tests that were killed have left: each name has its owner's process in it."""
+    found = os.listdir("/run/netns") if os.path.isdir("/run/netns") else []
+    for name in found:
+        owner = re.fullmatch(r"tutti-(?:probe-)?(\d+)(?:-\d+-\d+)?", name)
+        if owner and is_gone(int(owner[1])):
+            remove_namespace(name)
+    for device in os.listdir("/sys/class/net"):
+        owner = re.fullmatch(r"ttb?(\d+)x\d+(?:-\d+)?", device)
+        if owner and is_gone(int(owner[1])):
+            subprocess.run(["ip", "link", "del", device], capture_output=True, check=False)
+
+
 class Hosts:
     """`count` namespaces with the addresses 10.x.y.1 and so on; the bridge, in this namespace, has 10.x.y.254. With `ipv6` the
     addresses are fd..::1 and so on, and there are no others."""
@@ -32,9 +66,10 @@ class Hosts:
         Hosts.made += 1
         self.ipv6 = ipv6
         self.names = [f"tutti-{os.getpid()}-{Hosts.made}-{host}" for host in range(count)]
-        self.bridge = f"ttb{os.getpid() % 100000}x{Hosts.made}"
+        self.bridge = f"ttb{os.getpid()}x{Hosts.made}"
         self.net = f"10.{64 + number % 128}.{number // 128 % 256}"
-        self.links = [f"tt{os.getpid() % 100000}x{Hosts.made}-{host}" for host in range(count)]
+        self.links = [f"tt{os.getpid()}x{Hosts.made}-{host}" for host in range(count)]
+        remove_orphans()
         atexit.register(self.remove)
         for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(sign, lambda *_: sys.exit(1))
@@ -84,13 +119,7 @@ class Hosts:
 
     def remove(self):
         for name in self.names:
-            pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout
-            for pid in pids.split():
-                try:
-                    os.kill(int(pid), signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+            remove_namespace(name)
         for link in self.links:
             subprocess.run(["ip", "link", "del", link], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", self.bridge], capture_output=True, check=False)

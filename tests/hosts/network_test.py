@@ -1,5 +1,5 @@
-"""Communicators over bad and unusual networks: slow, lossy and reordering links, IPv6 alone, interfaces that lead nowhere, ranks that
-start in any order.
+"""Communicators over bad and unusual networks: slow, lossy and reordering links, rates, IPv6 alone, interfaces that lead nowhere, ranks that
+start in any order; and what crosses between two hosts.
 
 usage: network_test.py LIBRARY [CASE]
 """
@@ -7,6 +7,9 @@ import itertools
 import os
 import random
 import re
+import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -76,6 +79,108 @@ def case_overtaking(library):
 def case_narrow(library):
     """20 Mbit/s with short queues, far, and lossy."""
     run_in(relay.Weather(delay_s=0.01, loss=0.005, bytes_per_s=2.5e6, queue_s=0.05), library, count=20000)
+
+
+def case_rate(library):
+    """100 Mbit/s out of each host, by the kernel's tbf: sums are right, and no faster than that."""
+    if shutil.which("tc") is None:
+        print("   skipped: there is no tc command (iproute2)")
+        return
+    bits_per_s, burst = 100e6, 64 << 10
+    hosts = namespaces.Hosts(2)
+    for name in hosts.names:
+        made = subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "100mbit", "burst", "64kb", "latency", "50ms"],
+                              capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            print("   skipped: tc qdisc add ... tbf:", made.stderr.strip())
+            hosts.remove()
+            return
+    count = 1 << 20
+    job = Job(hosts, library, 2, 1, count=count)
+    results = job.results([0, 1], 60)
+    expect_done(results)
+    for line in results.values():
+        calls, seconds = int(line.split()[1]), float(line.split()[2])
+        least = (calls * 4 * count - burst) * 8 / bits_per_s  # each host sends half the sum, and half of its input
+        print(f"   {calls} calls of {4 * count} bytes: {seconds:.2f} s, {least:.2f} s at least", flush=True)
+        assert seconds >= 0.99 * least, line
+    job.end()
+    hosts.remove()
+
+
+def sent(hosts, host):
+    """Bytes that have left a host by its cable."""
+    with open(f"/sys/class/net/{hosts.links[host]}/statistics/rx_bytes", encoding="ascii") as file:
+        return int(file.read())
+
+
+def case_what_crosses(library):
+    """Of an all-reduce of S bytes no more than S leave each of two hosts of two ranks, by the counters of their interfaces; with prices that are
+    measured, as ever."""
+    hosts = namespaces.Hosts(2)
+    wrong = []
+    for size in (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20):
+        with tempfile.TemporaryDirectory() as folder:
+            go = os.path.join(folder, "go")
+            job = Job(hosts, library, 4, 0.4, {"TEST_GO": go}, count=size // 4)
+            job.wait_ready()
+            before = [sent(hosts, host) for host in range(2)]
+            with open(go, "w", encoding="ascii"):
+                pass
+            assert job.read(lambda job=job: all("over" in text for text in job.text.values()), 40), job.text
+            crossed = [sent(hosts, host) - before[host] for host in range(2)]
+            os.unlink(go)
+            results = job.results(range(4), 20)
+            expect_done(results)
+            calls = int(results[0].split()[1])
+            job.end()
+        for host in range(2):
+            part = crossed[host] / calls / size
+            print(f"   {size} bytes, host {host}: {part:.3f} of them, {calls} calls", flush=True)
+            wrong += [(size, host, part)] if part > 1.1 else []
+            assert part > 0.99, (size, host, part)
+    assert not wrong, f"more has crossed than needs to: {wrong}"
+    hosts.remove()
+
+
+OWNER = """
+import signal, sys, time
+sys.path.insert(0, sys.argv[1])
+import namespaces
+hosts = namespaces.Hosts(2)
+rank = hosts.start(0, ["sleep", "100"])
+print(rank.pid, hosts.bridge, *hosts.names, flush=True)
+time.sleep(100)
+"""
+
+
+def case_orphans(_):
+    """What a test has left that was killed is taken away by the next one; what belongs to one that runs stays."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+
+    def start():
+        owner = subprocess.Popen([sys.executable, "-c", OWNER, folder], stdout=subprocess.PIPE, text=True)
+        pid, bridge, *names = owner.stdout.readline().split()
+        return owner, int(pid), [f"/sys/class/net/{bridge}", *(f"/run/netns/{name}" for name in names)]
+
+    dead, dead_rank, left = start()
+    alive, alive_rank, kept = start()
+    try:
+        dead.send_signal(signal.SIGKILL)
+        dead.wait()
+        assert all(map(os.path.exists, left)) and not namespaces.is_gone(dead_rank), left
+        hosts = namespaces.Hosts(1)
+        assert not any(map(os.path.exists, left)), left
+        assert all(map(os.path.exists, kept)) and not namespaces.is_gone(alive_rank), kept
+        end = time.monotonic() + 5
+        while not namespaces.is_gone(dead_rank):
+            assert time.monotonic() < end, "the killed test's rank runs on"
+            time.sleep(0.01)
+        hosts.remove()
+    finally:
+        alive.terminate()
+        alive.wait()
+    assert not any(map(os.path.exists, kept)), kept
 
 
 def case_one_way(library):

@@ -1,9 +1,10 @@
 """One rank of a job over hosts, through libtutti.so: all-reduces, checked, until the time is over or one fails.
 
 usage: rank.py LIBRARY RANK RANKS ID_FILE SECONDS [COUNT]
-Rank 0 makes the id and leaves it in ID_FILE. Prints "ready", then at the end "done N" or "failed CODE TEXT".
+Rank 0 makes the id and leaves it in ID_FILE. Prints "ready", then at the end "done N SECONDS" (N calls, and what they took) or "failed CODE TEXT".
 With ID_FILE "-" the id comes from ncclGetUniqueId on every rank (NCCL_COMM_ID). With TEST_TELL=FILE it first writes the machine
-graph and the certificate of an all-reduce of 16 MiB to FILE.RANK. With TEST_VICTIMS=FILE ranks that fail leave out those that FILE
+graph and the certificate of an all-reduce of 16 MiB to FILE.RANK. With TEST_GO=FILE it begins its calls when FILE is there, and when they are over
+says "over" and ends when FILE is gone. With TEST_VICTIMS=FILE ranks that fail leave out those that FILE
 names, by ncclCommShrink, and go on for twenty calls: "done without 1,3: " and the first failure.
 """
 import ctypes
@@ -63,6 +64,9 @@ def main():
     if "TEST_TELL" in os.environ:
         tell(library, comm, f"{os.environ['TEST_TELL']}.{rank}", check)
     print("ready", flush=True)
+    go = os.environ.get("TEST_GO")
+    while go and not os.path.exists(go):
+        time.sleep(0.01)
     data = (ctypes.c_float * count)()
 
     def add_up(comm, members, stops):
@@ -105,8 +109,12 @@ def main():
         calls += 1
         if data[0] != 0.0:
             break
+    seconds = time.monotonic() - start
+    print("over", flush=True)
+    while go and os.path.exists(go):
+        time.sleep(0.01)
     check(library.ncclCommDestroy(comm))
-    print("done", calls, flush=True)
+    print("done", calls, seconds, flush=True)
 
 
 main()

@@ -40,6 +40,13 @@ std::string tcp_place(const tuttiLaunchInfo_t& info) {
   return fmt::format("{}:{}", master.find(':') == std::string::npos ? master : "[" + master + "]", number + 1);
 }
 
+/// What all ranks know of the job. mpiexec.hydra tells them nothing of it, and on each host another process starts them (launch.cpp): the place
+/// where they meet has to do.
+std::string_view job_of(const tuttiLaunchInfo_t& info) {
+  const std::string_view job = info.job;
+  return job.starts_with("pmi parent ") && info.local_size != info.size ? "mpirun" : job;
+}
+
 }  // namespace
 
 Result<std::optional<UniqueId>> launched_id(const tuttiLaunchInfo_t& info) {
@@ -52,7 +59,7 @@ Result<std::optional<UniqueId>> launched_id(const tuttiLaunchInfo_t& info) {
   NamedRoot root;
   root.place = place;
   root.from = "TUTTI_RENDEZVOUS, NCCL_COMM_ID or MASTER_ADDR";
-  root.label = fmt::format("{} ranks, id {} of {}", info.size, call, info.job);
+  root.label = fmt::format("{} ranks, id {} of {}", info.size, call, job_of(info));
   root.port_offset = static_cast<std::uint16_t>(call);
   TUTTI_TRY_ASSIGN(const UniqueId id, make_named_id(root));
   ++call;

@@ -1,19 +1,18 @@
-"""Jobs over several hosts as launchers start them, in network namespaces: torchrun's and srun's variables, Open MPI's mpirun, and
-by hand.
+"""Jobs over several hosts as launchers start them, in network namespaces: torchrun's and srun's variables, mpirun of Open MPI and
+of MPICH, and by hand.
 
 usage: launch_test.py TUTTI_PERF TUTTI_TRAIN [CASE]     TUTTI_TRAIN: - where there is none
 """
 import json
 import os
 import random
-import shutil
-import stat
 import subprocess
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import launchers  # noqa: E402
 import namespaces  # noqa: E402
 
 SKIPPED = 77
@@ -147,27 +146,10 @@ def case_srun(hosts, perf, _):
 
 
 def mpirun(hosts, folder, *options):
-    """Open MPI's own launcher, up to the program, with 'ip netns exec' in ssh's place. It runs outside of both hosts, on the bridge."""
-    program = shutil.which("mpirun.openmpi") or shutil.which("orterun")
-    if not program:
+    command = launchers.open_mpi(hosts, folder, PER_HOST, *options)
+    if not command:
         raise Skipped("there is no mpirun of Open MPI")
-    # As ssh: HOST COMMAND...; the command is a line for a shell.
-    agent = os.path.join(folder, "agent")
-    with open(agent, "w", encoding="utf-8") as file:
-        file.write("#!/bin/sh\nhost=$1\nshift\ncase $host in\n")
-        for number, name in enumerate(hosts.names):
-            own = os.path.join(folder, name)
-            os.mkdir(own)
-            # A host name and session files of its own: Open MPI's memory is shared within a host.
-            file.write(f"  {hosts.address(number)}) exec ip netns exec {name} env NCCL_HOSTID=host-{number} TMPDIR={own} "
-                       f"unshare --uts /bin/sh -c \"hostname {name}; $*\" ;;\n")
-        file.write("esac\necho \"no such host: $host\" >&2\nexit 1\n")
-    os.chmod(agent, stat.S_IRWXU)
-    net = f"{hosts.net}.0/24"
-    list_of_hosts = ",".join(f"{hosts.address(host)}:{PER_HOST}" for host in range(HOSTS))
-    return [program, "--allow-run-as-root", "--oversubscribe", "-np", str(RANKS), "-H", list_of_hosts, "--mca", "plm_rsh_agent", agent,
-            "--mca", "plm", "rsh", "--mca", "oob_tcp_if_include", net, "--mca", "btl_tcp_if_include", net, "--mca", "routed", "direct",
-            *options]
+    return command
 
 
 def launch(command):
@@ -182,6 +164,17 @@ def case_mpirun(hosts, perf, _):
         report = os.path.join(folder, "report.json")
         place = f"TUTTI_RENDEZVOUS=tcp:{hosts.address(0)}:{random.randrange(20000, 30000)}"
         check_report(report, launch([*mpirun(hosts, folder, "-x", place), *perf_command(perf, report)]))
+
+
+def case_mpirun_of_mpich(hosts, perf, _):
+    """A variable for all by -genv."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report.json")
+        place = f"tcp:{hosts.address(0)}:{random.randrange(20000, 30000)}"
+        command = launchers.mpich(hosts, folder, PER_HOST, "-genv", "TUTTI_RENDEZVOUS", place)
+        if not command:
+            raise Skipped("there is no mpirun of MPICH")
+        check_report(report, launch([*command, *perf_command(perf, report)]))
 
 
 def case_train_by_mpi(hosts, _, train):

@@ -20,8 +20,8 @@ namespace {
 using crew::fine;
 using crew::Member;
 
-constexpr std::size_t kElements = 3 << 19;  ///< of the larger of a call's two buffers
-constexpr double kBytes = kElements * sizeof(float);
+/// Of the larger of a call's two buffers.
+constexpr std::size_t kElements[] = {64 << 8, 256 << 8, 1 << 18, 3 << 19};
 constexpr int kRoot = 1;
 
 enum class Call { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kReduce, kAllToAll };
@@ -32,24 +32,25 @@ struct Buffers {
 };
 
 std::string run(Call call, const Member& m, Buffers& b, ncclComm_t comm) {
-  const std::size_t part = kElements / static_cast<std::size_t>(m.ranks);
+  const std::size_t elements = b.out.size();
+  const std::size_t part = elements / static_cast<std::size_t>(m.ranks);
   const char* const name = kNames[static_cast<int>(call)];
   switch (call) {
     case Call::kAllReduce:
-      return fine(ncclAllReduce(b.in.data(), b.out.data(), kElements, ncclFloat, ncclSum, comm, nullptr), name);
+      return fine(ncclAllReduce(b.in.data(), b.out.data(), elements, ncclFloat, ncclSum, comm, nullptr), name);
     case Call::kReduceScatter:
       return fine(ncclReduceScatter(b.in.data(), b.out.data(), part, ncclFloat, ncclSum, comm, nullptr), name);
     case Call::kAllGather: return fine(ncclAllGather(b.in.data(), b.out.data(), part, ncclFloat, comm, nullptr), name);
     case Call::kBroadcast:
-      return fine(ncclBroadcast(b.in.data(), b.out.data(), kElements, ncclFloat, kRoot, comm, nullptr), name);
+      return fine(ncclBroadcast(b.in.data(), b.out.data(), elements, ncclFloat, kRoot, comm, nullptr), name);
     case Call::kReduce:
-      return fine(ncclReduce(b.in.data(), b.out.data(), kElements, ncclFloat, ncclSum, kRoot, comm, nullptr), name);
+      return fine(ncclReduce(b.in.data(), b.out.data(), elements, ncclFloat, ncclSum, kRoot, comm, nullptr), name);
     case Call::kAllToAll: return fine(ncclAlltoAll(b.in.data(), b.out.data(), part, ncclFloat, comm, nullptr), name);
   }
   return "no such call";
 }
 
-/// Bytes that leave a host, as a part of kBytes, the ranks being 0 and 1 on the first host and the others on the second.
+/// Bytes that leave a host, as a part of the larger buffer, the ranks being 0 and 1 on the first host and the others on the second.
 struct Bound {
   double first, second;
 };
@@ -86,13 +87,14 @@ std::string check(Call call, const Member& m, Buffers& b, ncclComm_t comm) {
   for (int rank = 0; rank < m.ranks; ++rank)
     of_host[rank < 2 ? 0 : 1] += static_cast<double>(all[static_cast<std::size_t>(rank)]);
   const Bound bound = bound_of(call, m.ranks);
+  const auto bytes = static_cast<double>(b.out.size() * sizeof(float));
   for (const int host : {0, 1}) {
-    const double least = kBytes * (host == 0 ? bound.first : bound.second);
+    const double least = bytes * (host == 0 ? bound.first : bound.second);
     // Words, counts and announce lines are beside it.
-    if (of_host[host] >= least && of_host[host] <= least + 0.03 * kBytes) continue;
-    return std::string(kNames[static_cast<int>(call)]) + " of " + std::to_string(m.ranks) + " ranks: host " +
-           std::to_string(host) + " sent " + std::to_string(of_host[host]) + " bytes where " + std::to_string(least) +
-           " are enough";
+    if (of_host[host] >= least && of_host[host] <= least + 0.03 * bytes) continue;
+    return std::string(kNames[static_cast<int>(call)]) + " of " + std::to_string(b.out.size() * sizeof(float)) +
+           " bytes: host " + std::to_string(host) + " sent " + std::to_string(of_host[host]) + " bytes where " +
+           std::to_string(least) + " are enough";
   }
   return "";
 }
@@ -119,8 +121,10 @@ TEST_CASE("between two hosts goes what the collective needs, and not a rank's pa
     crew::check(crew::run(ranks, [](const Member& m) -> std::string {
       ncclComm_t comm = nullptr;
       CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
-      Buffers buffers{std::vector<float>(kElements, 1), std::vector<float>(kElements)};
-      for (int call = 0; call < 6; ++call) CREW_TRY(check(static_cast<Call>(call), m, buffers, comm));
+      for (const std::size_t elements : kElements) {
+        Buffers buffers{std::vector<float>(elements, 1), std::vector<float>(elements)};
+        for (int call = 0; call < 6; ++call) CREW_TRY(check(static_cast<Call>(call), m, buffers, comm));
+      }
       return fine(ncclCommDestroy(comm), "ncclCommDestroy");
     }));
   }

@@ -2,8 +2,8 @@
 // prints lines of its own: "rank 2 transport mpi".
 //
 // usage: mpi-client LEVEL CASE [RANKS_PER_HOST]
-//   LEVEL  none, single, funneled, serialized, multiple: how MPI is initialised
-//   CASE   checks, subset, ahead, idle, taken, killed, many, shrink, shrink-dead, abort, open-at-finalize
+//   LEVEL  none, plain (MPI_Init), single, funneled, serialized, multiple: how MPI is initialised
+//   CASE   checks, subset, ahead, idle, taken, killed, many, stopped, cut, shrink, shrink-dead, abort, open-at-finalize, told-to
 // The ranks believe that they are on hosts of RANKS_PER_HOST (default 1) ranks each.
 #include <mpi.h>
 #include <nccl.h>
@@ -32,6 +32,9 @@
 // What the plug-in calls, counted: the program's symbols go before the library's.
 
 static std::atomic<long> mpi_calls{0};
+/// Who initialises MPI and ends it is the program, and nobody else.
+static std::atomic<int> mpi_begun{0};
+static std::atomic<int> mpi_ended{0};
 
 #pragma GCC visibility push(default)  // for the plug-in to find them
 extern "C" {
@@ -54,6 +57,18 @@ int MPI_Cancel(MPI_Request* request) {
 int MPI_Wait(MPI_Request* request, MPI_Status* status) {
   ++mpi_calls;
   return PMPI_Wait(request, status);
+}
+int MPI_Init(int* argc, char*** argv) {
+  ++mpi_begun;
+  return PMPI_Init(argc, argv);
+}
+int MPI_Init_thread(int* argc, char*** argv, int wanted, int* provided) {
+  ++mpi_begun;
+  return PMPI_Init_thread(argc, argv, wanted, provided);
+}
+int MPI_Finalize() {
+  ++mpi_ended;
+  return PMPI_Finalize();
 }
 int MPI_Comm_free(MPI_Comm* comm) {
   ++mpi_calls;
@@ -282,6 +297,26 @@ void case_many(ncclComm_t comm) {
   std::_Exit(0);
 }
 
+/// Rank 1 is stopped, or cut off by who sees that all are at it.
+void case_lost(ncclComm_t comm, bool stops) {
+  ncclResult_t code = ncclSuccess;
+  std::vector<float> data(30000, 1);
+  auto last = Clock::now();
+  for (int call = 0; code == ncclSuccess; ++call) {
+    if (call == 20) say("going");
+    if (call == 20 && stops && me == 1) raise(SIGSTOP);
+    last = Clock::now();
+    code = ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat, ncclMax, comm, nullptr);
+  }
+  const long before = mpi_calls;
+  say("waited %.2f s", seconds_since(last));
+  say("failed %d %s", static_cast<int>(code), ncclGetLastError(comm));
+  std::this_thread::sleep_for(milliseconds(20));
+  check(ncclCommAbort(comm), "ncclCommAbort");
+  say("quiet %ld calls", static_cast<long>(mpi_calls) - before);
+  std::_Exit(0);
+}
+
 /// The ranks but rank 1: a communicator that works.
 void shrink_and_use(ncclComm_t comm, int flags, const char* what) {
   int excluded = 1;
@@ -339,6 +374,15 @@ void case_open_at_finalize(ncclComm_t comm) {
   say("finalized after %ld calls", static_cast<long>(mpi_calls) - before);
 }
 
+/// The library initialises MPI, and ends it, where the program tells it to: such calls are counted too.
+void case_told_to() {
+  check(tuttiLaunchInitMpi(), "tuttiLaunchInitMpi");
+  ncclComm_t comm = join(world, me, share_id(false), false);
+  check_collectives(comm, world, me, 5000);
+  check(ncclCommDestroy(comm), "ncclCommDestroy");
+  check(tuttiLaunchFinalizeMpi(), "tuttiLaunchFinalizeMpi");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -351,9 +395,13 @@ int main(int argc, char** argv) {
   const int per_host = argc > 3 ? std::atoi(argv[3]) : 1;
   const bool with_mpi = level != "none";
   if (with_mpi) {
-    int provided = -1;
-    MPI_Init_thread(&argc, &argv, levels.at(level), &provided);
-    expect(provided == levels.at(level), "MPI gave another thread level than " + level);
+    if (level == "plain") {
+      MPI_Init(&argc, &argv);
+    } else {
+      int provided = -1;
+      MPI_Init_thread(&argc, &argv, levels.at(level), &provided);
+      expect(provided == levels.at(level), "MPI gave another thread level than " + level);
+    }
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &world);
   } else {
@@ -363,7 +411,9 @@ int main(int argc, char** argv) {
     world = std::atoi(std::getenv(open_mpi ? "OMPI_COMM_WORLD_SIZE" : "PMI_SIZE"));
   }
   setenv("NCCL_HOSTID", ("host-" + std::to_string(me / per_host)).c_str(), 1);
-  if (name == "subset") {
+  if (name == "told-to") {
+    case_told_to();
+  } else if (name == "subset") {
     case_subset();
   } else if (name == "taken") {
     case_taken();
@@ -374,6 +424,7 @@ int main(int argc, char** argv) {
     if (name == "idle") case_idle(comm);
     if (name == "killed") case_killed(comm);
     if (name == "many") case_many(comm);
+    if (name == "stopped" || name == "cut") case_lost(comm, name == "stopped");
     if (name == "shrink") case_shrink(comm);
     if (name == "shrink-dead") case_shrink_dead(comm);
     if (name == "abort") case_abort(comm);
@@ -381,7 +432,9 @@ int main(int argc, char** argv) {
   }
   int over = 0;
   MPI_Finalized(&over);
+  expect(over == 0 || name == "open-at-finalize" || name == "told-to", "somebody else has ended MPI");
   if (with_mpi && over == 0) MPI_Finalize();
+  say("mpi initialised %d times, ended %d times", mpi_begun.load(), mpi_ended.load());
   say("done");
   return 0;
 }

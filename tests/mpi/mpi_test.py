@@ -1,9 +1,10 @@
-"""Tutti within MPI programs, under mpirun: all four thread levels, what forces MPI or TCP, deaths, aborts, MPI_Finalize; and tutti-perf.
+"""Tutti within MPI programs, under mpirun: all four thread levels, what forces MPI or TCP, deaths, aborts, MPI_Finalize; tutti-perf and tutti-train.
 
 usage: mpi_test.py KIND CLIENT TUTTI_PERF [CASE]     KIND: openmpi or mpich
 """
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -11,7 +12,11 @@ import tempfile
 
 from mpirun import LIMIT_S, Run, run_cases
 
-LEVELS = {"single": "MPI_THREAD_SINGLE", "funneled": "MPI_THREAD_FUNNELED", "serialized": "MPI_THREAD_SERIALIZED"}
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "hosts"))
+from job import losses, trainer_command  # noqa: E402
+
+ONCE = "^initialised 1 times, ended 1 times$"  # by the program itself: Tutti does neither
+LEVELS = {"plain": "MPI_THREAD_SINGLE", "single": "MPI_THREAD_SINGLE", "funneled": "MPI_THREAD_FUNNELED", "serialized": "MPI_THREAD_SERIALIZED"}
 
 
 def case_multiple(kind, client, _):
@@ -20,6 +25,7 @@ def case_multiple(kind, client, _):
         run = Run(kind, 4, [client, "multiple", "checks", per_host], {"NCCL_DEBUG": "INFO"})
         run.expect("transport", "^mpi$")
         run.expect("half", "^mpi$")
+        run.expect("mpi", ONCE)
         run.expect_done()
         assert "over MPI" in run.text and "network: TCP" not in run.text, run.text
 
@@ -29,6 +35,7 @@ def case_lower_levels(kind, client, _):
     for level, name in LEVELS.items():
         run = Run(kind, 2, [client, level, "checks"], {"NCCL_DEBUG": "INFO"})
         run.expect("transport", "^tcp$")
+        run.expect("mpi", ONCE)
         run.expect_done()
         told = re.findall(r"network: TCP; .*", run.text)
         assert len(told) == 2 and all(name in line and "MPI_THREAD_MULTIPLE is needed" in line for line in told), told
@@ -39,9 +46,18 @@ def case_lower_levels(kind, client, _):
 def case_not_initialised(kind, client, _):
     run = Run(kind, 2, [client, "none", "checks"], {"NCCL_DEBUG": "INFO"})
     run.expect("transport", "^tcp$")
+    run.expect("mpi", "^initialised 0 times, ended 0 times$")
     run.expect_done()
     assert "not initialised" in run.text, run.text
     Run(kind, 2, [client, "none", "checks"], {"TUTTI_NET": "mpi"}).expect("refused", "^5 .*not initialised")
+
+
+def case_told_to(kind, client, _):
+    """The calls of tuttiLaunchInitMpi and tuttiLaunchFinalizeMpi are seen: what is counted as none elsewhere is none."""
+    run = Run(kind, 2, [client, "none", "told-to"], {"TUTTI_NET": "mpi"})
+    run.expect("transport", "^mpi$")
+    run.expect("mpi", ONCE)
+    run.expect_done()
 
 
 def case_forced(kind, client, _):
@@ -145,6 +161,7 @@ def case_abort(kind, client, _):
     run = Run(kind, 3, [client, "multiple", "abort"])
     run.expect("failed", "^6 .*rank 1 called ncclCommAbort", [0, 2])
     run.expect("transport", "^mpi$")
+    run.expect("mpi", ONCE)
     run.expect_done()
 
 
@@ -153,6 +170,7 @@ def case_open_at_finalize(kind, client, _):
     run = Run(kind, 2, [client, "multiple", "open-at-finalize"])
     run.expect("failed", "^6 .*MPI_Finalize")
     run.expect("finalized", "^after 0 calls$")
+    run.expect("mpi", ONCE)
     run.expect_done()
 
 
@@ -170,6 +188,43 @@ def case_perf(kind, _, perf):
             assert found and all(row["transport"] == wanted and row["wire_bytes"] > 0 and row["wrong"] == 0 for row in found), found
     alone = subprocess.run([perf, "all_reduce", "--net", "mpi"], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert alone.returncode == 2 and "mpirun or srun" in alone.stderr, alone.stderr
+
+
+def check_rows(report, ranks, transport):
+    with open(report, encoding="utf-8") as file:
+        rows = json.load(file)
+    assert rows and all(row["ranks"] == ranks and row["wrong"] == 0 and row["transport"] == transport for row in rows), rows
+
+
+def case_programs(kind, _, perf):
+    """The lines of docs/hosts.md for one host: mpirun -np 8 tutti-perf all_reduce, and mpirun tutti-train."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report")
+        run = Run(kind, 8, [perf, "all_reduce", "-b", "8", "-e", "64K", "-f", "64", "-n", "3", "-w", "1", "--json", report])
+        assert run.done.returncode == 0, run.text
+        check_rows(report, 8, "local")
+        if train := os.environ.get("TEST_TRAIN", ""):
+            log = os.path.join(folder, "log")
+            run = Run(kind, 2, [*trainer_command(train, os.path.join(folder, "text")), log])
+            assert run.done.returncode == 0, run.text
+            with open(log, encoding="utf-8") as file:
+                assert losses(log) and "2 ranks" in run.text + file.read(), run.text
+
+
+def case_variables(kind, _, perf):
+    """mpirun's ways to give ranks a variable: Open MPI's -x, MPICH's -genv and -env."""
+    where = f"tcp:127.0.0.1:{random.randrange(20000, 30000)}"
+    ways = [["-x", f"TUTTI_RENDEZVOUS={where}"]]
+    if kind == "mpich":
+        ways = [["-genv", "TUTTI_RENDEZVOUS", where], ["-env", "TUTTI_RENDEZVOUS", where]]
+    script = (f'test "$TUTTI_RENDEZVOUS" = {where} || exit 3; export NCCL_HOSTID=host-${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} NCCL_SOCKET_IFNAME=lo; '
+              f'exec {perf} all_reduce -b 8 -e 64K -f 64 -n 3 --json "$0"')
+    for way in ways:
+        with tempfile.TemporaryDirectory() as folder:
+            report = os.path.join(folder, "report")
+            run = Run(kind, 3, ["sh", "-c", script, report], options=way)
+            assert run.done.returncode == 0, run.text
+            check_rows(report, 3, "tcp")
 
 
 def case_gpu_memory(kind, _, perf):

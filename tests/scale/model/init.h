@@ -20,6 +20,7 @@ struct InitModel {
   int connections = 0;       ///< of a rank
   double root_bytes = 0;     ///< that the root sends
   double passed_bytes = 0;   ///< that a rank passes on, at most
+  double memory_bytes = 0;   ///< of a rank, as scale-tests measure it among fewer
   double address_bytes = 0;  ///< of a rank's copy of the control segment
   double seconds = 0;
 };

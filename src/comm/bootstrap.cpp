@@ -141,6 +141,7 @@ Status meet_others(RootClient& root, const BootstrapArgs& args, const Patience& 
   TUTTI_TRY_ASSIGN(result.peers, read_table(root, args, table));
   auto endpoints = decode_endpoints(addresses, args.ranks);
   if (!endpoints) return root.leave(error(Code::kInternal, "the ranks' addresses in the bootstrap are malformed"));
+  take_turns(*endpoints, hosts_of(result.peers));
   auto mpi = choose_network(args, *endpoints);
   if (!mpi.ok()) return root.leave(std::move(mpi).error());
   result.mpi = std::move(mpi).value();

@@ -73,7 +73,8 @@ std::vector<Interface> list_interfaces() {
     if ((entry->ifa_flags & IFF_UP) == 0) continue;
     const auto address = from_kernel(entry->ifa_addr);
     if (!address || is_link_local(*address)) continue;
-    found.push_back({entry->ifa_name, *address, (entry->ifa_flags & IFF_LOOPBACK) != 0});
+    const auto has = [&](unsigned flag) { return (entry->ifa_flags & flag) != 0; };
+    found.push_back({entry->ifa_name, *address, has(IFF_LOOPBACK), has(IFF_RUNNING)});
   }
   freeifaddrs(first);
   return found;

@@ -14,6 +14,7 @@ struct Interface {
   std::string name;
   IpAddress address;
   bool loopback = false;
+  bool running = true;  ///< there is a carrier
 };
 
 /// All that are up, an entry per address, in the kernel's order. Link-local IPv6 addresses are left out: they mean nothing

@@ -4,6 +4,7 @@
 #include "comm/wire.h"
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,7 +24,7 @@ struct IpAddress {
   /// With the port: "10.0.0.1:4711", "[fd00::1]:4711".
   std::string text(std::uint16_t port) const;
 
-  friend bool operator==(const IpAddress&, const IpAddress&) = default;
+  friend auto operator<=>(const IpAddress&, const IpAddress&) = default;
 };
 
 /// A size byte and the bytes.

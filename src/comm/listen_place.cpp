@@ -3,6 +3,8 @@
 #include "comm/tcp_socket.h"
 #include "comm/unix_socket.h"
 
+#include <algorithm>
+
 namespace tutti::comm {
 namespace {
 
@@ -22,6 +24,7 @@ std::string ListenPlace::text(std::size_t way) const {
 void write_place(WireWriter& writer, const ListenPlace& place) {
   writer.number(place.port).number(static_cast<std::uint8_t>(place.addresses.size()));
   for (const IpAddress& address : place.addresses) write_address(writer, address);
+  writer.number(place.abreast);
   writer.text(place.unix_name);
 }
 
@@ -34,6 +37,8 @@ std::optional<ListenPlace> read_place(WireReader& reader) {
     if (!address) return std::nullopt;
     place.addresses.push_back(*address);
   }
+  place.abreast = reader.number<std::uint8_t>();
+  if (place.abreast < 1 || place.abreast > std::max<std::size_t>(place.addresses.size(), 1)) return std::nullopt;
   place.unix_name = reader.text(kNameBytesMax);
   if (!reader.ok()) return std::nullopt;
   return place;

@@ -15,7 +15,8 @@ namespace tutti::comm {
 struct ListenPlace {
   std::uint16_t port = 0;
   std::vector<IpAddress> addresses;  ///< to be tried in this order
-  std::string unix_name;             ///< in place of both, on one machine: "unix:@tutti-..."
+  std::uint8_t abreast = 1;  ///< the first so many are as good as each other: sockets, and ranks, take them by turns
+  std::string unix_name;     ///< in place of both, on one machine: "unix:@tutti-..."
 
   /// How many there are to connect.
   std::size_t ways() const { return unix_name.empty() ? addresses.size() : 1; }

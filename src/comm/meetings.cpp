@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 #include <span>
 
 namespace tutti::comm {
@@ -69,13 +70,21 @@ void Meetings::seek(const Key& key, const ListenPlace& there) {
   way.there = &there;
   way.why.resize(there.ways());
   way.refused.resize(there.ways());
-  const auto is_good = [&](const IpAddress& address) { return std::ranges::find(good_, address) != good_.end(); };
-  const auto good = std::ranges::find_if(there.addresses, is_good);
-  if (good != there.addresses.end()) way.candidate = static_cast<std::size_t>(good - there.addresses.begin());
+  way.order.resize(there.ways());
+  std::iota(way.order.begin(), way.order.end(), 0);
+  if (!there.unix_name.empty()) return;
+  // An address that has answered is no better than those abreast of it that were not tried: only silence counts.
+  const std::size_t abreast = std::min<std::size_t>(there.abreast, way.order.size());
+  const std::size_t first = abreast < 2 ? 0 : number_of(key.second).value_or(0) % abreast;
+  const auto begin = way.order.begin();
+  std::rotate(begin, begin + static_cast<std::ptrdiff_t>(first), begin + static_cast<std::ptrdiff_t>(abreast));
+  std::ranges::stable_partition(
+      way.order, [&](std::size_t one) { return std::ranges::find(mute_, there.addresses[one]) == mute_.end(); });
 }
 
-void Meetings::note_good(const IpAddress& address) {
-  if (std::ranges::find(good_, address) == good_.end()) good_.push_back(address);
+void Meetings::note(const IpAddress& address, bool answers) {
+  std::erase(mute_, address);
+  if (!answers) mute_.push_back(address);
 }
 
 void Meetings::settle(int peer) {
@@ -152,7 +161,7 @@ Meetings::Incoming* Meetings::attached(const Key& key) {
 
 void Meetings::start(Outgoing& way) {
   if (way.there->ways() == 0) return fail(way, "it has told no address");
-  PrivateDescriptor socket = way.there->connect(way.candidate);
+  PrivateDescriptor socket = way.there->connect(way.candidate());
   const int failure = errno;
   if (!socket) return fail(way, strerror(failure), failure_of(failure));
   way.connection.emplace(std::move(socket), Connection::kStrangerPayloadMax);
@@ -182,16 +191,23 @@ void Meetings::Outgoing::let_go() {
 
 /// The next address, after a pause when all had their turn.
 void Meetings::fail(Outgoing& way, const std::string& why, Failure failure) {
-  if (way.candidate < way.why.size()) {
-    way.why[way.candidate] = why;
-    way.refused[way.candidate] = failure == Failure::kRefused;
+  if (way.turn < way.order.size()) {
+    way.why[way.candidate()] = why;
+    way.refused[way.candidate()] = failure == Failure::kRefused;
+    // Who refuses is there, and who has greeted in vain, or was proved, has met a rank that is stopped or gone.
+    using State = Outgoing::State;
+    const bool unheard = failure == Failure::kSilence && (way.state == State::kIdle || way.state == State::kConnecting);
+    const bool strange =
+        failure == Failure::kOther && (way.state == State::kConnecting || way.state == State::kGreeted);
+    const bool mute = unheard || strange;
+    if (mute && way.there->unix_name.empty()) note(way.there->addresses[way.candidate()], false);
   }
   way.silent = way.silent && failure == Failure::kSilence;
   way.let_go();
   way.state = Outgoing::State::kIdle;
   way.due = Clock::now();
-  if (++way.candidate >= way.why.size()) {
-    way.candidate = 0;
+  if (++way.turn >= way.order.size()) {
+    way.turn = 0;
     ++way.rounds;
     way.due += kRetryTime;
   }
@@ -247,7 +263,7 @@ bool Meetings::finish(Outgoing& way) {
   if (!way.connection->flush() || way.connection->wants_to_write()) return false;
   Connection made = std::move(*way.connection);
   way.connection.reset();
-  if (way.there->unix_name.empty()) note_good(way.there->addresses[way.candidate]);
+  if (way.there->unix_name.empty()) note(way.there->addresses[way.candidate()], true);
   way.due = Clock::time_point::max();  // drop_late() takes it away
   const Key key = way.key;
   hand_over(key, std::move(made));
@@ -365,7 +381,7 @@ void Meetings::confirm(Incoming& guest) {
     own->let_go();
     own->due = Clock::time_point::max();
   }
-  if (const auto address = peer_ip(guest.connection.fd())) note_good(*address);
+  if (const auto address = peer_ip(guest.connection.fd())) note(*address, true);
   if (callbacks_.expects && callbacks_.expects(guest.key)) hand_over(guest.key, std::move(guest.connection));
 }
 

@@ -65,8 +65,8 @@ class Meetings {
   void turn_away_others() { keeps_early_ = false; }
   /// Nobody need wait any more: drops all that is under way, but for what the other side may have kept already. No add_to() follows.
   void turn_away_all();
-  /// This rank connects with the other one, which is at `there` until this is over: again and again, at first by an address that has
-  /// answered before, if there is one.
+  /// This rank connects with the other one, which is at `there` until this is over: again and again, by its addresses in their order, but
+  /// that the sockets of a pair begin with those abreast by turns, and that those that did not answer last come last.
   void seek(const Key& key, const ListenPlace& there);
   /// Takes what the other side has kept by now: on_made() is called before this returns. For a rank of which something has come by
   /// another way.
@@ -104,8 +104,9 @@ class Meetings {
     Key key;
     const ListenPlace* there = nullptr;
     State state = State::kIdle;
-    std::size_t candidate = 0;   ///< of the ways there
-    Clock::time_point due = {};  ///< idle: not before; else: to be given up
+    std::vector<std::size_t> order;  ///< in which the ways there have their turn
+    std::size_t turn = 0;            ///< of the order
+    Clock::time_point due = {};      ///< idle: not before; else: to be given up
     std::optional<Connection> connection;
     Greeting greeting = {};
     std::vector<std::string> why;  ///< by candidate: what went wrong last
@@ -119,6 +120,7 @@ class Meetings {
     ~Outgoing() { let_go(); }
     /// Of the connection, if there is one.
     void let_go();
+    std::size_t candidate() const { return order[turn]; }
   };
 
   /// Somebody who has connected.
@@ -160,7 +162,7 @@ class Meetings {
   void refuse(Incoming& guest, const std::string& why);
   void hand_over(const Key& key, Connection made);
   void drop_late();
-  void note_good(const IpAddress& address);
+  void note(const IpAddress& address, bool answers);
 
   const int rank_;
   const int ranks_;
@@ -171,7 +173,7 @@ class Meetings {
   std::vector<std::unique_ptr<Outgoing>> outgoing_;
   std::vector<std::unique_ptr<Incoming>> incoming_;
   std::vector<Early> early_;
-  std::vector<IpAddress> good_;    ///< other ranks' addresses by which connections were made
+  std::vector<IpAddress> mute_;    ///< other ranks' addresses where no rank has answered, nor come from since
   std::size_t polled_guests_ = 0;  ///< of add_to()
   std::size_t polled_ways_ = 0;
   bool refusal_told_ = false;

@@ -3,8 +3,10 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "comm/messages.h"
+#include "comm/nics.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace tutti::comm {
@@ -72,13 +74,27 @@ Result<OpenPlace> open_place(const std::vector<Interface>& told) {
 
 Result<MeshListener> open_mesh_listener() {
   TUTTI_TRY_ASSIGN(const auto chosen, interfaces_for_others());
-  TUTTI_TRY_ASSIGN(OpenPlace open, open_place(chosen));
+  const ToldInterfaces told = in_order(chosen, look_at_nics(config().hwloc_root, chosen));
+  TUTTI_TRY_ASSIGN(OpenPlace open, open_place(told.interfaces));
+  open.place.abreast = static_cast<std::uint8_t>(std::min(told.abreast, open.place.addresses.size()));
   MeshListener made{std::move(open.listener), {}};
   static_cast<ListenPlace&>(made.endpoint) = std::move(open.place);
   made.endpoint.sockets =
       static_cast<std::uint8_t>(std::min<int>(config().socket_threads * config().sockets_per_thread, kSocketsMax));
   made.endpoint.mpi = own_offer();
   return made;
+}
+
+void take_turns(std::vector<RankEndpoint>& endpoints, const std::vector<int>& host_of) {
+  std::map<std::pair<int, std::vector<IpAddress>>, std::size_t> ranks_so_far;
+  for (std::size_t rank = 0; rank < endpoints.size(); ++rank) {
+    RankEndpoint& endpoint = endpoints[rank];
+    if (endpoint.abreast < 2) continue;
+    const auto first = endpoint.addresses.begin();
+    const auto last = first + endpoint.abreast;
+    const std::size_t place = ranks_so_far[{host_of[rank], {first, last}}]++;
+    std::rotate(first, first + static_cast<std::ptrdiff_t>(place % endpoint.abreast), last);
+  }
 }
 
 }  // namespace tutti::comm

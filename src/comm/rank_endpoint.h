@@ -38,11 +38,15 @@ struct OpenPlace {
 };
 Result<OpenPlace> open_place(const std::vector<Interface>& told);
 
-/// The same with interfaces_for_others(), for all that ranks of other hosts want of this one.
+/// The same with interfaces_for_others(), the best ones for this rank first (nics.h), for all that ranks of other hosts want of it.
 struct MeshListener {
   TcpListener listener;
   RankEndpoint endpoint;
 };
 Result<MeshListener> open_mesh_listener();
+
+/// Those ranks of a host that have told the same addresses as equally good begin with one each, by turns: of as many ranks on each host, those at
+/// the same place have the same network. `host_of` is by rank.
+void take_turns(std::vector<RankEndpoint>& endpoints, const std::vector<int>& host_of);
 
 }  // namespace tutti::comm

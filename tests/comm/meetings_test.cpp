@@ -49,14 +49,14 @@ PrivateDescriptor listen_at(const IpAddress& address, std::uint16_t& port) {
 /// Rank 1 listens, rank 0 connects with it.
 struct TwoRanks {
   std::uint16_t port = 0;
-  PrivateDescriptor listener = listen_at(kAddress, port);
+  PrivateDescriptor listener;
   std::uint16_t unused = 0;
   PrivateDescriptor own = listen_at(kAddress, unused);
   Meetings from{0, 2, Secret{}, own};
   Meetings to{1, 2, Secret{}, listener};
   std::vector<Connection> made;
 
-  TwoRanks() {
+  explicit TwoRanks(const IpAddress& address = kAddress) : listener(listen_at(address, port)) {
     from.begin({.expects = [](const Meetings::Key&) { return false; },
                 .on_made = [this](const Meetings::Key&, Connection one) { made.push_back(std::move(one)); }});
     to.begin(
@@ -197,6 +197,34 @@ TEST_CASE("who drops an attempt that the other side may have taken in greets bef
   REQUIRE(frame.ok());
   REQUIRE(frame.value());
   CHECK(frame.value()->type == FrameType::kGreeting);
+}
+
+TEST_CASE("sockets of a pair take addresses abreast by turns, and leave out those that do not answer", "[meetings]") {
+  const IpAddress any{};
+  TwoRanks ranks(any);
+  ListenPlace there;
+  there.port = ranks.port;
+  there.addresses = {kOther, kAddress, {false, {127, 0, 0, 4}}};
+  there.abreast = 2;
+  const auto met_at = [&](Purpose purpose) {
+    const std::size_t before = ranks.made.size();
+    ranks.from.seek({1, purpose}, there);
+    REQUIRE(ranks.have(before + 1, [] {}));
+    return *peer_ip(ranks.made.back().fd());
+  };
+  // What has answered first is no better.
+  for (int round = 0; round < 2; ++round) {
+    CHECK(met_at(data_socket(0)) == kOther);
+    CHECK(met_at(data_socket(1)) == kAddress);
+    CHECK(met_at(data_socket(2)) == kOther);
+    CHECK(met_at(Purpose::kWatch) == kOther);
+  }
+  // Nobody can connect with a broadcast address: the next one is taken.
+  const IpAddress nowhere{false, {255, 255, 255, 255}};
+  there.addresses = {nowhere, kAddress, kOther};
+  CHECK(met_at(data_socket(0)) == kAddress);
+  CHECK(met_at(data_socket(1)) == kAddress);
+  CHECK(met_at(data_socket(2)) == kAddress);
 }
 
 TEST_CASE("a listener that can take nobody in rests, and goes on when it can", "[meetings]") {

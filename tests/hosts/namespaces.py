@@ -1,5 +1,6 @@
 """Hosts in a box: network namespaces on one bridge, taken away again whatever happens."""
 import atexit
+import json
 import os
 import re
 import shutil
@@ -69,6 +70,7 @@ class Hosts:
         self.bridge = f"ttb{os.getpid()}x{Hosts.made}"
         self.net = f"10.{64 + number % 128}.{number // 128 % 256}"
         self.links = [f"tt{os.getpid()}x{Hosts.made}-{host}" for host in range(count)]
+        self.second_links = []
         remove_orphans()
         atexit.register(self.remove)
         for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -92,6 +94,29 @@ class Hosts:
         length = ["64", "nodad"] if self.ipv6 else ["24"]
         self.ip("-n", self.names[host], "addr", "add", f"{self.address(host)}/{length[0]}", "dev", device, *length[1:])
         self.ip("-n", self.names[host], "link", "set", device, "up")
+
+    def add_network(self):
+        """A second network: an interface eth1 on each host, with the addresses 10.x.y.1 and so on of other x and y."""
+        bridge = f"ttd{self.bridge[3:]}"
+        net = f"10.{192 + int(self.net.split('.')[1]) % 56}.{self.net.split('.')[2]}"
+        self.second_links = [bridge]
+        self.ip("link", "add", bridge, "type", "bridge")
+        self.ip("link", "set", bridge, "up")
+        for host, name in enumerate(self.names):
+            link = f"tu{self.links[host][2:]}"
+            self.second_links.append(link)
+            self.ip("link", "add", link, "type", "veth", "peer", "name", "eth1", "netns", name)
+            self.ip("link", "set", link, "master", bridge, "up")
+            self.ip("-n", name, "addr", "add", f"{net}.{host + 1}/24", "dev", "eth1")
+            self.ip("-n", name, "link", "set", "eth1", "up")
+
+    def sent(self, device):
+        """Bytes that all hosts have sent by this interface."""
+        total = 0
+        for name in self.names:
+            shown = subprocess.run(["ip", "-n", name, "-s", "-j", "link", "show", device], check=True, capture_output=True, text=True)
+            total += json.loads(shown.stdout)[0]["stats64"]["tx"]["bytes"]
+        return total
 
     def ip(self, *words):
         subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
@@ -120,6 +145,6 @@ class Hosts:
     def remove(self):
         for name in self.names:
             remove_namespace(name)
-        for link in self.links:
+        for link in self.links + self.second_links:
             subprocess.run(["ip", "link", "del", link], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", self.bridge], capture_output=True, check=False)

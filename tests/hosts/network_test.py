@@ -233,11 +233,11 @@ def case_ipv6_alone(library):
 
 
 def add_dead_network(hosts):
-    """A second interface on each host, in one network, whose cable leads nowhere. By its name it comes first."""
+    """A second interface on each host, in one network, whose cable leads nowhere. By its name and its address it comes first."""
     for host, name in enumerate(hosts.names):
         hosts.ip("-n", name, "link", "add", "dead0", "type", "veth", "peer", "name", "far0")
         hosts.ip("-n", name, "link", "set", "far0", "up")
-        hosts.ip("-n", name, "addr", "add", f"10.250.250.{host + 1}/24", "dev", "dead0")
+        hosts.ip("-n", name, "addr", "add", f"10.1.1.{host + 1}/24", "dev", "dead0")
         hosts.ip("-n", name, "link", "set", "dead0", "up")
 
 
@@ -259,11 +259,49 @@ def case_only_dead_interfaces(library):
     job = Job(hosts, library, 2, 1, {"NCCL_SOCKET_IFNAME": "=dead0", "TUTTI_TIMEOUT_S": "6"})
     results = job.results([1], 40)
     assert results[1].startswith("failed"), results
-    for part in ("tried 10.250.250.1:", "timed out"):
+    for part in ("tried 10.1.1.1:", "timed out"):
         assert part in results[1], f'"{part}" is missing in: {results[1]}'
     expect_failed(job.results([0], 40), "rank 1")
     job.end()
     hosts.remove()
+
+
+def shares(hosts, library, ranks, env=None):
+    """Of the bytes that hosts send in a job: what goes by eth0 and by eth1."""
+    before = [hosts.sent("eth0"), hosts.sent("eth1")]
+    job = Job(hosts, library, ranks, 0.5, env, count=250000)
+    expect_done(job.results(range(ranks), 60))
+    job.end()
+    sent = [hosts.sent("eth0") - before[0], hosts.sent("eth1") - before[1]]
+    assert sum(sent) > 1e6, sent
+    print(f"   {ranks} ranks, {env or {}}: {sent[0] / 1e6:.1f} and {sent[1] / 1e6:.1f} MB", flush=True)
+    return [one / sum(sent) for one in sent]
+
+
+def case_two_networks(library):
+    """Two hosts with two interfaces each: the two ranks of each take one each, or the two sockets of a pair; or the one that is named carries all."""
+    hosts = namespaces.Hosts(2)
+    hosts.add_network()
+    for ranks, env in ((4, {}), (2, {"NCCL_NSOCKS_PERTHREAD": "2"})):
+        found = shares(hosts, library, ranks, env)
+        assert min(found) > 0.3, f"{ranks} ranks, {env}: {found}"
+    for number in (0, 1):
+        found = shares(hosts, library, 4, {"NCCL_SOCKET_IFNAME": f"=eth{number}"})
+        assert found[number] > 0.99, found
+    hosts.remove()
+
+
+def case_one_of_two_networks(library):
+    """One of two networks leads nowhere, or one cable of it is out: the other carries all."""
+    for cut in (lambda hosts: [hosts.ip("link", "set", link, "nomaster") for link in hosts.links],
+                lambda hosts: [hosts.ip("link", "set", hosts.second_links[1], "down")]):
+        hosts = namespaces.Hosts(2)
+        hosts.add_network()
+        cut(hosts)
+        for ranks, env in ((4, {}), (2, {"NCCL_NSOCKS_PERTHREAD": "2"})):
+            found = shares(hosts, library, ranks, env)
+            assert max(found) > 0.99, f"{ranks} ranks, {env}: {found}"
+        hosts.remove()
 
 
 def main():

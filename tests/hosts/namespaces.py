@@ -51,7 +51,7 @@ def remove_orphans():
         if owner and is_gone(int(owner[1])):
             remove_namespace(name)
     for device in os.listdir("/sys/class/net"):
-        owner = re.fullmatch(r"ttb?(\d+)x\d+(?:-\d+)?", device)
+        owner = re.fullmatch(r"t[tu][bd]?(\d+)x\d+(?:-\d+)?", device)
         if owner and is_gone(int(owner[1])):
             subprocess.run(["ip", "link", "del", device], capture_output=True, check=False)
 

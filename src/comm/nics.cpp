@@ -1,20 +1,17 @@
 #include "comm/nics.h"
 
-#include "base/descriptor.h"
 #include "comm/own_seat.h"
+#include "comm/system_file.h"
 
 #include <fmt/format.h>
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -27,24 +24,6 @@ using planner::kUnknownSeat;
 /// A VLAN of a bond of devices is two above them.
 constexpr int kLayersMax = 4;
 
-/// Empty if it cannot be read.
-std::string content_of(const std::string& path) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  char text[4096];
-  ssize_t got = -1;
-  do {
-    got = file ? read(file.get(), text, sizeof(text)) : -1;
-  } while (got < 0 && errno == EINTR);
-  return {text, got > 0 ? static_cast<std::size_t>(got) : 0};
-}
-
-std::optional<int> number_at(const std::string& path) {
-  const std::string text = content_of(path);
-  int number = 0;
-  const auto [after, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return failure == std::errc() ? std::optional(number) : std::nullopt;
-}
-
 struct Hardware {
   bool there = false;
   int numa = kUnknownSeat;
@@ -54,7 +33,7 @@ struct Hardware {
 Hardware hardware_of(const std::string& interfaces, const std::string& name, int layers = 0) {
   const std::string path = fmt::format("{}/{}", interfaces, name);
   if (access((path + "/device").c_str(), F_OK) == 0)
-    return {true, std::max(number_at(path + "/device/numa_node").value_or(kUnknownSeat), kUnknownSeat)};
+    return {true, std::max(number_in(path + "/device/numa_node").value_or(kUnknownSeat), kUnknownSeat)};
   if (layers == kLayersMax) return {};
   constexpr std::string_view kBelow = "lower_";
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
@@ -107,7 +86,7 @@ std::vector<Nic> look_at_nics(const std::string& root, const std::vector<Interfa
     const Hardware hardware = hardware_of(folder, interfaces[i].name);
     const auto distance = distances.find(hardware.numa);
     nics[i].hardware = hardware.there;
-    nics[i].megabits = std::max(0, number_at(fmt::format("{}/{}/speed", folder, interfaces[i].name)).value_or(0));
+    nics[i].megabits = std::max(0, number_in(fmt::format("{}/{}/speed", folder, interfaces[i].name)).value_or(0));
     if (distance != distances.end()) nics[i].distance = distance->second;
   }
   return nics;

@@ -1,18 +1,14 @@
 #include "comm/own_port.h"
 
 #include "base/config.h"
-#include "base/descriptor.h"
 #include "comm/interfaces.h"
+#include "comm/system_file.h"
 
 #include <fmt/format.h>
 
-#include <fcntl.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
 #include <optional>
 
 namespace tutti::comm {
@@ -25,19 +21,6 @@ std::optional<IpAddress> address_of(int socket, NameOf name_of) {
   socklen_t size = sizeof(address);
   if (name_of(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return std::nullopt;
   return from_kernel(reinterpret_cast<const sockaddr*>(&address));
-}
-
-/// 0: the file is not there, or says -1, as interfaces do that are down or have no wire.
-int megabits_in(const std::string& path) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  char text[32];
-  ssize_t got = -1;
-  do {
-    got = file ? read(file.get(), text, sizeof(text)) : -1;
-  } while (got < 0 && errno == EINTR);
-  int megabits = 0;
-  if (got > 0) std::from_chars(text, text + got, megabits);
-  return std::max(0, megabits);
 }
 
 }  // namespace
@@ -53,7 +36,9 @@ Port port_of(int socket, const std::string& root) {
   const auto own = with(*here);
   if (own == interfaces.end()) return {};
   Port port{own->name, 0, own->loopback || with(*there) != interfaces.end()};
-  if (!port.loopback) port.megabits = megabits_in(fmt::format("{}/sys/class/net/{}/speed", root, port.interface));
+  // -1 of interfaces that are down or have no wire.
+  const std::string speed = fmt::format("{}/sys/class/net/{}/speed", root, port.interface);
+  if (!port.loopback) port.megabits = std::max(0, number_in(speed).value_or(0));
   return port;
 }
 

@@ -1,6 +1,6 @@
 #include "comm/own_seat.h"
 
-#include "base/descriptor.h"
+#include "comm/system_file.h"
 
 #include <fmt/format.h>
 
@@ -23,20 +23,6 @@ namespace {
 
 using planner::from_list;
 using planner::kUnknownSeat;
-
-constexpr std::size_t kFileBytesMax = 16 << 10;
-
-/// Empty if it cannot be read.
-std::string content_of(const std::string& path) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text(kFileBytesMax, '\0');
-  ssize_t got = -1;
-  do {
-    got = file ? read(file.get(), text.data(), text.size()) : -1;
-  } while (got < 0 && errno == EINTR);
-  text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
-  return text;
-}
 
 std::vector<int> usable_processors() {
   // Kernels with more processors than cpu_set_t has want a larger set.

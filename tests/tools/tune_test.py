@@ -78,7 +78,7 @@ class TuneTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         parts = re.split(r"== all_reduce, (\d+) bytes", result.stdout)
         for size, text in zip(map(int, parts[1::2]), parts[2::2]):
-            by_rule = f'chosen for the tuning, by its rule "{rule}"\ntree: ' in text
+            by_rule = f'chosen for the tuning, by its rule "{rule}"\n' in text and "\ntree: " in text
             self.assertEqual(by_rule, 8192 <= size < 65536, text)
             self.assertEqual("chosen for the lowest expected time" in text, not by_rule)
         result = run("all_reduce", *sizes, TUTTI_TUNING_FILE=path, NCCL_ALGO="ring", **slots_only)

@@ -1,8 +1,8 @@
 #include "comm/bootstrap.h"
 
+#include "base/digest.h"
 #include "base/log.h"
 #include "base/mapping.h"
-#include "base/sha256.h"
 #include "comm/carriers.h"
 #include "comm/late_ties.h"
 #include "comm/mesh.h"

@@ -1,8 +1,8 @@
 // What the bootstrap's frames carry, and the proofs of the handshake.
 #pragma once
 
+#include "base/digest.h"
 #include "base/result.h"
-#include "base/sha256.h"
 #include "comm/bootstrap.h"
 #include "comm/connection.h"
 #include "comm/listen_place.h"

@@ -1,8 +1,8 @@
 #include "comm/named_root.h"
 
 #include "base/config.h"
+#include "base/digest.h"
 #include "base/log.h"
-#include "base/sha256.h"
 #include "comm/patience.h"
 #include "comm/tcp_socket.h"
 

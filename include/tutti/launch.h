@@ -43,7 +43,8 @@ typedef struct tuttiLaunchInfo {
  *   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE; the job is TORCHELASTIC_RUN_ID, MASTER_ADDR, MASTER_PORT
  *              and TORCHELASTIC_RESTART_COUNT. RANK and WORLD_SIZE alone will do beside TUTTI_RENDEZVOUS or NCCL_COMM_ID.
  *   mpirun     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; the job is PMIX_NAMESPACE or Open MPI's job id.
- *              PMI_RANK, PMI_SIZE (MPICH); the job is PMIX_NAMESPACE, PMI_JOBID, PMI_PORT or the parent process
+ *              PMI_RANK, PMI_SIZE (MPICH); the job is PMIX_NAMESPACE, PMI_JOBID, PMI_PORT or the parent process.
+ *              PMI_ID beside PMI_PORT (mpiexec.hydra -pmi-port), which tells no number of ranks: WORLD_SIZE has to be set
  *   srun       SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID; the job is SLURM_JOB_ID,
  *              SLURM_STEP_ID and SLURM_RESTART_COUNT. A batch script itself is no rank.
  * Without any of them: rank 0 of 1, launcher "none", ncclSuccess.

@@ -71,6 +71,13 @@ std::string parent_identity() {
   return fmt::format("parent {} started {}", parent, rest.substr(0, rest.find(' ')));
 }
 
+/// Of a rank that speaks PMI.
+std::string pmi_identity() {
+  for (const char* name : {"PMIX_NAMESPACE", "PMI_JOBID"})
+    if (is_set(name)) return fmt::format("pmi {}", text_of(name));
+  return is_set("PMI_PORT") ? "pmi port " + text_of("PMI_PORT") : "pmi " + parent_identity();
+}
+
 struct Launcher {
   const char* name;
   bool (*present)();
@@ -111,11 +118,15 @@ const Launcher kLaunchers[] = {
      {"PMI_SIZE"},
      {"MPI_LOCALRANKID"},
      {"MPI_LOCALNRANKS"},
-     [] {
-       for (const char* name : {"PMIX_NAMESPACE", "PMI_JOBID", "PMI_PORT"})
-         if (is_set(name)) return fmt::format("pmi {}", text_of(name));
-       return fmt::format("pmi {}", parent_identity());
-     }},
+     pmi_identity},
+    // mpiexec.hydra -pmi-port. It tells the number of ranks to MPI alone, which asks at that port.
+    {TUTTI_LAUNCHER_MPIRUN,
+     [] { return is_set("PMI_PORT") && is_set("PMI_ID"); },
+     {"PMI_ID"},
+     {"WORLD_SIZE"},
+     {"MPI_LOCALRANKID"},
+     {"MPI_LOCALNRANKS"},
+     pmi_identity},
     {TUTTI_LAUNCHER_SRUN,
      // A batch script has SLURM_PROCID=0 too, but is no rank of a step.
      [] { return is_set("SLURM_PROCID") && (is_set("SLURM_STEP_ID") || text_of("ENVIRONMENT") != "BATCH"); },

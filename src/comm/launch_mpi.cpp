@@ -23,7 +23,8 @@ bool is_set(const char* name) {
 /// The MPI whose launcher has started this process; "": none has.
 std::string launchers_kind() {
   if (is_set("OMPI_COMM_WORLD_SIZE") || is_set("PMIX_NAMESPACE")) return "openmpi";
-  return is_set("PMI_RANK") && is_set("PMI_SIZE") ? "mpich" : "";
+  const bool is_pmi = (is_set("PMI_RANK") && is_set("PMI_SIZE")) || (is_set("PMI_PORT") && is_set("PMI_ID"));
+  return is_pmi ? "mpich" : "";
 }
 
 /// Where this library has initialised MPI.

@@ -44,7 +44,8 @@ std::string tcp_place(const tuttiLaunchInfo_t& info) {
 /// where they meet has to do.
 std::string_view job_of(const tuttiLaunchInfo_t& info) {
   const std::string_view job = info.job;
-  return job.starts_with("pmi parent ") && info.local_size != info.size ? "mpirun" : job;
+  const bool is_of_this_host = job.starts_with("pmi parent ") || job.starts_with("pmi port ");
+  return is_of_this_host && info.local_size != info.size ? "mpirun" : job;
 }
 
 }  // namespace

@@ -167,14 +167,15 @@ def case_mpirun(hosts, perf, _):
 
 
 def case_mpirun_of_mpich(hosts, perf, _):
-    """A variable for all by -genv."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = os.path.join(folder, "report.json")
-        place = f"tcp:{hosts.address(0)}:{random.randrange(20000, 30000)}"
-        command = launchers.mpich(hosts, folder, PER_HOST, "-genv", "TUTTI_RENDEZVOUS", place)
-        if not command:
-            raise Skipped("there is no mpirun of MPICH")
-        check_report(report, launch([*command, *perf_command(perf, report)]))
+    """A variable for all by -genv. By default ranks talk to the launcher by a descriptor, PMI_FD, else by a port of each host."""
+    for more in ([], ["-pmi-port", "-genv", "WORLD_SIZE", str(RANKS)]):
+        with tempfile.TemporaryDirectory() as folder:
+            report = os.path.join(folder, "report.json")
+            place = f"tcp:{hosts.address(0)}:{random.randrange(20000, 30000)}"
+            command = launchers.mpich(hosts, folder, PER_HOST, "-genv", "TUTTI_RENDEZVOUS", place, *more)
+            if not command:
+                raise Skipped("there is no mpirun of MPICH")
+            check_report(report, launch([*command, *perf_command(perf, report)]))
 
 
 def case_train_by_mpi(hosts, _, train):

@@ -196,6 +196,20 @@ def check_rows(report, ranks, transport):
     assert rows and all(row["ranks"] == ranks and row["wrong"] == 0 and row["transport"] == transport for row in rows), rows
 
 
+def case_pmi_port(kind, _, perf):
+    """mpiexec.hydra -pmi-port tells the number of ranks to MPI alone: WORLD_SIZE says it, for want of which no rank takes itself for the only one."""
+    if kind == "openmpi":
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report")
+        command = ["sh", "-c", f"NCCL_HOSTID=host-$PMI_ID exec {perf} all_reduce -b 8 -e 64K -f 64 -n 3 --net mpi --json {report}"]
+        run = Run(kind, 3, command, options=["-pmi-port", "-genv", "WORLD_SIZE", "3"])
+        assert run.done.returncode == 0, run.text
+        check_rows(report, 3, "mpi")
+        run = Run(kind, 3, command, options=["-pmi-port"])
+        assert run.done.returncode != 0 and "WORLD_SIZE is not" in run.text, run.text
+
+
 def case_programs(kind, _, perf):
     """The lines of docs/hosts.md for one host: mpirun -np 8 tutti-perf all_reduce, and mpirun tutti-train."""
     with tempfile.TemporaryDirectory() as folder:

@@ -36,6 +36,7 @@ void forget_launchers() {
                            "PMIX_NAMESPACE",
                            "PMI_JOBID",
                            "PMI_PORT",
+                           "PMI_ID",
                            "SLURM_PROCID",
                            "SLURM_NTASKS",
                            "SLURM_STEP_NUM_TASKS",
@@ -154,6 +155,11 @@ TEST_CASE("the launchers' variables") {
   CHECK(info.local_rank == -1);
   CHECK(info.job[0] != 0);
 
+  info = detected({{"PMI_PORT", "box-1:4711"}, {"PMI_ID", "1"}, {"WORLD_SIZE", "3"}});
+  CHECK(std::string(info.launcher) == "mpirun");
+  CHECK(info.rank == 1);
+  CHECK(info.size == 3);
+
   info = detected({{"SLURM_PROCID", "1"},
                    {"SLURM_NTASKS", "2"},
                    {"SLURM_LOCALID", "1"},
@@ -180,6 +186,7 @@ TEST_CASE("variables that make no sense are named") {
       {{{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "4"}}, "OMPI_COMM_WORLD_RANK=4"},
       {{{"OMPI_COMM_WORLD_RANK", "one"}, {"OMPI_COMM_WORLD_SIZE", "4"}}, "\"one\""},
       {{{"OMPI_COMM_WORLD_RANK", "0"}}, "OMPI_COMM_WORLD_SIZE"},
+      {{{"PMI_PORT", "box-1:4711"}, {"PMI_ID", "0"}}, "PMI_ID is set, but WORLD_SIZE is not"},
       {{{"RANK", "-1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}}, "RANK"},
   };
   for (const auto& [variables, words] : cases) {

@@ -1,5 +1,5 @@
-"""A sample of the conformance suite over hosts: TCP across network namespaces, MPI on one machine and across namespaces, hosts
-with different numbers of ranks.
+"""A sample of the conformance suite over hosts: TCP across network namespaces, by IPv4, by IPv6 and through networks that are far or lose
+packets, MPI on one machine and across namespaces, hosts with different numbers of ranks.
 
 usage: conformance_test.py SUITE tcp|uneven|openmpi|mpich [--all] [--seed N] [CASE]
 --all runs every case instead of a sample; --seed repeats a sample, whose seed is printed.
@@ -16,9 +16,11 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import namespaces  # noqa: E402
+import relay  # noqa: E402
 
 SKIPPED = 77
 HOSTS = 4
+UNEVEN = ((2, 1), (1, 2, 1))
 
 
 class Skipped(Exception):
@@ -51,12 +53,16 @@ class Suite:
         return path
 
 
+def need_namespaces():
+    if reason := namespaces.why_not():
+        raise Skipped(reason)
+
+
 class Wires:
     """Namespaces, and that what ran in them has used their cables."""
 
     def __init__(self):
-        if reason := namespaces.why_not():
-            raise Skipped(reason)
+        need_namespaces()
         self.hosts = namespaces.Hosts(HOSTS)
 
     def __enter__(self):
@@ -86,6 +92,35 @@ def case_tcp(suite):
             suite.run(backend, sample, TEST_NAMESPACES=names)
     suite.run("hosts-announce", 60, TEST_NAMESPACES=names)
     suite.run("hosts-slots", 100, TEST_NAMESPACES=names, NCCL_SOCKET_NTHREADS="2", NCCL_NSOCKS_PERTHREAD="2")
+
+
+def run_uneven(suite, names, sample):
+    """Hosts of 2 ranks and 1, of 1, 2 and 1."""
+    for places in UNEVEN:
+        suite.run("hosts-pairs", sample, "--ranks", str(sum(places)), TEST_NAMESPACES=names, TEST_RANKS_PER_HOST=",".join(map(str, places)))
+
+
+def case_tcp_ipv6(suite):
+    """No IPv4 address but loopback's."""
+    need_namespaces()
+    names = ",".join(namespaces.Hosts(HOSTS, ipv6=True).names)
+    suite.run("hosts-slots", 60, TEST_NAMESPACES=names)
+    run_uneven(suite, names, 20)
+
+
+def case_tcp_weather(suite):
+    """A link that loses 1% of all packets, and one of 50 ms there and back."""
+    need_namespaces()
+    for weather, sample in ((relay.Weather(loss=0.01, seed=suite.seed), 10), (relay.Weather(delay_s=0.025), 2)):
+        print(f"   {weather}", flush=True)
+        hosts = relay.Hosts(HOSTS, weather)
+        run_uneven(suite, ",".join(hosts.names), sample)
+        hosts.remove()
+
+
+def case_uneven_namespaces(suite):
+    need_namespaces()
+    run_uneven(suite, ",".join(namespaces.Hosts(HOSTS).names), 60)
 
 
 def case_uneven(suite):
@@ -133,24 +168,29 @@ esac
 mkdir -p {suite.folder.name}/$name
 exec ip netns exec $name env TMPDIR={suite.folder.name}/$name unshare --uts /bin/sh -c "hostname $name; $*\"""")
     net = f"{hosts.net}.0/24"
-    for backend, per_host in (("hosts-mpi", 1), ("hosts-mpi-pairs", 2)):
+    env = {}
+    if kind == "mpich":
+        # UCX, below MPICH, would take memory of the machine that the namespaces are on. By its TCP, MPICH 4.0.2 hangs in
+        # MPI_Finalize, that of programs without Tutti too.
+        env = {"UCX_TLS": "tcp,self", "TEST_LEAVE_MPI": "1"}
+
+    def start(places):
+        """The starter of so many ranks on each host."""
+        listed = ",".join(f"{hosts.address(host)}:{count}" for host, count in enumerate(places))
         if kind == "openmpi":
-            listed = ",".join(f"{hosts.address(host)}:{per_host}" for host in range(HOSTS))
             words = ["-H", listed, "--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent, "--mca", "oob_tcp_if_include", net,
                      "--mca", "routed", "direct", "--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp", "--mca",
-                     "btl_tcp_if_include", net, "--map-by", "slot"]
+                     "btl_tcp_if_include", net, "--map-by", "slot", "-x", "TEST_RANKS_PER_HOST"]
         else:
-            listed = ",".join(hosts.address(host) for host in range(HOSTS))
-            words = ["-hosts", listed, "-ppn", str(per_host), "-launcher", "ssh", "-launcher-exec", agent, "-localhost",
-                     f"{hosts.net}.254"]
-        starter = suite.script(f"start-{backend}", f'ranks=$1; shift; exec {" ".join(launch + words)} -np "$ranks" "$@"')
-        env = {}
-        if kind == "mpich":
-            # UCX, below MPICH, would take memory of the machine that the namespaces are on. By its TCP, MPICH 4.0.2 hangs in
-            # MPI_Finalize, that of programs without Tutti too.
-            env = {"UCX_TLS": "tcp,self", "TEST_LEAVE_MPI": "1"}
+            words = ["-hosts", listed, "-launcher", "ssh", "-launcher-exec", agent, "-localhost", f"{hosts.net}.254"]
+        return suite.script("start-" + "-".join(map(str, places)), f'ranks=$1; shift; exec {" ".join(launch + words)} -np "$ranks" "$@"')
+
+    for backend, per_host in (("hosts-mpi", 1), ("hosts-mpi-pairs", 2)):
         with wires:
-            suite.run(backend, 40, TEST_STARTER=starter, **env)
+            suite.run(backend, 40, TEST_STARTER=start([per_host] * HOSTS), **env)
+    for places in UNEVEN:
+        suite.run("hosts-mpi-pairs", 20, "--ranks", str(sum(places)), TEST_STARTER=start(places),
+                  TEST_RANKS_PER_HOST=",".join(map(str, places)), **env)
 
 
 def case_openmpi(suite):

@@ -63,8 +63,7 @@ Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& socke
       here_(hosts_[static_cast<std::size_t>(hosts[rank])]),
       late_(late),
       rank_(rank),
-      phase_carried_(here_.size(), RankPhase::kAbsent),
-      routes_(static_cast<int>(hosts_.size()), LineRoutes::Pattern::kDirect) {
+      routes_(first_routes(hosts_)) {
   for (int peer = 0; peer < static_cast<int>(sockets.size()); ++peer) {
     if (peer == rank) continue;
     Remote& remote = remotes_.emplace_back();
@@ -84,7 +83,6 @@ Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& socke
     remote.signatures_to = control_.pair_signatures(rank, peer);
     remote.signatures_from = control_.pair_signatures(peer, rank);
   }
-  find_carriers();
   route_lines(routes_);
 }
 

@@ -17,8 +17,8 @@
 //      sum: what the step or the call may write, it may write.
 //  B5. The line of a call that all ranks wait for comes once to each host: from a rank of its host, or of one that has it already
 //      (line_routes.h), which has it in its copy, to a rank of the other, from whose copy the others of that host take it
-//      (bridge_lines.cpp). Those two are in the call until they have all lines, and so until they have passed on what they are there for. The
-//      copy keeps the line for as long as the others may take it: the line that follows in its place comes after all of them have
+//      (bridge_lines.cpp). All on the way are in the call until they have all lines, and so until they have passed on what they are there
+//      for. The copy keeps the line for as long as the others may take it: the line that follows in its place comes after all of them have
 //      announced the next call.
 //      So does what ranks say of themselves while the communicator is made: each phase of it is such a call.
 //  B6. A line can come by two ways then, or overtake one of an earlier call. A line of a rank on another host is stored in a copy by the
@@ -75,13 +75,13 @@ class Bridge {
   /// Which ranks are on this rank's system: theirs is the only network in between (containers). By rank, once.
   void settle_pacing(std::vector<bool> on_this_system);
   bool is_all_on_one_system() const { return std::ranges::all_of(on_this_system_, std::identity()); }
-  /// By which ways lines go, directly at first. Before the first call, on all ranks alike.
+  /// By which ways lines go, by first_routes() at first. Before the first call, on all ranks alike.
   void route_lines(LineRoutes routes);
 
   /// While the communicator is made, which all ranks do together: tells this host's ranks that this rank has come to `phase`, and what it
   /// says of itself then.
   void enter_phase(RankPhase phase);
-  /// Carries between hosts who has come to it, and takes what has been carried here. True: nothing of it waits to be sent.
+  /// Takes what has been carried here of who has come to it, and carries on what is there. True: nothing of it waits to be sent.
   bool pass_phase(RankPhase phase);
   /// This rank leaves: no connection is made any more, and those that are there learn of it. The others are told by the watch.
   void share_leaving();
@@ -89,7 +89,8 @@ class Bridge {
   /// Whether calls may be one-way, with lines that go from rank to rank: where ranks are few.
   bool has_one_way_calls() const { return control_.ranks() <= kAllWithAllMax; }
 
-  /// Who keeps this rank waiting for the line of `rank` in call `number`: the rank itself, or one by whom it would come, if that is not in the call.
+  /// Who keeps this rank waiting for the line of `rank` in call `number`: of those by whom it would come the nearest one that is not in the
+  /// call; else the rank itself.
   int whom_it_waits_for(int rank, std::uint32_t number) const;
   /// The same of a phase.
   int whom_it_waits_for(int rank, RankPhase phase) const;
@@ -172,7 +173,6 @@ class Bridge {
     int peer = 0;
     std::unique_ptr<RecordLink> link;
     bool has_channels = true;
-    bool carries = false;     ///< between the hosts of the two, by this rank and that one
     bool asked = false;       ///< for a connection
     bool is_leaving = false;  ///< it says so, and has not left yet
     bool has_left = false;
@@ -197,20 +197,20 @@ class Bridge {
   struct Round {
     Remote* to = nullptr;  ///< nullptr: another rank of this host carries
     Remote* from = nullptr;
-    std::vector<int> sent;      ///< whose lines go
-    std::vector<int> brought;   ///< whose lines come
-    std::uint32_t carried = 0;  ///< the lines of calls up to this one have gone
-    std::vector<bool> early;    ///< of `sent`: those whose line of the call after that has gone
+    std::vector<int> sent;          ///< whose lines go
+    std::vector<int> brought;       ///< whose lines come
+    std::uint32_t carried = 0;      ///< the lines of calls up to this one have gone
+    std::vector<bool> early;        ///< of `sent`: those whose line of the call after that has gone
+    std::vector<RankPhase> phases;  ///< of `sent`: the last that has gone
     LentInput lent;
   };
 
-  /// A rank of another host, and the copy of a rank here in which its lines arrive.
+  /// A rank of another host, and the copy of a rank here in which its lines, and what it says of itself, arrive.
   struct Elsewhere {
     int rank = 0;
     Control copy;
   };
 
-  void find_carriers();
   void connect(Remote& remote, std::unique_ptr<transport::ByteStream> stream);
   void take_news();
   void settle(Remote& remote);
@@ -219,7 +219,8 @@ class Bridge {
   void queue_phase(Remote& remote, int rank, RankPhase phase);
   void take_phase(const Elsewhere& from, RankPhase phase);
   template <class IsThere>
-  int who_keeps_it(int rank, int by_host, const IsThere& is_there) const;
+  int who_keeps_it(int rank, const IsThere& is_there) const;
+  int taker_of(int rank) const;
   void collect();
   void collect_announcements();
   void carry_lines(Round& round);
@@ -251,14 +252,12 @@ class Bridge {
   const HostRanks hosts_;
   const std::vector<int>& here_;  ///< the ranks of this host
   LateTies* const late_;
-  std::vector<Elsewhere> elsewhere_;     ///< what they say of themselves; in rank order
-  std::vector<Elsewhere> line_sources_;  ///< their lines; in rank order
+  std::vector<Elsewhere> line_sources_;  ///< but for those that come to this rank itself; in the order of the rounds
   const int rank_;
   Membership* members_ = nullptr;
   std::vector<Remote> remotes_;
-  std::size_t streams_ = 0;               ///< of them, connected
-  std::vector<bool> on_this_system_;      ///< by rank; empty: not known yet
-  std::vector<RankPhase> phase_carried_;  ///< of here_, told to the other hosts
+  std::size_t streams_ = 0;           ///< of them, connected
+  std::vector<bool> on_this_system_;  ///< by rank; empty: not known yet
   LineRoutes routes_;
   std::vector<Round> rounds_;
   std::uint32_t announced_ = 0;

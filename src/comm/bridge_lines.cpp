@@ -4,7 +4,7 @@
 // Among few ranks, lines of one-way calls, which a rank may be through with before others have come to it, go from rank to rank. So does the
 // line of a rank that has waited for long: whatever keeps the carriers away, others learn that this rank is there. Among many, where that
 // would connect all with all, there are no one-way calls; a carrier that has waited for long sends what it has, so that who waits for a line
-// knows whether its rank or a carrier is not there.
+// knows whether its rank or one on its way is not there.
 #include "base/assert.h"
 #include "comm/bridge.h"
 #include "comm/call.h"
@@ -59,24 +59,12 @@ std::uint32_t number_of(const protocol::AnnounceLine& line) {
 
 }  // namespace
 
-void Bridge::find_carriers() {
-  const int host = host_of_[rank_];
-  for (Remote& remote : remotes_) {
-    const int other = host_of_[remote.peer];
-    if (other == host) continue;
-    const int mine = carrier(hosts_, host, other);
-    remote.carries = mine == rank_ && carrier(hosts_, other, host) == remote.peer;
-    if (mine != rank_) elsewhere_.push_back({remote.peer, *copies_[mine]});
-  }
-}
-
 void Bridge::route_lines(LineRoutes routes) {
   TUTTI_ASSERT(announced_ == 0);
   const int host = host_of_[rank_];
   const auto carrier_with = [&](int other_host) -> Remote* {
-    for (Remote& remote : remotes_)
-      if (remote.carries && host_of_[remote.peer] == other_host) return &remote;
-    return nullptr;
+    if (other_host == LineRoutes::kNone || carrier(hosts_, host, other_host) != rank_) return nullptr;
+    return &*std::ranges::find(remotes_, carrier(hosts_, other_host, host), &Remote::peer);
   };
   routes_ = routes;
   rounds_.assign(static_cast<std::size_t>(routes_.rounds()), {});
@@ -92,13 +80,17 @@ void Bridge::route_lines(LineRoutes routes) {
       if (of != host && routes_.round_of(host, of) == round) made.brought.push_back(rank);
     }
     made.early.resize(made.sent.size());
-  }
-  for (int rank = 0; rank < control_.ranks(); ++rank) {
-    if (host_of_[rank] == host) continue;
-    const int takes = carrier(hosts_, host, routes_.from(host, routes_.round_of(host, host_of_[rank])));
-    if (takes != rank_) line_sources_.push_back({rank, *copies_[takes]});
+    made.phases.resize(made.sent.size(), RankPhase::kAbsent);
+    for (const int rank : made.brought)
+      if (const int takes = taker_of(rank); takes != rank_) line_sources_.push_back({rank, *copies_[takes]});
   }
   taken_ = line_sources_.size();
+}
+
+/// In whose copy the lines of a rank of another host arrive.
+int Bridge::taker_of(int rank) const {
+  const int host = host_of_[rank_];
+  return carrier(hosts_, host, routes_.from(host, routes_.round_of(host, host_of_[rank])));
 }
 
 bool Bridge::has_line(int rank, std::uint32_t number) const {
@@ -229,13 +221,13 @@ bool Bridge::receive_lines() {
   return moved;
 }
 
-/// Others' lines of this rank's last call, from the copies of those who get them. Where lines double this rank passes on any that is there;
-/// else nobody needs one before those that come first.
+/// Others' lines of this rank's last call, from the copies of those who get them. Nobody needs one before those of earlier rounds, unless they
+/// keep this rank waiting for long: then it passes on any that is there.
 void Bridge::take_lines() {
   for (std::size_t place = taken_; place < line_sources_.size(); ++place) {
     const bool is_here = take_line(line_sources_[place]);
     if (is_here && place == taken_) ++taken_;
-    if (!is_here && routes_.pattern() == LineRoutes::Pattern::kDirect) return;
+    if (!is_here && impatient_ != announced_) return;
   }
 }
 

@@ -1,5 +1,5 @@
 // How ranks learn, while the communicator is made, how far the others are and what they say of themselves: from host to host by carriers, as
-// announce lines go (bridge_lines.cpp).
+// announce lines go (bridge_lines.cpp), but each rank's as soon as it is there.
 #include "comm/bridge.h"
 #include "executor/host_machine.h"
 
@@ -45,14 +45,14 @@ void Bridge::enter_phase(RankPhase phase) {
 }
 
 bool Bridge::pass_phase(RankPhase phase) {
-  for (std::size_t place = 0; place < here_.size(); ++place) {
-    if (phase_carried_[place] >= phase || phase_of(control_, here_[place]) < phase) continue;
-    phase_carried_[place] = phase;
-    for (Remote& remote : remotes_) {
-      if (remote.carries) queue_phase(remote, here_[place], phase);
+  for (const Elsewhere& from : line_sources_) take_phase(from, phase);
+  for (Round& round : rounds_) {
+    for (std::size_t place = 0; round.to != nullptr && place < round.sent.size(); ++place) {
+      if (round.phases[place] >= phase || phase_of(control_, round.sent[place]) < phase) continue;
+      round.phases[place] = phase;
+      queue_phase(*round.to, round.sent[place], phase);
     }
   }
-  for (const Elsewhere& from : elsewhere_) take_phase(from, phase);
   return is_sent();
 }
 
@@ -97,30 +97,32 @@ void Bridge::settle(Remote& remote) {
   if (silent) remote.link->close();
 }
 
+/// Back along the way, host by host. What a rank on it says comes by the rest of the way, and does not wait for long for what comes from behind
+/// that rank: if those between are there and it is not, it has not come.
 template <class IsThere>
-int Bridge::who_keeps_it(int rank, int by_host, const IsThere& is_there) const {
-  const int host = host_of_[rank_];
-  if (host_of_[rank] == host || phase_of(control_, rank) == RankPhase::kLeft) return rank;
-  const int takes = carrier(hosts_, host, by_host);
-  if (takes != rank_ && !is_there(takes)) return takes;
-  const int carries = carrier(hosts_, by_host, host);
-  return is_there(carries) ? rank : carries;
+int Bridge::who_keeps_it(int rank, const IsThere& is_there) const {
+  if (phase_of(control_, rank) == RankPhase::kLeft) return rank;
+  const int of = host_of_[rank];
+  for (int host = host_of_[rank_]; host != of;) {
+    const int by_host = routes_.from(host, routes_.round_of(host, of));
+    const int takes = carrier(hosts_, host, by_host);
+    if (takes != rank_ && !is_there(takes)) return takes;
+    const int carries = carrier(hosts_, by_host, host);
+    if (!is_there(carries)) return carries;
+    host = by_host;
+  }
+  return rank;
 }
 
 int Bridge::whom_it_waits_for(int rank, std::uint32_t number) const {
-  const int host = host_of_[rank_];
-  const int other_host = host_of_[rank];
-  const int by_host = other_host == host ? host : routes_.from(host, routes_.round_of(host, other_host));
-  return who_keeps_it(rank, by_host, [&](int other) {
-    if (has_line(other, number)) return true;
+  return who_keeps_it(rank, [&](int other) {
     // It may be here, to be taken at the next look.
-    const auto from = std::ranges::lower_bound(line_sources_, other, {}, &Elsewhere::rank);
-    return from != line_sources_.end() && from->rank == other && has_line(from->copy, other, number);
+    return has_line(other, number) || (!is_here(other) && has_line(*copies_[taker_of(other)], other, number));
   });
 }
 
 int Bridge::whom_it_waits_for(int rank, RankPhase phase) const {
-  return who_keeps_it(rank, host_of_[rank], [&](int other) { return phase_of(control_, other) >= phase; });
+  return who_keeps_it(rank, [&](int other) { return phase_of(control_, other) >= phase; });
 }
 
 }  // namespace tutti::comm

@@ -1,5 +1,6 @@
 #include "comm/carriers.h"
 
+#include <algorithm>
 #include <map>
 #include <string_view>
 
@@ -22,6 +23,20 @@ HostRanks ranks_of_hosts(const schedule::Groups& hosts) {
     ranks[host].push_back(rank);
   }
   return ranks;
+}
+
+LineRoutes first_routes(const HostRanks& hosts) {
+  std::size_t ranks = 0;
+  std::size_t fewest = hosts.front().size();
+  for (const std::vector<int>& host : hosts) {
+    ranks += host.size();
+    fewest = std::min(fewest, host.size());
+  }
+  const auto count = static_cast<int>(hosts.size());
+  const LineRoutes doubling(count, LineRoutes::Pattern::kDoubling);
+  const std::size_t carried_to = (hosts.size() + fewest - 1) / fewest;
+  const bool few = ranks <= kAllWithAllMax || carried_to <= 2 * static_cast<std::size_t>(doubling.rounds());
+  return few ? LineRoutes(count, LineRoutes::Pattern::kDirect) : doubling;
 }
 
 }  // namespace tutti::comm

@@ -52,6 +52,12 @@ int LineRoutes::round_of(int host, int of) const {
   return host == hub_ ? place(of) - 1 : hosts_ - 2 + place(host);
 }
 
+bool LineRoutes::are_next(int a, int b) const {
+  for (int round = 0; round < rounds(); ++round)
+    if (to(a, round) == b || to(b, round) == a) return true;
+  return false;
+}
+
 int LineRoutes::ways() const {
   switch (pattern_) {
     case Pattern::kDirect: return 1;

@@ -33,6 +33,8 @@ class LineRoutes {
   int from(int host, int round) const;
   /// In which the lines of host `of` come to `host`, another one: from(host, round) has had them before that round.
   int round_of(int host, int of) const;
+  /// Whether one of two hosts sends to the other.
+  bool are_next(int a, int b) const;
 
   /// How often a call goes through the network, one after the other.
   int ways() const;

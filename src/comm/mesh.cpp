@@ -75,6 +75,7 @@ std::vector<Ties> ties_of(int rank, const std::vector<Peer>& peers, bool over_mp
   const auto me = static_cast<std::size_t>(rank);
   const schedule::Groups host_of = hosts_of(peers);
   const HostRanks hosts = ranks_of_hosts(host_of);
+  const LineRoutes routes = first_routes(hosts);
   const int own = host_of[me];
   const auto is_next = [&](int a, int b) { return (a + 1) % static_cast<int>(hosts.size()) == b; };
   std::vector<Ties> ties(peers.size());
@@ -84,7 +85,8 @@ std::vector<Ties> ties_of(int rank, const std::vector<Peer>& peers, bool over_mp
     ties[peer].watch = watch_each_other(me, peer, peers.size());
     if (over_mpi || other == own) continue;
     const int there = static_cast<int>(peer);
-    const bool carry = carrier(hosts, own, other) == rank && carrier(hosts, other, own) == there;
+    const bool carry =
+        carrier(hosts, own, other) == rank && carrier(hosts, other, own) == there && routes.are_next(own, other);
     const bool measure = (is_next(own, other) || is_next(other, own)) &&
                          hosts[static_cast<std::size_t>(own)].front() == rank &&
                          hosts[static_cast<std::size_t>(other)].front() == there;

@@ -204,7 +204,8 @@ planner::NetworkCosts Communicator::network_costs() const {
   return worst_of(measured);
 }
 
-/// By which ways lines go, and what goes with them: the same on every rank. Among many ranks only those of two hosts know who of them is late.
+/// By which ways lines go, and what goes with them: the same on every rank. Among many ranks they go as from the start, by the connections that
+/// are there.
 void Communicator::plan_lines(const planner::Rules& rules) {
   const int hosts = *std::ranges::max_element(rules.groups) + 1;
   Bridge& bridge = *members_->bridge;

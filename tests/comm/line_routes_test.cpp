@@ -1,10 +1,14 @@
 // Routes of announce lines between hosts: every line comes to every host once, from one that has it; and which pattern is taken.
 #include "comm/line_routes.h"
+#include "comm/carriers.h"
 #include "comm/far_inputs.h"
+#include "comm/mesh.h"
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <set>
+#include <string>
 #include <vector>
 
 using tutti::comm::choose_pattern;
@@ -37,6 +41,32 @@ std::vector<std::set<int>> run(int hosts, const LineRoutes& routes) {
     }
   }
   return has;
+}
+
+/// Back from `host` to the one whose lines come to it.
+std::vector<int> way(const LineRoutes& routes, int host, int of) {
+  std::vector<int> hosts{host};
+  while (hosts.back() != of) hosts.push_back(routes.from(hosts.back(), routes.round_of(hosts.back(), of)));
+  return hosts;
+}
+
+/// With so many ranks on each host, or as many as the list says, whose last number goes on.
+std::vector<tutti::comm::Peer> peers_of(int hosts, const std::vector<int>& ranks_per_host) {
+  std::vector<tutti::comm::Peer> peers;
+  for (int host = 0; host < hosts; ++host) {
+    const auto place = std::min(static_cast<std::size_t>(host), ranks_per_host.size() - 1);
+    for (int r = 0; r < ranks_per_host[place]; ++r) {
+      tutti::comm::Peer& peer = peers.emplace_back();
+      peer.rank = static_cast<int>(peers.size()) - 1;
+      peer.host = "host-" + std::to_string(host);
+    }
+  }
+  return peers;
+}
+
+Pattern first_pattern(int hosts, const std::vector<int>& ranks_per_host) {
+  const auto of_ranks = tutti::comm::hosts_of(peers_of(hosts, ranks_per_host));
+  return tutti::comm::first_routes(tutti::comm::ranks_of_hosts(of_ranks)).pattern();
 }
 
 }  // namespace
@@ -73,6 +103,55 @@ TEST_CASE("lines of doubling hosts take a message for each doubling, others one 
   for (const auto& [hosts, rounds] : {std::pair{2, 1}, {3, 2}, {4, 2}, {5, 3}, {8, 3}, {9, 4}, {16, 4}}) {
     CHECK(LineRoutes(hosts, Pattern::kDoubling).rounds() == rounds);
     CHECK(LineRoutes(hosts, Pattern::kDirect).rounds() == hosts - 1);
+  }
+}
+
+TEST_CASE("a host on the way of others' lines has its own go by the rest of that way") {
+  // So who waits for a line knows which of those on its way has not come (Bridge::whom_it_waits_for).
+  for (const Pattern pattern : {Pattern::kDirect, Pattern::kDoubling, Pattern::kStar}) {
+    for (int hosts = 2; hosts <= kHostsMax; ++hosts) {
+      const LineRoutes routes(hosts, pattern);
+      for (int host = 0; host < hosts; ++host) {
+        for (int of = 0; of < hosts; ++of) {
+          const std::vector<int> all = way(routes, host, of);
+          for (auto between = all.begin(); between != all.end(); ++between)
+            REQUIRE(way(routes, host, *between) == std::vector<int>(all.begin(), between + 1));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("many hosts double from the start, and few that have many ranks to carry do not") {
+  for (const int hosts : {2, 9, 16}) CHECK(first_pattern(hosts, {1}) == Pattern::kDirect);  // all connect with all
+  for (const int hosts : {17, 24, 64, 1000}) CHECK(first_pattern(hosts, {1}) == Pattern::kDoubling);
+  for (const int hosts : {2, 3, 8, 32, 112}) CHECK(first_pattern(hosts, {8}) == Pattern::kDirect);
+  for (const int hosts : {120, 128, 2048}) CHECK(first_pattern(hosts, {8}) == Pattern::kDoubling);
+  CHECK(first_pattern(13, {2}) == Pattern::kDirect);
+  CHECK(first_pattern(13, {1, 2}) == Pattern::kDoubling);  // the first host's rank would carry to twelve
+}
+
+TEST_CASE("a rank's connections from the start grow with the logarithm of the number of hosts") {
+  for (const auto& [hosts, per_host] : {std::pair<int, std::vector<int>>{64, {1}},
+                                        {100, {1}},
+                                        {1000, {1}},
+                                        {13, {1, 2}},
+                                        {64, {8}},
+                                        {128, {8}},
+                                        {100, {3, 1, 8}}}) {
+    INFO(hosts << " hosts of " << per_host.front() << " ranks and more");
+    const std::vector<tutti::comm::Peer> peers = peers_of(hosts, per_host);
+    const int doublings = LineRoutes(hosts, Pattern::kDoubling).rounds();
+    std::vector<std::vector<tutti::comm::Ties>> all;
+    for (int rank = 0; rank < static_cast<int>(peers.size()); ++rank) {
+      all.push_back(tutti::comm::ties_of(rank, peers, false));
+      // Two more for the network's measurement.
+      CHECK(std::ranges::count_if(all.back(), &tutti::comm::Ties::data) <= 2 * doublings + 2);
+    }
+    bool alike = true;
+    for (std::size_t a = 0; a < all.size(); ++a)
+      for (std::size_t b = 0; b < all.size(); ++b) alike = alike && all[a][b].data == all[b][a].data;
+    CHECK(alike);
   }
 }
 

@@ -124,9 +124,8 @@ def case_uneven_namespaces(suite):
 
 
 def case_uneven(suite):
-    """Hosts of 7 and 8 ranks, of 1 and 16, of 1, 2 and 3."""
-    for places, sample in (("7,8", 40), ("1,16", 40), ("1,2,3", 120)):
-        ranks = sum(map(int, places.split(",")))
+    """Hosts of 7 and 8 ranks, of 1 and 16, of 1, 2 and 3; so many of 1 that their lines go by others, and of 1 and otherwise 2."""
+    for places, ranks, sample in (("7,8", 15, 40), ("1,16", 17, 40), ("1,2,3", 6, 120), ("1", 18, 30), ("1,2", 25, 20)):
         suite.run("hosts-pairs", sample, "--ranks", str(ranks), TEST_RANKS_PER_HOST=places)
 
 

@@ -45,6 +45,7 @@ constexpr std::array<std::string_view, 4> kAcrossAllReduce = {"ring", "tree", "h
 constexpr std::array<std::string_view, 3> kAcrossBlocks = {"ring", "oneshot", "halving_doubling"};
 constexpr std::array<std::string_view, 4> kAcrossRooted = {"ring", "tree", "binomial", "oneshot"};
 constexpr std::array<std::string_view, 1> kAcrossExchange = {"pairwise"};
+constexpr std::array<std::string_view, 1> kAcrossCollect = {"oneshot"};
 
 /// What a step of the row comes to on a rail, in the order in which the ranks of a host run it.
 enum class Turn { kGive, kOwn, kTake };
@@ -359,6 +360,17 @@ HostRails rails_for(const Request& request, const Hierarchy& hierarchy) {
   return HostRails(request.collective, hierarchy.groups, hierarchy.carriers, units_of_row(request, hierarchy));
 }
 
+/// Each block goes from one rank to another: no row of the table runs across, whole blocks go by the rails as they are.
+bool moves_blocks(Collective collective) {
+  return collective == Collective::kAllToAll || collective == Collective::kGather || collective == Collective::kScatter;
+}
+
+RankProgram block_program(const Request& request, const HostRails& rails, int rank) {
+  return one_lane(request.collective == Collective::kAllToAll
+                      ? exchange_by_rails(rails, rank)
+                      : collect_by_rails(rails, request.collective, request.root, rank));
+}
+
 }  // namespace
 
 std::span<const std::string_view> across_patterns(Collective collective) {
@@ -369,6 +381,8 @@ std::span<const std::string_view> across_patterns(Collective collective) {
     case Collective::kBroadcast:
     case Collective::kReduce: return kAcrossRooted;
     case Collective::kAllToAll: return kAcrossExchange;
+    case Collective::kGather:
+    case Collective::kScatter: return kAcrossCollect;
     default: return {};
   }
 }
@@ -384,14 +398,14 @@ Hierarchy hierarchy_of(const Request& request, std::string_view across) {
 }
 
 schedule::Shape hierarchical_shape(const Request& request, const Hierarchy& hierarchy) {
-  if (request.collective == Collective::kAllToAll) return find("pairwise", request)->shape(request);
+  if (moves_blocks(request.collective)) return find(hierarchy.across, request)->shape(request);
   const HostRails rails = rails_for(request, hierarchy);
   return shape_of(request, Across(request, hierarchy, rails), rails, hierarchy.chunks);
 }
 
 RankProgram hierarchical(const Request& request, const Hierarchy& hierarchy, int rank) {
   const HostRails rails = rails_for(request, hierarchy);
-  if (request.collective == Collective::kAllToAll) return one_lane(exchange_by_rails(rails, rank));
+  if (moves_blocks(request.collective)) return block_program(request, rails, rank);
   const Across across(request, hierarchy, rails);
   return program_of(request, hierarchy, across, rails, host_program(across, rails.host_of(rank)), rank);
 }
@@ -399,8 +413,8 @@ RankProgram hierarchical(const Request& request, const Hierarchy& hierarchy, int
 void hierarchical_each(const Request& request, const Hierarchy& hierarchy,
                        const std::function<void(int rank, RankProgram program)>& visit) {
   const HostRails rails = rails_for(request, hierarchy);
-  if (request.collective == Collective::kAllToAll) {
-    for (int rank = 0; rank < request.ranks; ++rank) visit(rank, one_lane(exchange_by_rails(rails, rank)));
+  if (moves_blocks(request.collective)) {
+    for (int rank = 0; rank < request.ranks; ++rank) visit(rank, block_program(request, rails, rank));
     return;
   }
   const Across across(request, hierarchy, rails);

@@ -32,7 +32,7 @@ std::span<const std::string_view> across_patterns(Collective collective);
 /// Of a request whose groups are hosts: all ranks carry, each pattern in as many parts as it gains from.
 Hierarchy hierarchy_of(const schedule::Request& request, std::string_view across);
 
-/// all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all. Needs two slots.
+/// All collectives but send and receive. Needs two slots.
 schedule::Shape hierarchical_shape(const schedule::Request& request, const Hierarchy& hierarchy);
 
 /// This rank's program, in time that grows with its own steps.

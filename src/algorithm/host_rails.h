@@ -66,4 +66,7 @@ class HostRails {
 /// All-to-all: what goes to place p of another host leaves through the sender's rank of place p, block by block.
 LaneProgram exchange_by_rails(const HostRails& rails, int rank);
 
+/// Gather and scatter: what crosses passes the rank of its place on the root's host.
+LaneProgram collect_by_rails(const HostRails& rails, Collective collective, int root, int rank);
+
 }  // namespace tutti::algorithm

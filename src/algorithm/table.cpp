@@ -201,6 +201,8 @@ constexpr Algorithm kTable[] = {
   {.name = "hosts_oneshot", .summary = "each host's ranks share a part each; every host sends to every host, results inside",
    .supports = over_hosts<kReduceScatter, kAllGather, kBroadcast, kReduce>, .shape = hosts_shape<kOneshot>, .build = hosts<kOneshot>,
    .wide_wire = true, .over_hosts = true},
+  {.name = "hosts_oneshot", .summary = "each block crosses once, from or to the rank of its place on the root's host, which hands it on",
+   .supports = over_hosts<kGather, kScatter>, .shape = hosts_shape<kOneshot>, .build = hosts<kOneshot>, .over_hosts = true},
   {.name = "hosts_doubling", .summary = "each host's ranks share a part each; pairs of hosts exchange all they have so far, results inside",
    .supports = over_hosts<kAllReduce, kReduceScatter, kAllGather>, .shape = hosts_shape<kDoubling>, .build = hosts<kDoubling>,
    .over_hosts = true},

@@ -204,10 +204,17 @@ bool adds_as_asked(const Algorithm& a, const Question& q, const Rules& rules) {
   return (!rules.reproducible || a.reproducible) && (!q.wide_wire || a.wide_wire);
 }
 
+/// Others take work off the root, and add to it.
+bool relieves_root(const Algorithm& a, Collective collective) {
+  return a.over_hosts && (collective == Collective::kGather || collective == Collective::kScatter);
+}
+
 bool admitted(const Algorithm& a, const Question& q, const Rules& rules, const AlgorithmFilter& filter) {
   // Where ranks are in no groups, only on demand.
   if (a.in_groups && rules.groups.empty() && !filter.names_it(a.name)) return false;
   if (a.over_hosts && !over_hosts(rules)) return false;
+  // Nor there where ranks share cores: those that wait leave theirs to the root, which prices do not know.
+  if (relieves_root(a, q.request.collective) && rules.crowding > 1 && !filter.names_it(a.name)) return false;
   return a.supports(in_groups(q.request, rules)) && filter.admits(a.name) && adds_as_asked(a, q, rules);
 }
 

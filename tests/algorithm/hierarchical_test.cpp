@@ -25,7 +25,8 @@ constexpr int kHostsMost = 4;
 #endif
 
 constexpr Collective kServed[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                                  Collective::kBroadcast, Collective::kReduce,        Collective::kAllToAll};
+                                  Collective::kBroadcast, Collective::kReduce,        Collective::kAllToAll,
+                                  Collective::kGather,    Collective::kScatter};
 
 using Groups = std::vector<std::vector<int>>;
 
@@ -178,7 +179,7 @@ TEST_CASE("the table's rows over hosts are right, and there for hosts only", "[e
       CHECK(!row.supports({collective, 3, 0, 0, &together}));
     }
   }
-  CHECK(rows == 8);
+  CHECK(rows == 9);
 }
 
 TEST_CASE("ranks in any order, some carriers, several chunks", "[exhaustive]") {
@@ -302,6 +303,41 @@ TEST_CASE("all-to-all by rails: between hosts ranks of equal places only") {
   const Leaving crossed = leaving(made, groups);
   for (const auto& [from, to] : crossed.pairs) CHECK(from % 4 == to % 4);
   for (const double rank : crossed.ranks) CHECK(rank == Approx(8));
+}
+
+TEST_CASE("gather and scatter by rails: a block crosses once, and the root's host's ranks share what does") {
+  const Groups groups = groups_of({4, 4, 4});
+  const int root = 5;
+  const schedule::Schedule gather = algorithm::hierarchical({Collective::kGather, 12, root, 0},
+                                                            {.groups = groups, .carriers = {}, .across = "oneshot"});
+  const Leaving gathered = leaving(gather, groups);
+  CHECK(gathered.hosts == std::vector<double>{4, 0, 4});
+  for (const auto& [from, to] : gathered.pairs) CHECK((from % 4 == to % 4 && to / 4 == 1));
+  const schedule::Schedule scatter = algorithm::hierarchical({Collective::kScatter, 12, root, 0},
+                                                             {.groups = groups, .carriers = {}, .across = "oneshot"});
+  const Leaving scattered = leaving(scatter, groups);
+  CHECK(scattered.hosts == std::vector<double>{0, 8, 0});
+  for (int rank = 0; rank < 12; ++rank)
+    CHECK(scattered.ranks[static_cast<std::size_t>(rank)] == (rank / 4 == 1 ? 2 : 0));
+  for (const auto& [from, to] : scattered.pairs) CHECK((from % 4 == to % 4 && from / 4 == 1));
+
+  // A longer host's ranks share the root's, a shorter root's host takes several each.
+  const Groups uneven = groups_of({2, 6});
+  const Leaving into_two = leaving(
+      algorithm::hierarchical({Collective::kGather, 8, 1, 0}, {.groups = uneven, .carriers = {}, .across = "oneshot"}),
+      uneven);
+  CHECK(into_two.pairs == std::set<std::pair<int, int>>{{2, 0}, {3, 0}, {4, 0}, {5, 1}, {6, 1}, {7, 1}});
+  const Leaving out_of_six = leaving(
+      algorithm::hierarchical({Collective::kScatter, 8, 7, 0}, {.groups = uneven, .carriers = {}, .across = "oneshot"}),
+      uneven);
+  CHECK(out_of_six.pairs == std::set<std::pair<int, int>>{{2, 0}, {5, 1}});
+
+  // Carriers alone talk to other hosts.
+  const Leaving carried =
+      leaving(algorithm::hierarchical({Collective::kGather, 8, 0, 0},
+                                      {.groups = uneven, .carriers = {{1}, {4}}, .across = "oneshot"}),
+              uneven);
+  CHECK(carried.pairs == std::set<std::pair<int, int>>{{4, 1}});
 }
 
 TEST_CASE("a rank's own program is the one that all ranks' schedule has") {

@@ -201,6 +201,8 @@ float wanted(const planner::Question& q, int r, std::size_t i) {
     case Collective::kBroadcast: return at(0, i);
     case Collective::kAllToAll:
       return at(static_cast<int>(i / q.count), static_cast<std::size_t>(r) * q.count + i % q.count);
+    case Collective::kGather: return at(static_cast<int>(i / q.count), i % q.count);
+    case Collective::kScatter: return at(q.request.root, static_cast<std::size_t>(r) * q.count + i % q.count);
     case Collective::kReduceScatter: i += static_cast<std::size_t>(r) * q.count; [[fallthrough]];
     default:
       for (int rank = 0; rank < q.request.ranks; ++rank) sum += at(rank, i);
@@ -208,10 +210,7 @@ float wanted(const planner::Question& q, int r, std::size_t i) {
   }
 }
 
-std::size_t length_of(const planner::Question& q) {
-  const bool many = q.request.collective == Collective::kAllGather || q.request.collective == Collective::kAllToAll;
-  return q.count * static_cast<std::size_t>(many ? q.request.ranks : 1);
-}
+std::size_t length_of(const planner::Question& q, int r) { return q.count * schedule::output_blocks(q.request, r); }
 
 }  // namespace
 
@@ -219,15 +218,16 @@ TEST_CASE("every schedule is right where messages are lent and land, however lat
   planner::Rules rules;
   rules.slots = kSlots;
   Counts all;
-  for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                                      Collective::kBroadcast, Collective::kAllToAll}) {
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather, Collective::kBroadcast,
+        Collective::kAllToAll, Collective::kGather, Collective::kScatter}) {
     for (const int ranks : {2, 3, 4, 5}) {
       for (const std::vector<int>& hosts : {std::vector<int>{}, {0, 0, 1, 1}, {0, 1, 1, 0, 1}, {0, 1, 1}}) {
         if (!hosts.empty() && static_cast<int>(hosts.size()) != ranks) continue;
         rules.groups = hosts;
         rules.network = hosts.empty() ? planner::NetworkCosts{} : planner::kUsualNetwork;
         for (const bool in_place : {false, true}) {
-          if (in_place && (collective == Collective::kAllToAll || collective == Collective::kBroadcast)) continue;
+          if (in_place && (collective == Collective::kAllToAll || is_rooted(collective))) continue;
           const planner::Question q = question_of(collective, ranks, 1501, in_place);
           const auto found = planner::candidates(q, rules);
           REQUIRE(found.ok());
@@ -239,9 +239,9 @@ TEST_CASE("every schedule is right where messages are lent and land, however lat
               world.run();
               for (int r = 0; r < ranks; ++r) {
                 std::size_t i = 0;
-                while (i < length_of(q) && world.output(r)[i] == wanted(q, r, i)) ++i;
+                while (i < length_of(q, r) && world.output(r)[i] == wanted(q, r, i)) ++i;
                 INFO("rank " << r << ", element " << i);
-                REQUIRE(i == length_of(q));
+                REQUIRE(i == length_of(q, r));
               }
               all.lent += world.counts().lent;
               all.landed += world.counts().landed;

@@ -422,6 +422,56 @@ TEST_CASE("over hosts large calls meet inside each host first, and single ranks 
   for (const planner::Candidate& c : found.value()) CHECK(!c.algorithm->over_hosts);
 }
 
+TEST_CASE(
+    "gather and scatter over hosts go by rails where these take work off the root, not where all ranks share cores") {
+  Rules rules = rules_for("");
+  const auto first = [&](Collective collective, std::uint64_t count, int root = 0) {
+    Question q = question(collective, static_cast<int>(rules.groups.size()), count);
+    q.request.root = root;
+    const auto found = planner::candidates(q, rules);
+    REQUIRE(found.ok());
+    return std::string(found.value().front().algorithm->name);
+  };
+  for (const Collective collective : {Collective::kGather, Collective::kScatter}) {
+    INFO(name_of(collective));
+    rules.network = planner::kUsualNetwork;
+    for (const std::uint64_t count : {std::uint64_t{4} << 10, std::uint64_t{4} << 20}) {
+      for (const schedule::Groups& hosts : {schedule::Groups{0, 0, 1, 1}, {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2}}) {
+        rules.groups = hosts;
+        CHECK(first(collective, count) == "hosts_oneshot");
+      }
+      // The root has its host for itself: nobody is there to help it.
+      rules.groups = {0, 1, 1, 1};
+      CHECK(first(collective, count) == "oneshot");
+    }
+    // Ranks that share cores: what is taken off the root is added to others on its core. Who asks for it gets it.
+    rules.groups = {0, 0, 0, 0, 1, 1, 1, 1};
+    rules.crowding = 1.5;
+    CHECK(first(collective, 4 << 20) == "oneshot");
+    CHECK(first(collective, 4 << 20, 7) == "oneshot");
+    rules.everywhere = rules_for("hosts_oneshot").everywhere;
+    CHECK(first(collective, 4 << 20) == "hosts_oneshot");
+    rules.everywhere = {};
+    rules.crowding = 1;
+    // A message costs no more than a word in shared memory.
+    rules.network = {0.3, 0.01, 100};
+    CHECK(first(collective, 16) == "oneshot");
+  }
+  // Flat to rails, of 4 hosts of 4 and blocks of 64 KiB.
+  rules.network = planner::kUsualNetwork;
+  rules.groups = {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3};
+  const auto gain = [&](Collective collective) {
+    const auto found = planner::candidates(question(collective, 16, 16 << 10), rules);
+    REQUIRE(found.ok());
+    const auto us_of = [&](std::string_view name) {
+      return std::ranges::find(found.value(), name, [](const auto& c) { return c.algorithm->name; })->predicted_us;
+    };
+    return us_of("oneshot") / us_of("hosts_oneshot");
+  };
+  CHECK(gain(Collective::kGather) > 1.4);
+  CHECK(gain(Collective::kScatter) > 3.5);
+}
+
 TEST_CASE("plans of a grouped communicator follow its groups, on every rank alike") {
   Rules rules = rules_for("grouped");
   rules.groups = {1, 0, 0, 1, 0};

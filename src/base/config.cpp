@@ -294,6 +294,7 @@ struct Loaded {
     reader.read_choice("TUTTI_CUDA_MPI", config.cuda_mpi, {"0", "1", "force"});
     reader.read_count("NCCL_SOCKET_NTHREADS", config.socket_threads, 16);
     reader.read_count("NCCL_NSOCKS_PERTHREAD", config.sockets_per_thread, 16);
+    reader.read_bytes("TUTTI_ZEROCOPY_BYTES", config.zero_copy_bytes, 1, std::size_t{1} << 40, "never");
     reader.read_seconds("TUTTI_HEARTBEAT_TIMEOUT_S", config.heartbeat_timeout_s);
     reader.read_seconds("TUTTI_TIMEOUT_S", config.timeout_s);
     reader.read("TUTTI_REPRODUCIBLE", config.reproducible);

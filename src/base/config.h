@@ -31,6 +31,7 @@ struct Config {
   std::string cuda_mpi = "0";       ///< TUTTI_CUDA_MPI: "1": MPI takes GPU memory if it says so; "force": unasked
   int socket_threads = 1;           ///< NCCL_SOCKET_NTHREADS: times
   int sockets_per_thread = 1;       ///< NCCL_NSOCKS_PERTHREAD: sockets for data between two ranks, 16 at most
+  std::size_t zero_copy_bytes = 0;  ///< TUTTI_ZEROCOPY_BYTES: MSG_ZEROCOPY for sends so long; 0 = never
   double heartbeat_timeout_s = 10;  ///< TUTTI_HEARTBEAT_TIMEOUT_S: 0 = never
   double timeout_s = 1800;          ///< TUTTI_TIMEOUT_S: 0 = never
   bool reproducible = false;        ///< TUTTI_REPRODUCIBLE

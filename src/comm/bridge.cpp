@@ -1,6 +1,7 @@
 #include "comm/bridge.h"
 
 #include "base/assert.h"
+#include "base/config.h"
 #include "comm/call.h"
 #include "comm/striped_stream.h"
 #include "comm/tcp_stream.h"
@@ -48,8 +49,9 @@ std::uint32_t part_of(std::uint64_t mark) { return static_cast<std::uint32_t>(ma
 /// nullptr: there is no connection yet.
 std::unique_ptr<transport::ByteStream> stream_of(std::vector<PrivateDescriptor> sockets) {
   if (sockets.empty()) return nullptr;
-  if (sockets.size() == 1) return std::make_unique<TcpStream>(std::move(sockets.front()));
-  return std::make_unique<StripedStream>(std::move(sockets));
+  const ZeroCopy::Options zero_copy{.from_bytes = config().zero_copy_bytes};
+  if (sockets.size() == 1) return std::make_unique<TcpStream>(std::move(sockets.front()), zero_copy);
+  return std::make_unique<StripedStream>(std::move(sockets), zero_copy);
 }
 
 }  // namespace
@@ -251,6 +253,7 @@ void Bridge::wait(int milliseconds) const {
   std::vector<pollfd> watched;
   for (const Remote& remote : remotes_) {
     if (remote.link->has_staged()) return;
+    (void)remote.link->is_released();  // the kernel's words that were there before would end the wait
     const bool open = remote.link->state() == RecordLink::State::kOpen;
     watched.push_back({open ? remote.link->descriptor() : -1, POLLIN, 0});
     if (open && !remote.link->is_sent()) watched.push_back({remote.link->output_descriptor(), POLLOUT, 0});
@@ -311,7 +314,7 @@ void Bridge::collect_channel(Remote& remote, std::uint32_t lane) {
     record.word = offset_of(&channel.mine->tail);
     record.value = sent.messages + 1;
     const std::byte* const lent = channel.crossing->from[slot];
-    remote.link->queue(record, lent != nullptr ? lent : channel.outbox + slot * shape.slot_bytes);
+    remote.link->lend(record, lent != nullptr ? lent : channel.outbox + slot * shape.slot_bytes);
   }
   // The peer can do with a count that is late by less than half of the slots; it goes along with whatever else goes there.
   const std::uint64_t untold = channel.acknowledged - sent.acknowledged;
@@ -320,8 +323,18 @@ void Bridge::collect_channel(Remote& remote, std::uint32_t lane) {
   queue(remote, nullptr, 0, &channel.mine->head);
 }
 
-bool Bridge::is_sent() const {
-  return std::ranges::all_of(remotes_, [](const Remote& remote) { return remote.link->is_sent(); });
+int Bridge::unsent_peer() const {
+  const auto is_over = [](const Remote& remote) { return remote.link->is_sent() && remote.link->is_released(); };
+  const auto unsent = std::ranges::find_if_not(remotes_, is_over);
+  return unsent == remotes_.end() ? -1 : unsent->peer;
+}
+
+/// What the kernel has not let go of, it may still send to others: not after this, as the call's caller writes there.
+void Bridge::give_up() {
+  given_up_ = true;
+  for (Remote& remote : remotes_) {
+    if (!remote.link->is_released()) remote.link->close();
+  }
 }
 
 void Bridge::finish() {

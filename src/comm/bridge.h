@@ -11,8 +11,10 @@
 //  B2. What is sent from the segment itself (slots, inputs beside lines) is not written again before the receiver has told that it
 //      is done with it (A2, A3, C2), which it does only after all of it has come. What is sent from a buffer (Way::kLent) is not written
 //      by a later step of its lane and round (binding.h), nor by another lane or round, which have no memory in common.
-//  B3. A call is over for its rank when all it wrote has been handed to the kernel (is_sent): a rank that is in no call owes nobody
-//      anything, and its buffers are its own again. Of a call that fails nothing moves afterwards (give_up).
+//  B3. A call is over for its rank when all it wrote has been handed to the kernel, and the kernel has let go of what it sends from where it
+//      lies (is_sent, zero_copy.h): a rank that is in no call owes nobody anything, and its buffers are its own again. Of a call that fails
+//      nothing moves afterwards (give_up). Only messages of lanes go from where they lie: their receivers have announced the same call, so
+//      that this waits for no rank that has still to come.
 //  B4. A message comes straight to its place in a buffer only while the lane is at the step that waits for it, or the call waits for a hub's
 //      sum: what the step or the call may write, it may write.
 //  B5. The line of a call that all ranks wait for comes once to each host: from a rank of its host, or of one that has it already
@@ -134,8 +136,10 @@ class Bridge {
   /// Of a communicator that has failed: takes in all that has come, from whomever. False: a call that has looked since the last time, and
   /// still waits, waits in vain.
   bool receive_last();
-  /// All that progress() has found is in the kernel's hands.
-  bool is_sent() const;
+  /// All that progress() has found is in the kernel's hands, and it needs nothing of what was lent.
+  bool is_sent() const { return unsent_peer() < 0; }
+  /// One for whom there is something that is not; -1: none.
+  int unsent_peer() const;
   /// Waits until something comes, or `milliseconds`; shortly where streams cannot be polled.
   void wait(int milliseconds) const;
   /// Whether all that can come comes by streams, so that wait() misses nothing.
@@ -144,7 +148,7 @@ class Bridge {
   void rest() const;
 
   /// The communicator has failed: nothing moves any more, so that the buffers of the call that ends now are its caller's again.
-  void give_up() { given_up_ = true; }
+  void give_up();
 
   /// A peer whose stream has ended, though it has not left; -1: none.
   int ended_peer() const;

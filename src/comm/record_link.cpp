@@ -39,6 +39,16 @@ void RecordLink::queue(Record record, const std::byte* payload) {
   }
 }
 
+void RecordLink::lend(Record record, const std::byte* payload) {
+  queue(record, payload);
+  if (is_stream_ && takes_more_) queue_.back().is_lent = queue_.back().payload != nullptr;
+}
+
+/// By itself, from where it lies.
+bool RecordLink::goes_lent(const Outgoing& out) const {
+  return out.is_lent && out.record.bytes >= stream_->lends_from();
+}
+
 /// Into a copy that is mapped here.
 void RecordLink::store(const Record& record, const std::byte* payload) const {
   if (record.bytes != 0) std::memcpy(memory_.data() + record.offset, payload, record.bytes);
@@ -61,7 +71,8 @@ bool RecordLink::send() {
     std::size_t count = 0;
     std::size_t total = 0;
     std::size_t skip = sent_of_it_;
-    for (std::size_t i = first_; i < queue_.size() && count + 2 <= kPartsMax; ++i) {
+    bool lent = false;
+    for (std::size_t i = first_; i < queue_.size() && count + 2 <= kPartsMax && !lent; ++i) {
       Outgoing& out = queue_[i];
       const std::byte* const payload = out.payload != nullptr ? out.payload : out.copied;
       const auto add = [&](const void* data, std::size_t bytes) {
@@ -72,9 +83,13 @@ bool RecordLink::send() {
         total += bytes - skipped;
       };
       add(&out.record, sizeof(Record));
+      const bool by_itself = goes_lent(out);
+      if (by_itself && count != 0) break;  // what is before it goes first
       add(payload, out.record.bytes);
+      lent = by_itself;
     }
-    const auto [sent, state] = stream_->send({parts, count});
+    const std::span<const iovec> some(parts, count);
+    const auto [sent, state] = lent ? stream_->send_lent(some) : stream_->send(some);
     if (state == transport::ByteStream::State::kEnded) {
       takes_more_ = false;
       queue_.clear();

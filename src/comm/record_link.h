@@ -54,10 +54,14 @@ class RecordLink {
 
   /// `payload` stays as it is until it is sent; up to kCopiedBytes are copied.
   void queue(Record record, const std::byte* payload);
+  /// The same; `payload` stays as it is until is_released().
+  void lend(Record record, const std::byte* payload);
   /// Sends what is taken; true if that was something.
   bool send();
   /// Nothing waits to be taken. True of a stream that takes no more: whether that is right is seen on the other way.
   bool is_sent() const { return first_ == queue_.size(); }
+  /// After is_sent(): nobody reads what was lent any more.
+  bool is_released() const { return !stream_ || stream_->is_released(); }
   /// Nothing will be queued any more; to be called when all is sent.
   void finish() {
     if (stream_) stream_->finish();
@@ -96,9 +100,11 @@ class RecordLink {
     Record record;
     const std::byte* payload;
     std::byte copied[kCopiedBytes];
+    bool is_lent = false;
   };
 
   void store(const Record& record, const std::byte* payload) const;
+  bool goes_lent(const Outgoing& out) const;
   void advance_queue(std::size_t sent);
   bool take(std::size_t got);
   bool begin_record();

@@ -33,8 +33,8 @@ std::size_t size_of(std::span<const iovec> parts) {
 
 }  // namespace
 
-StripedStream::StripedStream(std::vector<PrivateDescriptor> sockets) {
-  for (PrivateDescriptor& socket : sockets) streams_.emplace_back(std::move(socket));
+StripedStream::StripedStream(std::vector<PrivateDescriptor> sockets, ZeroCopy::Options zero_copy) {
+  for (PrivateDescriptor& socket : sockets) streams_.emplace_back(std::move(socket), zero_copy);
 }
 
 /// Stripe by stripe, until a socket takes or has no more.
@@ -58,6 +58,20 @@ Moved StripedStream::move(std::span<const iovec> parts, std::uint64_t& position,
 
 Moved StripedStream::send(std::span<const iovec> parts) {
   return move(parts, sent_, [](TcpStream& stream, std::span<const iovec> some) { return stream.send(some); });
+}
+
+Moved StripedStream::send_lent(std::span<const iovec> parts) {
+  return move(parts, sent_, [](TcpStream& stream, std::span<const iovec> some) { return stream.send_lent(some); });
+}
+
+std::size_t StripedStream::lends_from() const {
+  std::size_t least = ByteStream::lends_from();
+  for (const TcpStream& stream : streams_) least = std::min(least, stream.lends_from());
+  return least;
+}
+
+bool StripedStream::is_released() {
+  return std::ranges::all_of(streams_, [](TcpStream& stream) { return stream.is_released(); });
 }
 
 Moved StripedStream::receive(std::span<const iovec> parts) {

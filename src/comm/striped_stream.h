@@ -15,8 +15,11 @@ class StripedStream final : public transport::ByteStream {
   static constexpr std::size_t kStripeBytes = std::size_t{64} << 10;
 
   /// In the same order on both sides.
-  explicit StripedStream(std::vector<PrivateDescriptor> sockets);
+  explicit StripedStream(std::vector<PrivateDescriptor> sockets, ZeroCopy::Options zero_copy = {});
   Moved send(std::span<const iovec> parts) override;
+  Moved send_lent(std::span<const iovec> parts) override;
+  std::size_t lends_from() const override;
+  bool is_released() override;
   Moved receive(std::span<const iovec> parts) override;
   void finish() override;
   bool has_arrived() const override;

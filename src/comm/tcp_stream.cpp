@@ -24,6 +24,7 @@ msghdr message_of(std::span<const iovec> parts) {
   return message;
 }
 
+constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
 /// Messages up to this go as one piece: taking a list of parts over costs the kernel more than the copy costs here.
 constexpr std::size_t kGatheredBytes = 512;
 
@@ -38,7 +39,6 @@ bool is_for_now(int failure) { return failure == EAGAIN || failure == ENOBUFS ||
 }  // namespace
 
 Moved TcpStream::send(std::span<const iovec> parts) {
-  constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
   const std::size_t bytes = size_of(parts);
   const msghdr message = message_of(parts);
   std::byte gathered[kGatheredBytes];
@@ -53,6 +53,16 @@ Moved TcpStream::send(std::span<const iovec> parts) {
   } while (sent < 0 && errno == EINTR);
   if (sent >= 0) return {static_cast<std::size_t>(sent), State::kOpen};
   return {0, is_for_now(errno) ? State::kOpen : State::kEnded};
+}
+
+Moved TcpStream::send_lent(std::span<const iovec> parts) {
+  if (size_of(parts) < lends_from()) return send(parts);
+  const msghdr message = message_of(parts);
+  const ssize_t sent = zero_copy_->send(message, kFlags);
+  if (sent >= 0) return {static_cast<std::size_t>(sent), State::kOpen};
+  if (errno == EAGAIN) return {};
+  // The kernel cannot keep more of such sends, or this memory (a driver's); or the stream has ended, as this one finds, too.
+  return send(parts);
 }
 
 Moved TcpStream::receive(std::span<const iovec> parts) {

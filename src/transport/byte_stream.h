@@ -20,6 +20,12 @@ class ByteStream {
   virtual ~ByteStream() = default;
   /// Takes a prefix of the parts; never waits.
   virtual Moved send(std::span<const iovec> parts) = 0;
+  /// The same of bytes that stay as they are until is_released().
+  virtual Moved send_lent(std::span<const iovec> parts) { return send(parts); }
+  /// From how many bytes on they may go from where they lie; fewer, and where this is the largest number, send_lent() only copies.
+  virtual std::size_t lends_from() const { return ~std::size_t{0}; }
+  /// Whether all that was lent may be written again. Never waits.
+  virtual bool is_released() { return true; }
   /// Fills a prefix of the parts; never waits.
   virtual Moved receive(std::span<const iovec> parts) = 0;
   /// Nothing more will be sent. The other side takes in what was, and then finds the end.

@@ -84,7 +84,7 @@ class Wires:
 
 
 def case_tcp(suite):
-    """Every rank in a namespace of its own, and two in each; IPv4; one socket for a pair, and four."""
+    """Every rank in a namespace of its own, and two in each; IPv4; one socket for a pair, and four; sends without copies."""
     wires = Wires()
     names = ",".join(wires.hosts.names)
     for backend, sample in (("hosts-slots", 200), ("hosts-pairs", 200)):
@@ -92,6 +92,7 @@ def case_tcp(suite):
             suite.run(backend, sample, TEST_NAMESPACES=names)
     suite.run("hosts-announce", 60, TEST_NAMESPACES=names)
     suite.run("hosts-slots", 100, TEST_NAMESPACES=names, NCCL_SOCKET_NTHREADS="2", NCCL_NSOCKS_PERTHREAD="2")
+    suite.run("hosts-slots", 60, TEST_NAMESPACES=names, TUTTI_ZEROCOPY_BYTES="1")
 
 
 def run_uneven(suite, names, sample):

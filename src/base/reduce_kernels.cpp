@@ -165,6 +165,32 @@ template <class Type, class Op, int kVectors, int kSources = 0>
   }
 }
 
+constexpr std::size_t kInwards = 10240;  ///< bytes from which a part is reduced from its ends to its middle
+
+/// Calls work(offset) for `count` steps of so many bytes from `offset` on: the upper half from its end down, then the lower one from its start
+/// up. What the processor fetches ahead by itself then lies in the middle, and not behind the end, where another rank's part begins: its
+/// lines would leave that rank's cache, and come back at its next store. In order where they are written past the caches, or few.
+template <class Work>
+[[gnu::always_inline]] inline void go_inwards(std::size_t offset, std::size_t count, std::size_t step, bool streams,
+                                              Work work) {
+  if constexpr (!kHasStreams) {  // the portable kernels are merely right
+    for (; count != 0; --count, offset += step) work(offset);
+    return;
+  }
+  const std::size_t down = streams || count * step < kInwards ? 0 : count / 2;
+  std::size_t at = offset + (count - 1) * step;
+  std::size_t by = -step;
+  std::size_t left = down;
+#pragma GCC unroll 1
+  for (int half = 0; half < 2; ++half) {  // one copy of the work's code for both
+#pragma GCC unroll 1
+    for (; left != 0; --left, at += by) work(at);
+    left = count - down;
+    at = offset;
+    by = step;
+  }
+}
+
 /// Two sources, nothing but Op, and so few destinations that all pointers stay in registers: the most frequent sum, in a
 /// loop that starts fast. A cache line at a time: streams flow best when loads and stores alternate so. Goes on as long
 /// as there are whole lines, and returns the new offset.
@@ -177,15 +203,16 @@ template <class Type, class Op, int kDestinations, bool kStreams>
   Byte* const to[] = {static_cast<Byte*>(args.destinations[0]),
                       static_cast<Byte*>(args.destinations[kDestinations - 1])};
   const std::size_t ahead = ahead_in(bytes);
-  for (; bytes - offset >= kLine; offset += kLine) {
-    prefetch<Type>(first + offset, kLine, ahead);
-    prefetch<Type>(second + offset, kLine, ahead);
+  const std::size_t lines = (bytes - offset) / kLine;
+  go_inwards(offset, lines, kLine, kStreams, [&](std::size_t line) __attribute__((always_inline)) {
+    prefetch<Type>(first + line, kLine, ahead);
+    prefetch<Type>(second + line, kLine, ahead);
     Packed packed[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       typename Type::Lanes sums[Type::kLanes], next[Type::kLanes];
-      Type::unpack(sums, load_unaligned<Packed>(first + offset + v * sizeof(Packed)));
-      Type::unpack(next, load_unaligned<Packed>(second + offset + v * sizeof(Packed)));
+      Type::unpack(sums, load_unaligned<Packed>(first + line + v * sizeof(Packed)));
+      Type::unpack(next, load_unaligned<Packed>(second + line + v * sizeof(Packed)));
 #pragma GCC unroll 4
       for (int i = 0; i < Type::kLanes; ++i) {
         sums[i] = Op::template apply<typename Type::Arithmetic>(sums[i], next[i]);
@@ -196,12 +223,12 @@ template <class Type, class Op, int kDestinations, bool kStreams>
     for (int d = 0; d < kDestinations; ++d) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        Byte* at = to[d] + offset + v * sizeof(Packed);
+        Byte* at = to[d] + line + v * sizeof(Packed);
         kStreams ? stream_aligned(at, packed[v]) : store_unaligned(at, packed[v]);
       }
     }
-  }
-  return offset;
+  });
+  return offset + lines * kLine;
 }
 
 [[gnu::always_inline]] inline bool is_reduction_of_two(const ReduceArgs& args) {
@@ -228,10 +255,11 @@ template <class Type, class Op, int kSources, int kVectors = kGroupVectors<Type>
                                                         int streamed) {
   constexpr std::size_t kStep = kVectors * sizeof(typename Type::Packed);
   const std::size_t ahead = ahead_in(bytes);
-  for (; bytes - offset >= kStep; offset += kStep) {
-    reduce_group<Type, Op, kVectors, kSources>(args, offset, streamed, ahead);
-  }
-  return offset;
+  const std::size_t steps = (bytes - offset) / kStep;
+  go_inwards(offset, steps, kStep, streamed > 0, [&](std::size_t at) __attribute__((always_inline)) {
+    reduce_group<Type, Op, kVectors, kSources>(args, at, streamed, ahead);
+  });
+  return offset + steps * kStep;
 }
 
 /// As reduce_groups, for sums of 3 to 8 sources without scales: each number of sources has a loop of its own, in which each

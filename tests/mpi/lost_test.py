@@ -98,7 +98,7 @@ def ranks_of(kind, client, case, net="mpi"):
 def case_stopped(kind, client):
     """By SIGSTOP, its own."""
     with ranks_of(kind, client, "stopped") as (ranks, _):
-        ranks.wait("going", range(HOSTS), 20)
+        ranks.wait("going", [1], 20)  # the others may still wait for its part of that call
         ranks.expect_named("TUTTI_HEARTBEAT_TIMEOUT_S")
         ranks.expect_waited()
 

@@ -1,6 +1,7 @@
 // The machine of a communicator over hosts: one graph, plan and certificate, the same bytes on every rank, whatever the hosts are and
 // whatever one of them tells. Hosts are made by NCCL_HOSTID, their machines by files or by a plug-in that sees what a test wants.
 #include "crew.h"
+#include "tests/temporary_folder.h"
 
 #include <tutti/tutti.h>
 
@@ -22,30 +23,6 @@ using crew::Member;
 using Prepare = std::function<void(int rank)>;
 
 constexpr std::size_t kTextMax = std::size_t{1} << 18;
-
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tutti-machines-XXXXXX").string();
-    REQUIRE(mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string path(const std::string& name) const { return (path_ / name).string(); }
-  std::string write(const std::string& name, const std::string& content) const {
-    std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
-    std::ofstream(path(name), std::ios::binary) << content;
-    return path(name);
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 void set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
 
@@ -174,7 +151,7 @@ TEST_CASE("ranks on two hosts tell one graph, plan and certificate of this machi
 }
 
 TEST_CASE("seven ranks on one machine and eight on another, each with its own NIC and memory", "[many]") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string files[] = {folder.write("a", machine("alpha", 25)), folder.write("b", machine("beta", 50))};
   const std::string text = agreed(hosts({7, 8}), [&](int rank) { set("NCCL_TOPO_FILE", files[rank < 7 ? 0 : 1]); });
   INFO(text);
@@ -193,7 +170,7 @@ TEST_CASE("seven ranks on one machine and eight on another, each with its own NI
 
 TEST_CASE(
     "a host that tells nothing that can be read is represented, with the reason, and nobody is kept from working") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string good = folder.write("good", machine("alpha", 25));
   const auto with = [&](const std::string& bad) {
     return agreed(hosts({1, 2}), [&](int rank) { see(rank == 0 ? good : bad); });
@@ -216,14 +193,14 @@ TEST_CASE(
     CHECK(has(text, "\n# rank 2: host-1, "));
     CHECK(!has(text, "\n# rank 9"));
   }
-  const std::string nothing = with(folder.path("missing"));
+  const std::string nothing = with((folder / "missing").string());
   CHECK(has(nothing, "is left out: it could not look"));
 }
 
 TEST_CASE("nobody looks at the machine while others measure the network on its cores") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string look = folder.write("look", machine("one", 10));
-  const std::string log = folder.path("log");
+  const std::string log = (folder / "log").string();
   told(
       hosts({1, 1, 1, 1}),
       [&](int) {
@@ -242,7 +219,7 @@ TEST_CASE("nobody looks at the machine while others measure the network on its c
 }
 
 TEST_CASE("a look that does not go with the others' is left out, and theirs stand") {
-  const Folder folder;
+  const TemporaryFolder folder;
   // Each is a machine; together their bridges are deeper in each other than graphs may be.
   std::string upper = "tutti-topology 1\nhost box\nnuma numa0 numa=0 cores=2\npci u0 bus=0000:00:00.0\n";
   std::string lower = "tutti-topology 1\nhost box\nnuma numa0 numa=0 cores=2\npci u99 bus=0000:63:00.0\n";
@@ -260,7 +237,7 @@ TEST_CASE("a look that does not go with the others' is left out, and theirs stan
   folder.write("root0/dev/nvidia0", "");
   folder.write("root1/dev/nvidia1", "");
   const std::string text = agreed({"host-0", "host-0", "host-1"}, [&](int rank) {
-    set("HWLOC_FSROOT", folder.path(rank == 1 ? "root1" : "root0"));
+    set("HWLOC_FSROOT", (folder / (rank == 1 ? "root1" : "root0")).string());
     see(seen[rank % 2]);
   });
   INFO(text);
@@ -270,7 +247,7 @@ TEST_CASE("a look that does not go with the others' is left out, and theirs stan
 }
 
 TEST_CASE("a host without the plug-in is represented; only its ranks cannot be asked") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string good = folder.write("good", machine("alpha", 25));
   const std::vector<std::string> texts = told(
       hosts({2, 1}),
@@ -288,7 +265,7 @@ TEST_CASE("a host without the plug-in is represented; only its ranks cannot be a
 }
 
 TEST_CASE("containers of one host that see different GPUs add up to it, beside another host") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto gpu = [](const std::string& bus) {
     return machine("alpha", 25, "gpu gpu0 device=0 bus=" + bus + "\nlink gpu0 <-> numa0 pci 24\n");
   };
@@ -297,7 +274,7 @@ TEST_CASE("containers of one host that see different GPUs add up to it, beside a
   folder.write("root0/dev/nvidia0", "");
   folder.write("root1/dev/nvidia1", "");
   const std::string text = agreed({"host-0", "host-0", "host-2"}, [&](int rank) {
-    set("HWLOC_FSROOT", folder.path(rank == 1 ? "root1" : "root0"));
+    set("HWLOC_FSROOT", (folder / (rank == 1 ? "root1" : "root0")).string());
     see(seen[rank]);
   });
   INFO(text);
@@ -309,7 +286,7 @@ TEST_CASE("containers of one host that see different GPUs add up to it, beside a
 }
 
 TEST_CASE("parts of a communicator over hosts know the part of the machine that they are on") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string files[] = {folder.write("a", machine("alpha", 25)), folder.write("b", machine("beta", 50))};
   for (const bool by_host : {true, false}) {
     const std::vector<std::string> texts = told(
@@ -338,9 +315,9 @@ TEST_CASE("parts of a communicator over hosts know the part of the machine that 
 }
 
 TEST_CASE("the merged machine is written as NCCL's XML, and read back by each host as its part") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string files[] = {folder.write("a", machine("alpha", 25)), folder.write("b", machine("beta", 50))};
-  const std::string dump = folder.path("dump.xml");
+  const std::string dump = (folder / "dump.xml").string();
   agreed(hosts({1, 2}), [&](int rank) {
     set("NCCL_TOPO_FILE", files[rank == 0 ? 0 : 1]);
     set("NCCL_TOPO_DUMP_FILE", dump);
@@ -353,7 +330,7 @@ TEST_CASE("the merged machine is written as NCCL's XML, and read back by each ho
 }
 
 TEST_CASE("a host whose file is wrong fails every rank, with the file and the line") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string good = folder.write("good", machine("alpha", 25));
   const std::string wrong = folder.write("wrong", "tutti-topology 1\nnuma a\nlunk a b\n");
   const std::vector<std::string> texts = told(

@@ -1,14 +1,12 @@
 // By which interface a rank is reached: the order in which it tells them, what the system says of them, and who takes which.
 #include "comm/nics.h"
 #include "comm/rank_endpoint.h"
+#include "tests/temporary_folder.h"
 
 #include <catch2/catch.hpp>
 
 #include <sched.h>
-#include <stdlib.h>
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -46,33 +44,12 @@ std::string order_of(const std::vector<Case>& cases) {
   return text;
 }
 
-/// A folder that looks like a machine's.
-class Machine {
- public:
-  Machine() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tutti-nics-XXXXXX").string();
-    REQUIRE(mkdtemp(pattern.data()) != nullptr);
-    folder_ = pattern;
-  }
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
-  ~Machine() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  void write(const std::string& path, const std::string& line) const {
-    std::filesystem::create_directories((folder_ / path).parent_path());
-    std::ofstream(folder_ / path) << line << '\n';
-  }
-  std::vector<Nic> look(const std::vector<std::string>& names) const {
-    std::vector<Interface> interfaces;
-    for (const std::string& name : names) interfaces.push_back({name, v4(1)});
-    return look_at_nics(folder_.string(), interfaces);
-  }
-
- private:
-  std::filesystem::path folder_;
-};
+/// `machine`: a folder that looks like one.
+std::vector<Nic> look(const TemporaryFolder& machine, const std::vector<std::string>& names) {
+  std::vector<Interface> interfaces;
+  for (const std::string& name : names) interfaces.push_back({name, v4(1)});
+  return look_at_nics(machine.path(), interfaces);
+}
 
 }  // namespace
 
@@ -119,7 +96,7 @@ TEST_CASE("an interface has one turn, whatever addresses it has, by IPv4 where t
 }
 
 TEST_CASE("the system says which interfaces are hardware, how fast and how near they are", "[nics]") {
-  Machine machine;
+  const TemporaryFolder machine;
   const std::string net = "sys/class/net/";
   int processor = 0;
   std::vector<Nic> nics;
@@ -132,26 +109,26 @@ TEST_CASE("the system says which interfaces are hardware, how fast and how near 
     CPU_ZERO(&one);
     CPU_SET(processor, &one);
     sched_setaffinity(0, sizeof one, &one);
-    machine.write("sys/devices/system/node/online", "0,2");
-    machine.write("sys/devices/system/node/node0/cpulist", "100000");
-    machine.write("sys/devices/system/node/node2/cpulist", std::to_string(processor));
-    machine.write("sys/devices/system/node/node2/distance", "21 10");
-    machine.write(net + "near/speed", "100000");
-    machine.write(net + "near/device/numa_node", "2");
-    machine.write(net + "far/speed", "100000");
-    machine.write(net + "far/device/numa_node", "0");
-    machine.write(net + "virtual/speed", "-1");
-    machine.write(net + "virtual/device/numa_node", "-1");
-    machine.write(net + "veth/speed", "10000");
-    machine.write(net + "bond/lower_far/speed", "");
-    machine.write(net + "vlan/lower_bond/speed", "");
-    machine.write(net + "bridge/lower_veth/speed", "");
-    machine.write(net + "loop/lower_loop/speed", "");
-    nics = machine.look({"near", "far", "virtual", "veth", "bond", "vlan", "bridge", "loop", "gone"});
+    machine.write_line("sys/devices/system/node/online", "0,2");
+    machine.write_line("sys/devices/system/node/node0/cpulist", "100000");
+    machine.write_line("sys/devices/system/node/node2/cpulist", std::to_string(processor));
+    machine.write_line("sys/devices/system/node/node2/distance", "21 10");
+    machine.write_line(net + "near/speed", "100000");
+    machine.write_line(net + "near/device/numa_node", "2");
+    machine.write_line(net + "far/speed", "100000");
+    machine.write_line(net + "far/device/numa_node", "0");
+    machine.write_line(net + "virtual/speed", "-1");
+    machine.write_line(net + "virtual/device/numa_node", "-1");
+    machine.write_line(net + "veth/speed", "10000");
+    machine.write_line(net + "bond/lower_far/speed", "");
+    machine.write_line(net + "vlan/lower_bond/speed", "");
+    machine.write_line(net + "bridge/lower_veth/speed", "");
+    machine.write_line(net + "loop/lower_loop/speed", "");
+    nics = look(machine, {"near", "far", "virtual", "veth", "bond", "vlan", "bridge", "loop", "gone"});
     // A machine of one node, which not all its devices name.
-    machine.write("sys/devices/system/node/online", "2");
-    machine.write("sys/devices/system/node/node2/distance", "10");
-    of_one_node = machine.look({"near", "virtual"});
+    machine.write_line("sys/devices/system/node/online", "2");
+    machine.write_line("sys/devices/system/node/node2/distance", "10");
+    of_one_node = look(machine, {"near", "virtual"});
   }).join();
   CHECK(nics[0] == Nic{true, 100000, 10});
   CHECK(nics[1] == Nic{true, 100000, 21});
@@ -165,7 +142,7 @@ TEST_CASE("the system says which interfaces are hardware, how fast and how near 
   CHECK(of_one_node[0] == Nic{true, 100000, kFar});
   CHECK(of_one_node[1] == Nic{true, 0, kFar});
   // Nothing to choose, nothing to look at.
-  CHECK(machine.look({"near", "near"}) == std::vector<Nic>(2));
+  CHECK(look(machine, {"near", "near"}) == std::vector<Nic>(2));
 }
 
 TEST_CASE("ranks of a host that tell the same interfaces take them by turns", "[nics]") {

@@ -1,13 +1,11 @@
 // Where a thread sits, read from this machine and from folders that look like others.
 #include "comm/own_seat.h"
+#include "tests/temporary_folder.h"
 
 #include <catch2/catch.hpp>
 
 #include <sched.h>
-#include <stdlib.h>
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 
@@ -16,31 +14,8 @@ using planner::kUnknownSeat;
 
 namespace {
 
-class FakeRoot {
- public:
-  FakeRoot() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tutti-seat-XXXXXX").string();
-    REQUIRE(mkdtemp(pattern.data()) != nullptr);
-    folder_ = pattern;
-  }
-  FakeRoot(const FakeRoot&) = delete;
-  FakeRoot& operator=(const FakeRoot&) = delete;
-  ~FakeRoot() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  void write(const std::string& path, const std::string& line) const {
-    std::filesystem::create_directories((folder_ / path).parent_path());
-    std::ofstream(folder_ / path) << line << '\n';
-  }
-  std::string path() const { return folder_.string(); }
-
- private:
-  std::filesystem::path folder_;
-};
-
 /// The seat of a thread that may use its first processor only, or all it has.
-planner::Seat seat_in(const FakeRoot& root, bool bound) {
+planner::Seat seat_in(const TemporaryFolder& root, bool bound) {
   planner::Seat seat;
   std::thread([&] {
     if (bound) {
@@ -58,16 +33,16 @@ planner::Seat seat_in(const FakeRoot& root, bool bound) {
 }
 
 /// A machine whose first usable processor has a socket, a node and a cache of its own.
-void describe_apart(const FakeRoot& root, int first) {
+void describe_apart(const TemporaryFolder& root, int first) {
   const std::string me = std::to_string(first);
   const std::string others = std::to_string(first + 1) + "-" + std::to_string(first + 4000);
-  root.write("sys/devices/system/node/online", "0-1");
-  root.write("sys/devices/system/node/node0/cpulist", others);
-  root.write("sys/devices/system/node/node1/cpulist", me);
+  root.write_line("sys/devices/system/node/online", "0-1");
+  root.write_line("sys/devices/system/node/node0/cpulist", others);
+  root.write_line("sys/devices/system/node/node1/cpulist", me);
   const std::string cpu = "sys/devices/system/cpu/cpu" + me;
-  root.write(cpu + "/topology/core_siblings_list", me);
-  root.write(cpu + "/cache/index2/shared_cpu_list", me);
-  root.write(cpu + "/cache/index3/shared_cpu_list", me);
+  root.write_line(cpu + "/topology/core_siblings_list", me);
+  root.write_line(cpu + "/cache/index2/shared_cpu_list", me);
+  root.write_line(cpu + "/cache/index3/shared_cpu_list", me);
 }
 
 }  // namespace
@@ -80,7 +55,7 @@ TEST_CASE("this machine's seat holds together", "[seat]") {
 
 TEST_CASE("a bound thread sits in its socket, node and cache; one that may run anywhere in none", "[seat]") {
   const planner::Seat here = comm::own_seat("");
-  const FakeRoot root;
+  const TemporaryFolder root;
   const int first = here.processors.front();
   describe_apart(root, first);
   const planner::Seat bound = seat_in(root, true);
@@ -97,7 +72,7 @@ TEST_CASE("a bound thread sits in its socket, node and cache; one that may run a
 }
 
 TEST_CASE("without the files there is one node, and nothing else is known", "[seat]") {
-  const FakeRoot root;
+  const TemporaryFolder root;
   const planner::Seat seat = seat_in(root, false);
   CHECK(seat.numa == 0);
   CHECK(seat.package == kUnknownSeat);
@@ -106,38 +81,38 @@ TEST_CASE("without the files there is one node, and nothing else is known", "[se
 }
 
 TEST_CASE("the narrowest quota of the control groups counts", "[seat]") {
-  const FakeRoot root;
-  root.write("proc/self/cgroup", "0::/pods/one");
-  root.write("sys/fs/cgroup/pods/one/cpu.max", "max 100000");
+  const TemporaryFolder root;
+  root.write_line("proc/self/cgroup", "0::/pods/one");
+  root.write_line("sys/fs/cgroup/pods/one/cpu.max", "max 100000");
   CHECK(comm::own_seat(root.path()).quota_percent == 0);
-  root.write("sys/fs/cgroup/pods/cpu.max", "250000 100000");
+  root.write_line("sys/fs/cgroup/pods/cpu.max", "250000 100000");
   CHECK(comm::own_seat(root.path()).quota_percent == 250);
-  root.write("sys/fs/cgroup/pods/one/cpu.max", "50000 100000");
+  root.write_line("sys/fs/cgroup/pods/one/cpu.max", "50000 100000");
   CHECK(comm::own_seat(root.path()).quota_percent == 50);
-  root.write("sys/fs/cgroup/pods/one/cpu.max", "nonsense");
+  root.write_line("sys/fs/cgroup/pods/one/cpu.max", "nonsense");
   CHECK(comm::own_seat(root.path()).quota_percent == 250);
 }
 
 TEST_CASE("who sees other devices has another outlook", "[seat]") {
-  const FakeRoot root;
+  const TemporaryFolder root;
   const std::uint64_t none = comm::outlook(root.path());
-  root.write("dev/nvidia0", "");
+  root.write_line("dev/nvidia0", "");
   const std::uint64_t one = comm::outlook(root.path());
-  root.write("dev/nvidia7", "");
+  root.write_line("dev/nvidia7", "");
   const std::uint64_t two = comm::outlook(root.path());
   CHECK(none != one);
   CHECK(one != two);
-  root.write("dev/nvidiactl", "");
+  root.write_line("dev/nvidiactl", "");
   CHECK(comm::outlook(root.path()) == two);
 }
 
 TEST_CASE("last-level caches count once each, whoever shares them", "[seat]") {
-  const FakeRoot root;
+  const TemporaryFolder root;
   const auto describe = [&](int processor, int index, const std::string& size, const std::string& shared) {
     const std::string cache =
         "sys/devices/system/cpu/cpu" + std::to_string(processor) + "/cache/index" + std::to_string(index);
-    root.write(cache + "/size", size);
-    root.write(cache + "/shared_cpu_list", shared);
+    root.write_line(cache + "/size", size);
+    root.write_line(cache + "/shared_cpu_list", shared);
   };
   for (const int processor : {0, 1}) describe(processor, 3, "32768K", "0-1");
   for (const int processor : {2, 3}) describe(processor, 3, "16M", "2-3");

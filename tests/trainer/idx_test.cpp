@@ -1,6 +1,6 @@
 // IDX files: good ones, and every way in which one can be wrong.
 #include "trainer/idx.h"
-#include "temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "trainer/dataset.h"
 
 #include <zlib.h>
@@ -74,7 +74,7 @@ TEST_CASE("files that are not what they should be are refused with the reason") 
   const Bytes good = with_values(header({0x803, 2, 3, 4}), 24);
   CHECK_THAT(failure((folder / "nothing").string(), 3), Contains("No such file"));
   CHECK_THAT(failure((folder / ".").string(), 3), Contains("not a regular file"));
-  CHECK_THAT(failure(folder.write("empty", {}), 3), Contains("too short"));
+  CHECK_THAT(failure(folder.write("empty", Bytes{}), 3), Contains("too short"));
   CHECK_THAT(failure(folder.write("stub", {0, 0, 8}), 3), Contains("too short"));
   CHECK_THAT(failure(folder.write("labels", with_values(header({0x801, 5}), 5)), 3), Contains("0x00000801"));
   CHECK_THAT(failure(folder.write("images", good), 1), Contains("0x00000803"));

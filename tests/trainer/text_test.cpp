@@ -1,6 +1,6 @@
 // The text corpus: what is read, in which order, and what is held out.
 #include "trainer/text.h"
-#include "temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "trainer/dataset.h"
 
 #include <catch2/catch.hpp>
@@ -20,12 +20,10 @@ std::vector<std::uint8_t> bytes(const std::string& text) { return {text.begin(),
 TEST_CASE("a directory is read sorted, each file once, links followed but not twice") {
   const TemporaryFolder folder;
   namespace fs = std::filesystem;
-  fs::create_directory(folder / "tree");
-  fs::create_directory(folder / "tree/sub");
-  folder.write("tree/b", bytes("B"));
-  folder.write("tree/a", bytes("A"));
-  folder.write("tree/sub/c", bytes("C"));
-  folder.write("outside", bytes("O"));
+  folder.write("tree/b", "B");
+  folder.write("tree/a", "A");
+  folder.write("tree/sub/c", "C");
+  folder.write("outside", "O");
   fs::create_symlink("a", folder / "tree/a-again");
   fs::create_symlink("..", folder / "tree/sub/up");  // a circle
   fs::create_symlink("../outside", folder / "tree/z");
@@ -47,7 +45,7 @@ TEST_CASE("missing and empty text is refused by name") {
   const auto nothing = read_text({missing});
   REQUIRE_FALSE(nothing);
   CHECK_THAT(nothing.failure().message, Contains(missing));
-  const auto empty_path = folder.write("empty", {});
+  const auto empty_path = folder.write("empty", "");
   const auto empty = read_text({empty_path});
   REQUIRE_FALSE(empty);
   CHECK_THAT(empty.failure().message, Contains(empty_path) && Contains("0 bytes"));

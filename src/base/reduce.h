@@ -16,9 +16,9 @@ struct ReduceArgs {
   int destination_count = 0;  ///< may be 0
   std::size_t count = 0;      ///< elements
   /// nullptr, or one entry per source: nullptr or one element of the data type that the source is multiplied with
-  /// first (in the accumulator's precision, rounded to the data type).
+  /// first (in the accumulator's precision, rounded to the data type). Only for sums.
   const void* const* scales = nullptr;
-  /// 0, or: divide the sum by this in the accumulator's precision (average).
+  /// 0, or: divide the sum by this in the accumulator's precision (average). Only for sums.
   int divisor = 0;
   /// nullptr, or one entry per source (destination): 1 if it is float32, whatever the data type. Only for functions that
   /// reduce_mixed_function gave. Such a source has no scale.

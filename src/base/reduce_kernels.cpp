@@ -11,6 +11,7 @@
 #include "base/float_formats.h"
 #include "base/float_mode.h"
 #include "base/reduce.h"
+#include "base/reduce_conversions.h"
 #include "base/reduce_mixed.h"
 #include "base/reduce_types.h"
 #include "base/simd.h"
@@ -56,6 +57,19 @@ struct Min {
 /// Vectors of accumulators per group: enough independent chains to hide the latencies, few enough for the registers.
 constexpr int kGroup = 8;
 
+template <class Type>
+constexpr bool kIsConverted = sizeof(typename Type::Element) < sizeof(typename Type::Lanes{}[0]);
+
+/// What is frequent has loops of its own: sums, which gradients are combined by, and types that take few instructions. The
+/// rest goes by one loop, or the library would be twice as large; so does all where an x86 processor has no AVX2.
+#if defined(__x86_64__) && !defined(__AVX2__)
+constexpr bool kIsCompact = true;
+#else
+constexpr bool kIsCompact = false;
+#endif
+template <class Type, class Op>
+constexpr bool kHasOwnLoops = !kIsCompact && (Op::kIsSum || !kIsConverted<Type>);
+
 /// The elements at `from`, each multiplied with the scale and rounded to the data type, in `to`.
 template <class Type>
 [[gnu::noinline]] void scale_vectors(Byte* to, const Byte* from, const void* scale, int vectors) {
@@ -81,9 +95,6 @@ constexpr std::size_t kLarge = 4096;  ///< bytes of a sum that may begin with wh
   return bytes >= std::size_t{256} << 10 ? 1024 : 0;
 }
 
-template <class Type>
-constexpr bool kIsConverted = sizeof(typename Type::Element) < sizeof(typename Type::Lanes{}[0]);
-
 /// Asks for the lines `ahead` of the `bytes` at `from`, for types that are converted: so many instructions work on each line
 /// that the processor by itself does not look far ahead. They may lie behind the source's end.
 template <class Type>
@@ -95,10 +106,13 @@ template <class Type>
   }
 }
 
+constexpr int kScaled = -1;  ///< in place of a number of sources: any, perhaps with scales and a divisor
+constexpr int kAny = 0;      ///< any, without
+
 /// Reduces kVectors vectors at `offset` bytes; with `partial` not 0 one, of which only the first `partial` bytes are
 /// there. The first `streamed` destinations are written past the caches where they are aligned; `ahead` is prefetch's.
-/// With kSources not 0, there are so many sources and no scales.
-template <class Type, class Op, int kVectors, int kSources = 0>
+/// With kSources not kScaled there are no scales and no divisor, and so many sources unless it is kAny.
+template <class Type, class Op, int kVectors, int kSources = kScaled>
 [[gnu::always_inline]] inline void reduce_group(const ReduceArgs& args, std::size_t offset, int streamed,
                                                 std::size_t ahead, std::size_t partial = 0) {
   using Lanes = typename Type::Lanes;
@@ -115,7 +129,7 @@ template <class Type, class Op, int kVectors, int kSources = 0>
       load_partial(filled, from, partial);
       from = filled;
     }
-    if (kSources == 0 && args.scales != nullptr && args.scales[s] != nullptr) {
+    if (Op::kIsSum && kSources == kScaled && args.scales != nullptr && args.scales[s] != nullptr) {
       scale_vectors<Type>(scaled, from, args.scales[s], kVectors);
       from = scaled;
     }
@@ -139,13 +153,14 @@ template <class Type, class Op, int kVectors, int kSources = 0>
       }
     }
   };
-  if constexpr (kSources == 0) {
+  if constexpr (kSources <= kAny) {
+#pragma GCC unroll 1
     for (int s = 1; s < args.source_count; ++s) fold(s);
   } else {
 #pragma GCC unroll 8
     for (int s = 1; s < kSources; ++s) fold(s);
   }
-  if (args.divisor != 0) Type::divide(sums, kVectors * kLanes, args.divisor);
+  if (Op::kIsSum && kSources == kScaled && args.divisor != 0) Type::divide(sums, kVectors * kLanes, args.divisor);
 
   Packed packed[kVectors];
 #pragma GCC unroll 8
@@ -238,7 +253,7 @@ template <class Type, class Op, int kDestinations, bool kStreams>
 /// As reduce_two, past the caches, if all destinations are to be written so, and are aligned at `offset`.
 template <class Type, class Op>
 [[gnu::noinline]] std::size_t stream_two(const ReduceArgs& args, std::size_t offset, std::size_t bytes, int streamed) {
-  if (!kHasStreams || !is_reduction_of_two(args) || streamed != args.destination_count) return offset;
+  if (!is_reduction_of_two(args) || streamed != args.destination_count) return offset;
   for (int d = 0; d < streamed; ++d) {
     if (!is_aligned(static_cast<Byte*>(args.destinations[d]) + offset, sizeof(typename Type::Packed))) return offset;
   }
@@ -246,11 +261,15 @@ template <class Type, class Op>
                        : reduce_two<Type, Op, 2, true>(args, offset, bytes);
 }
 
-template <class Type>
-constexpr int kGroupVectors = kGroup / Type::kLanes;
+/// How many vectors reduce_from does at a time: few where each takes many instructions.
+template <class Type, class Op>
+constexpr int kGroupVectors = kHasOwnLoops<Type, Op> ? kGroup / Type::kLanes
+                              : !kIsConverted<Type>  ? kGroup / 2
+                              : kIsCompact           ? 1
+                                                     : kLine / sizeof(typename Type::Packed);
 
 /// Reduces whole groups of so many vectors from `offset` on, and returns the new offset.
-template <class Type, class Op, int kSources, int kVectors = kGroupVectors<Type>>
+template <class Type, class Op, int kSources, int kVectors = kGroupVectors<Type, Op>>
 [[gnu::always_inline]] inline std::size_t reduce_groups(const ReduceArgs& args, std::size_t offset, std::size_t bytes,
                                                         int streamed) {
   constexpr std::size_t kStep = kVectors * sizeof(typename Type::Packed);
@@ -262,16 +281,16 @@ template <class Type, class Op, int kSources, int kVectors = kGroupVectors<Type>
   return offset + steps * kStep;
 }
 
-/// As reduce_groups, for sums of 3 to 8 sources without scales: each number of sources has a loop of its own, in which each
+/// As reduce_groups, for plain sums of 3 to 8 sources: each number of sources has a loop of its own, in which each
 /// load reads one source only. A processor that foresees loads by their instruction then sees lines that follow each other.
 /// For more sources it does nothing.
 template <class Type, int kSources = 3>
-[[gnu::noinline]] std::size_t sum_groups(const ReduceArgs& args, std::size_t offset, std::size_t bytes, int streamed) {
+[[gnu::noinline]] std::size_t sum_groups(const ReduceArgs& args, std::size_t offset, std::size_t bytes) {
   if constexpr (kSources > 8) {
     return offset;
   } else {
-    if (args.source_count != kSources) return sum_groups<Type, kSources + 1>(args, offset, bytes, streamed);
-    return reduce_groups<Type, Sum, kSources>(args, offset, bytes, streamed);
+    if (args.source_count != kSources) return sum_groups<Type, kSources + 1>(args, offset, bytes);
+    return reduce_groups<Type, Sum, kSources>(args, offset, bytes, 0);
   }
 }
 
@@ -280,15 +299,22 @@ template <class Type, int kSources = 3>
 template <class Type, class Op>
 [[gnu::noinline]] void reduce_from(const ReduceArgs& args, std::size_t offset, std::size_t bytes, int streamed) {
   constexpr std::size_t kStep = sizeof(typename Type::Packed);
-  if (streamed > 0) offset = reduce_groups<Type, Op, 0, kLine / kStep>(args, offset, bytes, streamed);
-  constexpr bool kHasLoops =
-      TUTTI_SIMD_HALF != 0 && Op::kIsSum && kIsConverted<Type> && sizeof(typename Type::Element) == 2;
-  if constexpr (kHasLoops) {
-    if (args.scales == nullptr) offset = sum_groups<Type>(args, offset, bytes, streamed);
+  if constexpr (kHasOwnLoops<Type, Op>) {
+    if (streamed > 0) offset = reduce_groups<Type, Op, kScaled, kLine / kStep>(args, offset, bytes, streamed);
+    streamed = 0;  // what is left is less than a line
+    if (Op::kIsSum && args.scales == nullptr && args.divisor == 0) {
+      if constexpr (TUTTI_SIMD_HALF != 0 && kIsConverted<Type> && sizeof(typename Type::Element) == 2) {
+        offset = sum_groups<Type>(args, offset, bytes);
+      }
+      offset = reduce_groups<Type, Op, kAny>(args, offset, bytes, streamed);
+    }
   }
-  offset = reduce_groups<Type, Op, 0>(args, offset, bytes, streamed);
-  for (; bytes - offset >= kStep; offset += kStep) reduce_group<Type, Op, 1>(args, offset, streamed, 0);
-  if (offset < bytes) reduce_group<Type, Op, 1>(args, offset, 0, 0, bytes - offset);
+  offset = reduce_groups<Type, Op, kScaled>(args, offset, bytes, streamed);
+#pragma GCC unroll 1
+  for (; offset < bytes; offset += kStep) {
+    const std::size_t rest = bytes - offset;
+    reduce_group<Type, Op, 1>(args, offset, streamed, 0, rest < kStep ? rest : 0);
+  }
 }
 
 /// Reduces up to a cache line's start in the first destination, if an element starts there; returns the new offset.
@@ -304,7 +330,7 @@ template <class Type, class Op>
 template <class Type, class Op>
 [[gnu::noinline]] void reduce_streamed(const ReduceArgs& args, std::size_t bytes, int streamed) {
   std::size_t offset = reduce_head<Type, Op>(args, bytes);
-  offset = stream_two<Type, Op>(args, offset, bytes, streamed);
+  if constexpr (kHasOwnLoops<Type, Op>) offset = stream_two<Type, Op>(args, offset, bytes, streamed);
   reduce_from<Type, Op>(args, offset, bytes, streamed);
   finish_streams();
 }
@@ -342,17 +368,20 @@ template <class Type, class Op>
 [[gnu::noinline]] void reduce_any(const ReduceArgs& args) {
   const std::size_t bytes = args.count * sizeof(typename Type::Element);
   if (bytes == 0 || args.destination_count == 0) return;
+  if (!Op::kIsSum && (args.scales != nullptr || args.divisor != 0)) __builtin_trap();  // reduce.h: only sums have these
   const int streamed = args.streamed_count > 0 ? streamed_destinations(args) : 0;
   if (args.source_count == 1 && args.scales == nullptr && args.divisor == 0) return copy(args, bytes, streamed);
   const FloatMode standard;
-  if (streamed > 0) return reduce_streamed<Type, Op>(args, bytes, streamed);
+  if (kHasStreams && streamed > 0) return reduce_streamed<Type, Op>(args, bytes, streamed);
   // Stores across two cache lines take twice as long; a large sum avoids them.
   std::size_t offset =
       bytes >= kLarge && !is_aligned(args.destinations[0], kLine) ? reduce_head<Type, Op>(args, bytes) : 0;
-  if (is_reduction_of_two(args)) {
-    offset = args.destination_count == 1 ? reduce_two<Type, Op, 1, false>(args, offset, bytes)
-                                         : reduce_two<Type, Op, 2, false>(args, offset, bytes);
-    if (offset == bytes) return;
+  if constexpr (kHasOwnLoops<Type, Op>) {
+    if (is_reduction_of_two(args)) {
+      offset = args.destination_count == 1 ? reduce_two<Type, Op, 1, false>(args, offset, bytes)
+                                           : reduce_two<Type, Op, 2, false>(args, offset, bytes);
+      if (offset == bytes) return;
+    }
   }
   reduce_from<Type, Op>(args, offset, bytes, 0);
 }
@@ -365,66 +394,16 @@ template <class Type, class Op>
 
 template <class Type, class Op>
 void reduce(const ReduceArgs& args) {
-  const std::size_t bytes = args.count * sizeof(typename Type::Element);
-  if (!is_small_sum_of_two(args, bytes)) return reduce_any<Type, Op>(args);
-  const FloatMode standard;
-  reduce_two<Type, Op, 1, false>(args, 0, bytes);
+  if constexpr (kHasOwnLoops<Type, Op>) {
+    const std::size_t bytes = args.count * sizeof(typename Type::Element);
+    if (is_small_sum_of_two(args, bytes)) {
+      const FloatMode standard;
+      reduce_two<Type, Op, 1, false>(args, 0, bytes);
+      return;
+    }
+  }
+  reduce_any<Type, Op>(args);
 }
-
-// Conversions of whole arrays, elements in their order: what a vector of float32 holds at a time, the rest by way of a
-// full vector.
-template <class Format, class Element>
-struct Conversion {
-  static constexpr std::size_t kElements = kVectorBytes / sizeof(float);
-  static constexpr std::size_t kStep = kElements * sizeof(Element);
-  using Codes = typename VectorOf<Element, kStep>::Type;
-
-  [[gnu::always_inline]] static void widen_vector(Byte* to, const Byte* from) {
-    const Codes codes = load_unaligned<Codes>(from);
-    store_unaligned(to, Format::template decode<Bits32>(__builtin_convertvector(codes, Bits32)));
-  }
-  [[gnu::always_inline]] static void narrow_vector(Byte* to, const Byte* from) {
-    const Bits32 codes = Format::template encode<Bits32>(load_unaligned<Float32>(from));
-    store_unaligned(to, __builtin_convertvector(codes, Codes));
-  }
-
-  static void widen(void* to, const void* from, std::size_t count) {
-    const FloatMode standard;
-    auto* wide = static_cast<Byte*>(to);
-    const auto* narrow = static_cast<const Byte*>(from);
-    for (; count >= kElements; count -= kElements, wide += kVectorBytes, narrow += kStep) widen_vector(wide, narrow);
-    if (count == 0) return;
-    Byte codes[kStep] = {};
-    Byte numbers[kVectorBytes];
-    __builtin_memcpy(codes, narrow, count * sizeof(Element));
-    widen_vector(numbers, codes);
-    __builtin_memcpy(wide, numbers, count * sizeof(float));
-  }
-  static void narrow(void* to, const void* from, std::size_t count) {
-    const FloatMode standard;
-    auto* narrow = static_cast<Byte*>(to);
-    const auto* wide = static_cast<const Byte*>(from);
-    for (; count >= kElements; count -= kElements, wide += kVectorBytes, narrow += kStep) narrow_vector(narrow, wide);
-    if (count == 0) return;
-    Byte codes[kStep];
-    Byte numbers[kVectorBytes] = {};
-    __builtin_memcpy(numbers, wide, count * sizeof(float));
-    narrow_vector(codes, numbers);
-    __builtin_memcpy(narrow, codes, count * sizeof(Element));
-  }
-  static constexpr FloatConversion kBoth = {widen, narrow};
-};
-
-#if TUTTI_SIMD_HALF
-template <>
-[[gnu::always_inline]] inline void Conversion<Float16, std::uint16_t>::widen_vector(Byte* to, const Byte* from) {
-  store_unaligned(to, decode_half(load_unaligned<Halves>(from)));
-}
-template <>
-[[gnu::always_inline]] inline void Conversion<Float16, std::uint16_t>::narrow_vector(Byte* to, const Byte* from) {
-  store_unaligned(to, encode_half(load_unaligned<Float32>(from)));
-}
-#endif
 
 struct Row {
   ReduceFunction functions[4];  // in ReduceOp's order

@@ -13,7 +13,6 @@ void Batch::begin(std::optional<std::uint64_t> ticket) {
   open_ = false;
   ended_ = executor::Progress::kBlocked;
   idle_since_ = {};
-  sending_since_ = {};
   copies_.clear();
   collectives_.clear();
   next_collective_ = 0;
@@ -212,18 +211,18 @@ executor::Progress Batch::idle(Bridge& bridge) {
 
 void Batch::check_patience() {
   if (!open_) return;
-  const Bridge* const bridge = comm_.members().bridge.get();
-  if (bridge != nullptr) comm_.check_streams();
+  if (comm_.members().bridge) comm_.check_streams();
   bool is_running = collective_running_;
   if (collective_running_) static_cast<executor::Task&>(comm_.collective_call()).check_patience();
   for (Queue& queue : queues()) {
     if (queue.running) static_cast<executor::Task&>(*queue.running).check_patience();
     is_running = is_running || queue.running;
   }
-  const int awaited = bridge == nullptr || is_running ? -1 : bridge->unsent_peer();
-  if (awaited < 0) return void(sending_since_ = {});
-  if (sending_since_ == std::chrono::steady_clock::time_point{}) sending_since_ = std::chrono::steady_clock::now();
-  comm_.check_patience(awaited, false, "the end of a call", sending_since_, lateness_);
+  if (is_running) {
+    sending_ = {};
+  } else {
+    comm_.check_sending("the end of a call", sending_);
+  }
 }
 
 }  // namespace tutti::comm

@@ -64,9 +64,8 @@ class Batch : public executor::Task {
   const Turn turn_;
   std::optional<std::uint64_t> ticket_;
   bool open_ = false;
-  std::chrono::steady_clock::time_point idle_since_;     ///< over hosts: nothing has moved since
-  std::chrono::steady_clock::time_point sending_since_;  ///< over hosts: no call runs, and not all is sent
-  Lateness lateness_;                                    ///< of that
+  std::chrono::steady_clock::time_point idle_since_;  ///< over hosts: nothing has moved since
+  Sending sending_;
   executor::Progress ended_ =
       executor::Progress::kBlocked;  ///< over hosts: what the calls came to while not all is sent
   std::deque<CallArgs> copies_;

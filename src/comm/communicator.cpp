@@ -436,6 +436,16 @@ void Communicator::check_patience(int peer, bool left, const std::string& what, 
   if (members_->bridge) check_unreached(peer, what, since, lateness);
 }
 
+void Communicator::check_sending(const std::string& what, Sending& sending) {
+  const int awaited = members_->bridge ? members_->bridge->unsent_peer() : -1;
+  if (awaited < 0) {
+    sending = {};
+    return;
+  }
+  if (sending.since == Clock::time_point{}) sending.since = Clock::now();
+  check_patience(awaited, false, what, sending.since, sending.lateness);
+}
+
 void Communicator::warn_late(int peer, const std::string& what, Clock::time_point since, Lateness& lateness) {
   if (since != lateness.since) lateness = {since, kFirstWarningS, {}};
   const double waited = seconds_since(since);

@@ -42,6 +42,12 @@ struct Lateness {
   std::optional<std::chrono::steady_clock::time_point> unreached;
 };
 
+/// A wait over hosts for the kernel to take what calls that have ended wrote for others.
+struct Sending {
+  std::chrono::steady_clock::time_point since;
+  Lateness lateness;
+};
+
 /// Whether sends and receives of GPU memory between hosts are messages of MPI's (device_messages.h).
 struct MpiSends {
   bool are_on = false;
@@ -180,6 +186,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// waiting for it, or patience is over. `what`: "all_reduce #3". `lateness`: the wait's own.
   void check_patience(int peer, bool left, const std::string& what, std::chrono::steady_clock::time_point since,
                       Lateness& lateness);
+  /// The same for a wait for the kernel, which does not take what a rank does not read. Begins anew when all is sent.
+  void check_sending(const std::string& what, Sending& sending);
 
   /// Over hosts, by whoever has the turn: fails the communicator if a stream to a rank that has not left is at its end.
   void check_streams();

@@ -15,7 +15,8 @@ LateTies::LateTies(Args args) : args_(std::move(args)) {
 std::chrono::duration<double> LateTies::reach_time(double heartbeat_timeout_s, double timeout_s) {
   constexpr std::chrono::duration<double> kForever = std::chrono::hours(24 * 365);
   const std::chrono::duration<double> longest = heartbeat_timeout_s == 0 ? kForever : Meetings::kReachTime;
-  return timeout_s > 0 ? std::min(longest, std::chrono::duration<double>(timeout_s)) : longest;
+  constexpr double kShare = 0.8;
+  return timeout_s > 0 ? std::min(longest, std::chrono::duration<double>(kShare * timeout_s)) : longest;
 }
 
 void LateTies::want(int peer) {

@@ -32,7 +32,8 @@ class SplitExchange : public executor::Task {
   void check_patience() override {
     heed_abort(parent_, child_);
     if (parent_.members().bridge) parent_.check_streams();
-    static_cast<executor::Task&>(call_).check_patience();
+    if (ended_ == executor::Progress::kBlocked) return static_cast<executor::Task&>(call_).check_patience();
+    parent_.check_sending("the end of a split's exchange", sending_);
   }
   const Status& status() const { return call_.status(); }
 
@@ -47,6 +48,7 @@ class SplitExchange : public executor::Task {
   const Communicator& child_;
   CollectiveCall call_;
   executor::Progress ended_ = executor::Progress::kBlocked;  ///< over hosts: what it came to while not all is sent
+  Sending sending_;
 };
 
 }  // namespace

@@ -192,7 +192,7 @@ using tutti::api::InGroup;
 TUTTI_NCCL_API(ncclResult_t, GetUniqueId, ncclUniqueId* uniqueId) {
   return boundary("ncclGetUniqueId", nullptr, [&]() -> tutti::Status {
     TUTTI_TRY(tutti::api::checked_pointer(uniqueId, "uniqueId"));
-    TUTTI_TRY_ASSIGN(const tutti::comm::UniqueId id, tutti::comm::make_unique_id());
+    TUTTI_TRY_ASSIGN(const tutti::comm::UniqueId id, tutti::comm::make_programs_id());
     std::memcpy(uniqueId, &id, sizeof(id));
     return {};
   });

@@ -63,7 +63,7 @@ Result<std::optional<UniqueId>> id_by_mpi(const tuttiLaunchInfo_t& info) {
   UniqueId id;
   Status made;
   if (info.rank == 0) {
-    auto own = make_unique_id();
+    auto own = make_programs_id();
     if (own.ok()) {
       id = own.value();
     } else {

@@ -78,8 +78,9 @@ std::string describe(const UniqueId& id) {
   return text;
 }
 
+Result<UniqueId> make_programs_id() { return root_variables().comm_id.empty() ? make_unique_id() : named_id(); }
+
 Result<UniqueId> make_unique_id() {
-  if (!root_variables().comm_id.empty()) return named_id();
   UniqueId id;
   id.magic = kUniqueIdMagic;
   id.version = kProtocolVersion;

@@ -37,8 +37,11 @@ std::string describe(const UniqueId& id);
 /// Starts the bootstrap root in this process, which need not be a rank but must live until all ranks are initialised.
 /// The root is a thread and a listening socket; both end when the one communicator of this id is initialised or has
 /// failed. Children forked later do not keep the socket.
-/// With NCCL_COMM_ID the id names that address, whoever makes it, and nothing is started: rank 0 does that.
 Result<UniqueId> make_unique_id();
+
+/// The same for a program that passes the id on itself. With NCCL_COMM_ID the id names that address, whoever makes it, and nothing is started:
+/// rank 0 does that. What the library makes by itself (a split's ids, say) has first ranks of its own, on any host.
+Result<UniqueId> make_programs_id();
 
 /// Of an id with `named`, by rank 0: starts the root. Waits while an earlier communicator's root still holds the port.
 Status start_named_root(const UniqueId& id, double timeout_s);

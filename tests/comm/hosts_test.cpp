@@ -367,3 +367,27 @@ TEST_CASE("a pair of ranks has as many sockets for data as both ask for", "[host
   for (const int rank : {0, 1}) CHECK(descriptors[4 * rank + 3] == descriptors[4 * rank + 1] + 2);
   unsetenv("TEST_RANKS_PER_HOST");
 }
+
+TEST_CASE("what the library makes by itself does not go by NCCL_COMM_ID", "[hosts]") {
+  setenv("TEST_RANKS_PER_HOST", "1,2", 1);
+  crew::check(crew::run(5, [](const Member& m) -> std::string {
+    // Nobody is there: an address that is kept for documents.
+    setenv("NCCL_COMM_ID", "192.0.2.1:4711", 1);
+    setenv("TUTTI_TIMEOUT_S", "10", 1);
+    ncclComm_t comm = nullptr, half = nullptr, rest = nullptr, own[2] = {};
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    CREW_TRY(fine(ncclCommSplit(comm, m.rank % 2, -m.rank, &half, nullptr), "ncclCommSplit"));
+    CREW_TRY(crew::usable(half));
+    CREW_TRY(fine(ncclCommDestroy(half), "ncclCommDestroy"));
+    int without = 0;
+    if (m.rank != without) {
+      CREW_TRY(fine(ncclCommShrink(comm, &without, 1, &rest, nullptr, NCCL_SHRINK_DEFAULT), "ncclCommShrink"));
+      CREW_TRY(crew::usable(rest));
+      CREW_TRY(fine(ncclCommDestroy(rest), "ncclCommDestroy"));
+    }
+    CREW_TRY(fine(ncclCommInitAll(own, 2, nullptr), "ncclCommInitAll"));
+    for (ncclComm_t one : own) CREW_TRY(fine(ncclCommDestroy(one), "ncclCommDestroy"));
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+  unsetenv("TEST_RANKS_PER_HOST");
+}

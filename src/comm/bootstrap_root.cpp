@@ -119,6 +119,7 @@ void BootstrapRoot::accept_all(int listener, Clock::time_point now) {
       accept_again_ = now + kAcceptPause;
       return make_room(now);
     }
+    send_at_once(socket.get());
     const std::int32_t pid = peer_process(socket.get());
     std::string from = pid > 0 ? fmt::format("process {}", pid) : peer_address(socket.get());
     auto member = std::make_unique<Member>(

@@ -154,7 +154,7 @@ Status RootClient::handshake(FrameType type, const Body& body, int rank) {
   const auto challenge = decode_challenge(answer);
   if (!challenge || !same_digest(challenge->proof, root_proof(secret, greeting, *challenge))) {
     return error(Code::kInvalidUsage,
-                 fmt::format("{} at {} does not know the secret of the unique id: {}", root_, describe(id_),
+                 fmt::format("{} does not know the secret of the unique id: {}", root_,
                              id_.named ? "TUTTI_SECRET differs" : "the id was damaged on its way here"));
   }
   TUTTI_TRY_ASSIGN(const Bytes said, body(is_unix(connection_.fd())));

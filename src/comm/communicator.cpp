@@ -3,6 +3,7 @@
 #include "base/config.h"
 #include "base/descriptor.h"
 #include "base/log.h"
+#include "base/mapping.h"
 #include "comm/batch.h"
 #include "comm/call.h"
 #include "comm/certificate.h"
@@ -15,6 +16,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -80,7 +82,7 @@ planner::Access Membership::access(bool mappable, bool same_process) const {
   if (bridge) return planner::Access::kSlots;
   const Settings& settings = control.settings();
   if (settings.p2p_disable != 0) return planner::Access::kSlots;
-  if (mappable && (same_process || settings.shm_disable == 0)) return planner::Access::kMapped;
+  if (mappable && (same_process || reach.maps())) return planner::Access::kMapped;
   return single_copy ? planner::Access::kSingleCopy : planner::Access::kSlots;
 }
 
@@ -170,6 +172,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   settle_crowding(ranks_on_this_host() > usable_cores());
   TUTTI_TRY(watch_peers());
   *members_->control.copies(rank_) = config().single_copy && !spans_hosts && members_->reach.probe_single_copy();
+  const Descriptor mapping_probe = offer_mapping_probe();
   *members_->control.reproducible(rank_) = options_.reproducible;
   *members_->control.wide_wire(rank_) = options_.wide_wire;
   if (rank_ == 0) members_->control.settings().crowding = static_cast<double>(ranks_on_this_host()) / usable_cores();
@@ -213,7 +216,11 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
     if (hosts_share_systems()) TUTTI_TRY(meet(RankPhase::kMeasured, parent));
   }
   TUTTI_TRY(look_at_machine());
+  probe_mapping();
   TUTTI_TRY(meet(RankPhase::kReady, parent));
+  bool maps = settings.shm_disable == 0;
+  for (int r = 0; r < ranks_; ++r) maps &= members_->control.mapping(r).works != 0;
+  members_->reach.set_maps(maps);
   rules.measured = settings.costs;
   rules.slot_stores = settings.slot_stores;
   members_->carried_stores = {planner::streams_slots(rules), planner::near_store_gbps(rules)};
@@ -253,6 +260,33 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   machine_->report();
   if (rank_ == 0) report_plans(*this);
   return {};
+}
+
+Descriptor Communicator::offer_mapping_probe() {
+  if (spans_hosts() || members_->reach.one_process()) return {};
+  MappingProbe& own = members_->control.mapping(rank_);
+  auto file = create_memory_file("tutti-probe", 1, Backing::kOnTouch);
+  struct stat facts = {};
+  if (!file.ok() || fstat(file.value().get(), &facts) != 0) return {};
+  own.fd = file.value().get();
+  own.inode = facts.st_ino;
+  return std::move(file).value();
+}
+
+void Communicator::probe_mapping() {
+  MappingProbe& own = members_->control.mapping(rank_);
+  own.works = 1;
+  if (spans_hosts() || members_->reach.one_process()) return;
+  std::vector<transport::SharedReference> probes(ranks_);
+  for (int r = 0; r < ranks_; ++r) {
+    const MappingProbe& probe = members_->control.mapping(r);
+    probes[r].fd = probe.fd;
+    probes[r].inode = probe.inode;
+  }
+  const Status status = members_->reach.probe_mapping(probes, *members_->control.copies(rank_) != 0);
+  if (status.ok()) return;
+  own.works = 0;
+  log_info("rank {} cannot map the others' memory, which counts as private: {}", rank_, status.error().message);
 }
 
 void Communicator::take_seat(const Port& port) {

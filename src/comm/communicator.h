@@ -236,6 +236,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void plan_lines(const planner::Rules& rules);
   /// `port`: over hosts, the way to the others.
   void take_seat(const Port& port);
+  /// What the others try to map. To be held until all are ready.
+  Descriptor offer_mapping_probe();
+  void probe_mapping();
   Status look_at_machine();
   Status meet(RankPhase phase, const Communicator* parent);
   Error did_not_finish(int rank, RankPhase phase) const;

@@ -70,6 +70,7 @@ struct RankState {
   std::uint64_t copies;
   std::uint64_t reproducible;
   std::uint64_t wide_wire;
+  MappingProbe mapping;
   planner::NetworkCosts network_costs;  ///< goes by itself
   NetworkTalk network_talk;             ///< goes by itself
 };
@@ -286,6 +287,9 @@ std::span<std::uint32_t> Control::processors() const {
   return {at<std::uint32_t>(Layout(ranks_, kAnySlots).processors), static_cast<std::size_t>(ranks_)};
 }
 std::uint64_t* Control::copies(int rank) const { return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].copies; }
+MappingProbe& Control::mapping(int rank) const {
+  return at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].mapping;
+}
 std::uint64_t* Control::reproducible(int rank) const {
   return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].reproducible;
 }

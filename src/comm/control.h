@@ -126,6 +126,13 @@ struct Settings {
   std::uint64_t gpus_apart = 0;  ///< 1: some of the ranks' GPUs have no link of their own. There once all are ready
 };
 
+/// What a rank holds open until all are ready, for the others to try whether they can map its memory; and what it found itself.
+struct MappingProbe {
+  std::int32_t fd = -1;
+  std::uint32_t works = 0;  ///< it maps the others' memory, or needs not. There once all are ready
+  std::uint64_t inode = 0;
+};
+
 /// The first failure, kept once per communicator: it wins over what follows from it.
 struct FailureRecord {
   std::uint64_t word = 0;  ///< 0 none, 1 being written, 2 readable
@@ -190,6 +197,7 @@ class Control {
   std::span<std::uint32_t> processors() const;
   /// Whether the rank found that it can copy from every other process by system call.
   std::uint64_t* copies(int rank) const;
+  MappingProbe& mapping(int rank) const;
   /// Whether the rank asks for sums in rank order.
   std::uint64_t* reproducible(int rank) const;
   /// Whether the rank asks for a float32 wire.

@@ -39,7 +39,7 @@ Reach::~Reach() {
 protocol::BufferReferences Reach::describe(const void* input, std::size_t input_bytes, void* output,
                                            std::size_t output_bytes) const {
   protocol::BufferReferences references{};
-  bool mappable = true;
+  bool mappable = one_process_ || maps_;
   if (one_process_) {
     references.input = {reinterpret_cast<std::uint64_t>(input), 0};
     references.output = {reinterpret_cast<std::uint64_t>(output), 0};
@@ -98,6 +98,15 @@ bool Reach::probe_single_copy() const {
   return std::ranges::all_of(members_, [](const Member& m) {
     return m.same_process || transport::probe_single_copy(m.pid, m.probe_address, m.probe_value).ok();
   });
+}
+
+Status Reach::probe_mapping(std::span<const transport::SharedReference> probes, bool copied) const {
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    const Member& member = members_[r];
+    const bool own = static_cast<int>(r) == rank_;
+    if (own || !(copied || member.same_process)) TUTTI_TRY(transport::probe_mapping(member.pid, probes[r]));
+  }
+  return {};
 }
 
 bool Reach::failed(std::uint32_t peer, const Error& failure) {

@@ -26,6 +26,10 @@ class Reach : public executor::RemoteMemory {
   bool same_process(int peer) const { return members_[peer].same_process; }
   std::int32_t pid(int peer) const { return members_[peer].pid; }
 
+  /// Whether processes map each other's shared memory. Where they do not, it counts as private. All ranks say the same.
+  bool maps() const { return maps_; }
+  void set_maps(bool maps) { maps_ = maps; }
+
   /// What this rank tells the others of its buffers; a null or unused buffer is mappable.
   protocol::BufferReferences describe(const void* input, std::size_t input_bytes, void* output,
                                       std::size_t output_bytes) const;
@@ -46,6 +50,9 @@ class Reach : public executor::RemoteMemory {
 
   /// Tries a single copy from every other process; false: not everywhere.
   bool probe_single_copy() const;
+  /// Tries to map a file of every rank, its `probes`; says why it could not. Of processes that single copies reach (`copied`) nothing
+  /// is in the way but what is in the way of this rank's own.
+  Status probe_mapping(std::span<const transport::SharedReference> probes, bool copied) const;
 
   bool read(std::uint32_t peer, std::uint64_t address, std::byte* local, std::size_t bytes) override;
   bool write(std::uint32_t peer, std::uint64_t address, const std::byte* local, std::size_t bytes) override;
@@ -69,6 +76,7 @@ class Reach : public executor::RemoteMemory {
 
   int rank_;
   bool one_process_ = true;
+  bool maps_ = true;
   std::vector<Member> members_;
   std::vector<Held> retired_;
   std::uint64_t drops_ = 0;

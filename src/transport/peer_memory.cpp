@@ -149,4 +149,9 @@ Status probe_single_copy(int pid, std::uint64_t address, std::uint64_t expected_
   return {};
 }
 
+Status probe_mapping(int pid, const SharedReference& segment) {
+  const auto memory = open_segment(pid, segment);
+  return memory.ok() ? Status() : Status(memory.error());
+}
+
 }  // namespace tutti::transport

@@ -57,4 +57,7 @@ Status write_process(int pid, std::uint64_t remote_address, const void* local, s
 /// (a different value: the id names another process here, as across pid namespaces).
 Status probe_single_copy(int pid, std::uint64_t address, std::uint64_t expected_value);
 
+/// Whether segments of process `pid` can be mapped: error unless `segment`, a file that it holds open, can be.
+Status probe_mapping(int pid, const SharedReference& segment);
+
 }  // namespace tutti::transport

@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
 namespace {
@@ -457,6 +458,17 @@ TEST_CASE("memory that is freed and made anew between calls is never stale", "[m
       CREW_TRY(work->check(round % kWorks));
       if (round == 299) work.reset();
     }
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
+TEST_CASE("shared memory of processes that may not look into each other counts as private", "[memory]") {
+  crew::check(crew::run(3, [](const Member& m) -> std::string {
+    if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) return "";  // root may, whatever it is
+    prctl(PR_SET_DUMPABLE, m.rank == 1);
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, 3, m.ids[0], m.rank), "ncclCommInitRank"));
+    CREW_TRY(everything(m.rank, 3, comm, {1, 300, 100000}));
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
   }));
 }

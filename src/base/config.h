@@ -26,7 +26,7 @@ struct Config {
   std::string device;               ///< TUTTI_DEVICE: "host", "cuda" or empty = whatever is usable
   bool multi_rank_gpu = false;      ///< NCCL_MULTI_RANK_GPU_ENABLE: several ranks of a communicator on one GPU
   bool graph_mixing = true;         ///< NCCL_GRAPH_MIXING_SUPPORT: graphs are ordered with calls outside of them
-  std::string host_id;              ///< NCCL_HOSTID: overrides host name + boot id
+  std::string host_id;              ///< NCCL_HOSTID: overrides name, boot id, namespace
   std::string network;              ///< TUTTI_NET: "tcp", "mpi"; empty or "auto" = MPI where the application has it
   std::string cuda_mpi = "0";       ///< TUTTI_CUDA_MPI: "1": MPI takes GPU memory if it says so; "force": unasked
   int socket_threads = 1;           ///< NCCL_SOCKET_NTHREADS: times

@@ -28,7 +28,7 @@ struct Peer {
   int rank = 0;
   std::int32_t pid = 0;             ///< in this process's pid namespace, from SO_PEERCRED where possible
   std::uint64_t process_token = 0;  ///< random, equal for ranks of one process and only for them
-  std::string host;                 ///< host name + boot id (NCCL_HOSTID overrides): equal = same host
+  std::string host;                 ///< name, boot id, namespace of process ids (NCCL_HOSTID overrides): equal = same host
   std::uint64_t probe_address = 0;  ///< of 8 readable bytes holding probe_value, for single-copy tests
   std::uint64_t probe_value = 0;
 };

@@ -44,12 +44,20 @@ std::string read_boot_id() {
   return id;
 }
 
+/// "pid:[4026531836]"; empty where the system does not tell. A child may be in another one than its parent.
+std::string process_namespace() {
+  char name[32];
+  const ssize_t length = readlink("/proc/self/ns/pid", name, sizeof(name));
+  return std::string(name, length > 0 ? static_cast<std::size_t>(length) : 0);
+}
+
+/// Ranks of one host watch each other, and reach each other's memory, by process ids: those of another namespace name other processes.
 std::string host_identity() {
   if (!config().host_id.empty()) return config().host_id;
   char name[256] = {};
   if (gethostname(name, sizeof(name) - 1) != 0) name[0] = '\0';
   static const std::string boot_id = read_boot_id();  // one for all communicators of the process
-  return std::string(name).substr(0, 200) + " " + boot_id;
+  return std::string(name).substr(0, 200) + " " + boot_id + " " + process_namespace();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <iterator>
 #include <random>
@@ -15,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include <sched.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace {
@@ -390,4 +393,26 @@ TEST_CASE("what the library makes by itself does not go by NCCL_COMM_ID", "[host
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
   }));
   unsetenv("TEST_RANKS_PER_HOST");
+}
+
+TEST_CASE("ranks of different pid namespaces, on hosts that are called the same, do not take each other for dead") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    // Where neither is allowed both ranks stay in one.
+    if (m.rank == 1 && unshare(CLONE_NEWPID) != 0) (void)unshare(CLONE_NEWUSER | CLONE_NEWPID);
+    const pid_t child = fork();  // the first one is in the new namespace
+    if (child == 0) {
+      const auto work = [&m]() -> std::string {
+        ncclComm_t comm = nullptr;
+        CREW_TRY(fine(ncclCommInitRank(&comm, 2, m.ids[0], m.rank), "ncclCommInitRank"));
+        for (int i = 0; i < 300; ++i) CREW_TRY(crew::usable(comm));
+        return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+      };
+      const std::string wrong = work();
+      fputs(wrong.c_str(), stderr);
+      _exit(wrong.empty() ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    return status == 0 ? "" : "this rank failed";
+  }));
 }

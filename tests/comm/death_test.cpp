@@ -285,7 +285,7 @@ extern "C" __attribute__((visibility("default"))) ssize_t sendmsg(int socket, co
 TEST_CASE("over hosts a rank that dies or is stopped at any moment of making the communicator", "[death]") {
   const bool placed = getenv("TEST_RANKS_PER_HOST") == nullptr;
   if (placed) setenv("TEST_RANKS_PER_HOST", "1,2", 1);
-  setenv("TUTTI_HEARTBEAT_TIMEOUT_S", "1", 1);
+  setenv("TUTTI_HEARTBEAT_TIMEOUT_S", "2", 1);
   constexpr int kRanks = 3;
   // Before the third time the root does not know it: that is the time limit's business.
   constexpr int kFirst = 3;
@@ -296,7 +296,7 @@ TEST_CASE("over hosts a rank that dies or is stopped at any moment of making the
     lost += is_lost;
   }
   CHECK(lost > 12);
-  for (int at = kFirst; at < kFirst + lost; at += 5) lose(kRanks, at % kRanks, at, SIGSTOP, 4);
+  for (int at = kFirst; at < kFirst + lost; at += 5) lose(kRanks, at % kRanks, at, SIGSTOP, 6);
   unsetenv("TUTTI_HEARTBEAT_TIMEOUT_S");
   if (placed) unsetenv("TEST_RANKS_PER_HOST");
 }

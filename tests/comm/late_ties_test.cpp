@@ -101,7 +101,7 @@ TEST_CASE("what a rank has sent before it left comes by a connection that the ot
   CHECK(heard[1].last_call == 7);
 }
 
-TEST_CASE("a rank is tried for 30 s, or TUTTI_TIMEOUT_S; without signs of life for that alone") {
+TEST_CASE("a rank is tried for 30 s, or four fifths of TUTTI_TIMEOUT_S; without signs of life by that alone") {
   using std::chrono::seconds;
   CHECK(LateTies::reach_time(10, 1800) == seconds(30));
   CHECK(LateTies::reach_time(10, 5) == seconds(4));

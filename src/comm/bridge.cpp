@@ -316,9 +316,10 @@ void Bridge::collect_channel(Remote& remote, std::uint32_t lane) {
     const std::byte* const lent = channel.crossing->from[slot];
     remote.link->lend(record, lent != nullptr ? lent : channel.outbox + slot * shape.slot_bytes);
   }
-  // The peer can do with a count that is late by less than half of the slots; it goes along with whatever else goes there.
+  // The peer can do with a count that is late; it goes along with whatever else goes there.
   const std::uint64_t untold = channel.acknowledged - sent.acknowledged;
-  if (untold == 0 || (untold < (shape.slots + 1) / 2 && remote.link->is_sent())) return;
+  const bool may_wait = untold < schedule::messages_per_acknowledgement(shape.slots);
+  if (untold == 0 || (may_wait && remote.link->is_sent())) return;
   sent.acknowledged = channel.acknowledged;
   queue(remote, nullptr, 0, &channel.mine->head);
 }

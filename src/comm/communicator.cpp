@@ -241,7 +241,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   if (!trees.empty() && !device_) {
     TUTTI_TRY_ASSIGN(rules.planned,
                      planner::PlannedSchedules::read(trees, ranks_, static_cast<int>(collective_lanes(ranks_)),
-                                                     static_cast<int>(rules.slots.slots)));
+                                                     planner::slots_to_count_on(rules)));
   }
   members_->plans.set_rules(rules);
   TUTTI_TRY(DeviceRank::plan(*this, trees));

@@ -112,6 +112,11 @@ double near_store_gbps(const Rules& rules);
 
 /// Whether groups are hosts.
 inline bool over_hosts(const Rules& rules) { return rules.network.gbps > 0; }
+/// Messages that a channel holds in any case before its sender waits: over a network acknowledgements come late.
+inline int slots_to_count_on(const Rules& rules) {
+  const std::uint32_t slots = rules.slots.slots;
+  return static_cast<int>(over_hosts(rules) ? slots + 1 - schedule::messages_per_acknowledgement(slots) : slots);
+}
 
 /// The same request with the groups and the planned schedules, if there are any: valid as long as the rules are.
 schedule::Request in_groups(schedule::Request request, const Rules& rules);

@@ -89,7 +89,7 @@ Result<std::shared_ptr<const SetSchedule>> prove_schedule(std::string_view text,
   set->row.summary = "set by tuttiCommSetSchedule";
   set->fingerprint = fingerprint_of(set->schedule);
   schedule::VerifyOptions options;
-  options.slots = static_cast<int>(rules.slots.slots);
+  options.slots = slots_to_count_on(rules);
   options.rank_order = rules.reproducible;
   options.wide_wire = rules.reproducible;
   const bool has_direct = has_direct_messages(set->schedule);

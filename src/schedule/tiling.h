@@ -28,6 +28,16 @@ struct SlotShape {
   TUTTI_DEVICE_CALL std::size_t bytes() const { return std::size_t{slots} * slot_bytes; }
 };
 
+/// Schedules come to their ends where a channel holds so many messages; all communicators have as many slots, or more.
+inline constexpr std::uint32_t kSlotsMin = 4;
+
+/// Over a network an acknowledgement may wait until so many messages were read, so that one stands for them all: as long as the peer can
+/// do with the slots that it knows to be free.
+constexpr std::uint32_t messages_per_acknowledgement(std::uint32_t slots) {
+  const std::uint32_t spare = slots > kSlotsMin ? slots - kSlotsMin : 0;
+  return std::min((slots + 1) / 2, spare + 1);
+}
+
 struct Tiling {
   std::uint64_t count = 0;  ///< elements of a block
   std::uint32_t element_bytes = 1;

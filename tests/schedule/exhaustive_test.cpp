@@ -3,6 +3,7 @@
 #include "algorithm/algorithm.h"
 #include "schedule/limits.h"
 #include "schedule/text.h"
+#include "schedule/tiling.h"
 #include "schedule/verifier.h"
 #include "turn.h"
 
@@ -27,6 +28,9 @@ constexpr int kSampleMost = 1024;
 
 /// The slots of a channel: comm/control.cpp gives 8 to communicators of up to 8 ranks, else 4.
 constexpr int kRealSlots[] = {8, 4};
+/// What a peer may count on over a network, where acknowledgements come late, is proved with them.
+constexpr bool are_enough(std::uint32_t slots) { return slots + 1 - messages_per_acknowledgement(slots) >= kSlotsMin; }
+static_assert(are_enough(kRealSlots[0]) && are_enough(kRealSlots[1]) && kRealSlots[1] == kSlotsMin);
 
 bool is_point_to_point(Collective c) { return c == Collective::kSend || c == Collective::kReceive; }
 

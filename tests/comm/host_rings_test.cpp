@@ -1,0 +1,52 @@
+// Calls of three hosts and more go round them, so that nothing goes back along with which an acknowledgement could: by every schedule
+// across hosts, in communicators with the fewest slots.
+#include "crew.h"
+
+#include <tutti/tutti.h>
+#include <catch2/catch.hpp>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace {
+
+using crew::fine;
+using crew::Member;
+
+/// The first goes in one round; of the last there are several, whatever the slots.
+constexpr std::size_t kElements[] = {3001, 1 << 16, 400009};
+
+std::string sums(const Member& m, ncclComm_t comm) {
+  for (const std::size_t elements : kElements) {
+    std::vector<int> in(elements);
+    std::vector<int> out(elements, -1);
+    for (std::size_t i = 0; i < elements; ++i) in[i] = m.rank + static_cast<int>(i % 1000);
+    CREW_TRY(fine(ncclAllReduce(in.data(), out.data(), elements, ncclInt, ncclSum, comm, nullptr), "ncclAllReduce"));
+    for (std::size_t i = 0; i < elements; ++i) {
+      const int wanted = m.ranks * (m.ranks - 1) / 2 + m.ranks * static_cast<int>(i % 1000);
+      if (out[i] != wanted)
+        return "element " + std::to_string(i) + " of " + std::to_string(elements) + ": " + std::to_string(out[i]) +
+               " for " + std::to_string(wanted);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("all-reduces of three hosts and more end, by whatever schedule", "[hosts]") {
+  const char* const algorithm = GENERATE("", "ring", "hosts_ring", "hosts_ring_deep", "hosts_tree", "hosts_twoshot");
+  const int ranks = GENERATE(9, 12);
+  CAPTURE(algorithm, ranks);
+  setenv("TEST_RANKS_PER_HOST", "3", 1);
+  setenv("TUTTI_TIMEOUT_S", "20", 1);  // so that what hangs says where
+  setenv("NCCL_ALGO", algorithm, 1);
+  crew::check(crew::run(ranks, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    CREW_TRY(sums(m, comm));
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+  for (const char* const name : {"TEST_RANKS_PER_HOST", "TUTTI_TIMEOUT_S", "NCCL_ALGO"}) unsetenv(name);
+}

@@ -128,7 +128,7 @@ Result<PrivateDescriptor> connect_patiently(const UniqueId& id, const Patience& 
 }  // namespace
 
 Result<RootClient> RootClient::join(const UniqueId& id, const Patience& patience, FrameType type, const Body& body,
-                                    int rank) {
+                                    int rank, double heartbeat_s) {
   for (;;) {
     TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_patiently(id, patience));
     const std::int32_t root_pid = peer_process(socket.get());
@@ -136,10 +136,12 @@ Result<RootClient> RootClient::join(const UniqueId& id, const Patience& patience
                                     : fmt::format("the process at {}", peer_address(socket.get()));
     RootClient client(id, Connection(std::move(socket), Connection::kRootPayloadMax), patience);
     client.root_ = std::move(root);
+    client.heartbeat_s_ = heartbeat_s;
     Status status = client.handshake(type, body, rank);
     if (status.ok()) return client;
     // Dropped before it was known: the root had no room. Or it has just ended, which the next attempt shows.
-    if (!client.above_gone_) return std::move(status).error();
+    const bool dropped = client.above_gone_ && !client.connection_.is_silent(heartbeat_s);
+    if (!dropped) return std::move(status).error();
     const Outcome outcome = patience.nap(kRetryMs);
     if (outcome != Outcome::kReady) return not_reached(id, outcome, patience.timeout_s());
   }
@@ -193,10 +195,9 @@ Result<RootClient> RootClient::enter(const UniqueId& id, const Patience& patienc
     }
     return encode(said);
   };
-  TUTTI_TRY_ASSIGN(RootClient root, join(id, patience, FrameType::kHello, hello, self.rank));
+  TUTTI_TRY_ASSIGN(RootClient root, join(id, patience, FrameType::kHello, hello, self.rank, heartbeat_s));
   root.links_ = std::move(links);
   root.in_place_ = true;
-  root.heartbeat_s_ = heartbeat_s;
   if (cannot_listen) return root.leave(*std::move(cannot_listen));
   const auto place = decode_tree_place(root.place_);
   const bool good = place && place->parent < ranks && place->parent != self.rank &&
@@ -465,7 +466,7 @@ Error RootClient::above_gone() {
 }
 
 std::optional<Error> RootClient::above_silent() {
-  if (above_gone_ || rank_ < 0 || !connection_.is_silent(heartbeat_s_)) return std::nullopt;
+  if (above_gone_ || !connection_.is_silent(heartbeat_s_)) return std::nullopt;
   above_gone_ = true;
   const bool is_root = above_.empty();
   const Error own =

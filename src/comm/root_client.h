@@ -21,7 +21,7 @@ namespace tutti::comm {
 class RootClient {
  public:
   /// Rank `self.rank` of `ranks` comes: it says its hello to the root and takes its place in the tree. Tries again while the root is too busy
-  /// to take connections. Who is next to it in the tree and gives no sign of life for `heartbeat_s` is a failure; 0: never.
+  /// to take connections. The root, and later who is next to it in the tree, that gives no sign of life for `heartbeat_s` is a failure; 0: never.
   static Result<RootClient> enter(const UniqueId& id, const Patience& patience, int ranks, const Peer& self,
                                   double heartbeat_s = 10);
   /// Tells the root that it is not needed.
@@ -59,8 +59,9 @@ class RootClient {
   using Body = std::function<Result<Bytes>(bool by_unix_socket)>;
   /// Connects with the root, by the Unix socket where that is this host's, else by TCP, and proves to know the secret. `rank`: whose hello it is; -1:
   /// it is none. To a hello the root's answer is waited for: until then it may have dropped the connection for want of room.
+  /// `heartbeat_s`: as enter() has it.
   static Result<RootClient> join(const UniqueId& id, const Patience& patience, FrameType type, const Body& body,
-                                 int rank = -1);
+                                 int rank = -1, double heartbeat_s = 0);
   Status handshake(FrameType type, const Body& body, int rank);
   Status go_below(const TreePlace& place);
 

@@ -374,8 +374,10 @@ TEST_CASE("a stopped maker of the id is a timeout too", "[bootstrap]") {
   waitpid(maker, nullptr, 0);
 }
 
-TEST_CASE("a maker of the id that is stopped later is missed by its ranks", "[bootstrap][forks]") {
+TEST_CASE("a maker of the id that is stopped is missed by its ranks, before it has said a word and later",
+          "[bootstrap][forks]") {
   const NothingLeft nothing_left;
+  const bool later = GENERATE(false, true);
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   const pid_t maker = spawn([&]() -> std::string {
@@ -389,8 +391,9 @@ TEST_CASE("a maker of the id that is stopped later is missed by its ranks", "[bo
   close(ends[0]);
   close(ends[1]);
   Outcome outcome;
+  if (!later) kill(maker, SIGSTOP);
   std::thread rank([&] { outcome = run_rank(id, 0, 2, [](BootstrapArgs& args) { args.heartbeat_s = 1.5; }); });
-  usleep(1000000);
+  if (later) usleep(1000000);
   kill(maker, SIGSTOP);
   const Stopwatch watch;
   rank.join();

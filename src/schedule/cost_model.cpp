@@ -68,6 +68,9 @@ Work work_of(const LaneProgram& lane, const Step& step, const CostInputs& in) {
   return {width * (sources - first), local ? 0 : copied, local ? copied : 0};
 }
 
+/// Threads that move bytes are not equally fast at all times: who waits for a message waits so much of its time longer.
+constexpr double kUneven = 0.1;
+
 /// One lane of one rank: a sequential program.
 struct Process {
   const LaneProgram* lane = nullptr;
@@ -230,7 +233,7 @@ class TimedRun {
   /// When a message that is sent at `sent` is there.
   double arrival(std::size_t from, const Endpoint& e, double sent) {
     if (!is_far(from, e)) return is_mapped_pull(e, in_) && e.remote == Place::kInput ? 0 : sent + in_.message_us;
-    if (in_.far_by_threads) return sent + in_.far_message_us;
+    if (in_.far_by_threads) return sent + in_.far_message_us + kUneven * e.width * weight_of(e, in_) * far_us_;
     double& link_free = link_free_at_[from];
     link_free = std::max(link_free, sent) + e.width * weight_of(e, in_) * far_us_;
     return link_free + in_.far_message_us;

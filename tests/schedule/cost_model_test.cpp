@@ -144,9 +144,9 @@ rank 1 lane 0
   in.groups = &apart;
   // A mebibyte at 1 GB/s, and 4 us more for the message.
   CHECK(predict_us(chain, in) == Approx(near + 1048.576 + 4));
-  // The threads' own work, a half at each end: cores that ranks share take so many times as long.
+  // The threads' own work, a half at each end, and a wait, as they are not equally fast: cores that ranks share take so many times as long.
   in.far_by_threads = true;
-  CHECK(predict_us(chain, in) == Approx(near + 1048.576 + 4));
+  CHECK(predict_us(chain, in) == Approx(near + 1.1 * 1048.576 + 4));
   const double alone = predict_us(chain, in);
   in.ranks_per_core = 2;
   CHECK(predict_us(chain, in) > 1.9 * alone);

@@ -194,8 +194,8 @@ class Call : public executor::Task {
   void note_time();
 
   Ways ways_;
-  WayChoice* way_ = nullptr;                     ///< of calls like this one, if there is a choice that this rank has a part in
-  bool watched_ = false;                         ///< the lanes' plan is one of several
+  WayChoice* way_ = nullptr;  ///< of calls like this one, if there is a choice that this rank has a part in
+  bool watched_ = false;      ///< the lanes' plan is one of several
   std::chrono::steady_clock::time_point began_;  ///< what counts of the call, if its time is wanted
 };
 
@@ -265,6 +265,7 @@ class CollectiveCall final : public Call {
   void begin_lanes();
   bool read_references();
   planner::Access find_access(bool& in_place);
+  bool all_are_in_place() const;
 
   struct Message {
     int peer = 0;

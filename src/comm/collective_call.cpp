@@ -281,6 +281,11 @@ planner::Access CollectiveCall::find_access(bool& in_place) {
   return members.access(mappable, members.reach.one_process());
 }
 
+bool CollectiveCall::all_are_in_place() const {
+  const auto is_in_place = [](const auto& announced) { return (announced.flags & protocol::kInPlace) != 0; };
+  return std::ranges::all_of(references_, is_in_place);
+}
+
 [[gnu::always_inline]] inline void CollectiveCall::begin_lanes() {
   reached_ = true;
   phase_ = Phase::kRun;
@@ -341,6 +346,8 @@ Status CollectiveCall::run_lanes() {
   bool in_place = comm_.ranks() > 1 ? shape_.in_place : is_in_place(args_, comm_.rank());
   if (comm_.ranks() > 1) question.access = find_access(in_place);
   question.in_place = in_place;
+  const bool may_mix = comm_.ranks() > 1 && in_place && !is_rooted(args_.collective);
+  question.mixed = question.set && may_mix && !all_are_in_place();
   watched_ = false;
   if (comm_.ranks() > 1 && question.access != planner::Access::kMapped) choose_way(question);
   TUTTI_TRY_ASSIGN(auto plan, comm_.members().plans.find(question, comm_.rank()));

@@ -184,6 +184,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   take_seat(port);
   TUTTI_TRY_ASSIGN(device_, DeviceRank::open(*this));
   TUTTI_TRY(meet(RankPhase::kMapped, parent));
+  if (spans_hosts) TUTTI_TRY(check_slots());
   TUTTI_TRY(DeviceRank::connect(*this, [&](RankPhase phase) { return meet(phase, parent); }));
   if (members_->host_segment) find_places_on_host();
   if (spans_hosts) members_->bridge->open(*members_);

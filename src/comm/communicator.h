@@ -245,6 +245,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Makes the members, with a copy of the control segment and the bridge to the others. `segment`: what this host's ranks share, slots
   /// between them and their copies.
   Status join_over_hosts(BootstrapResult found, ControlSegment segment);
+  /// Rank 0's slots are those that this rank's memory was made for. On one host the size of the segment shows it.
+  Status check_slots() const;
   /// What was heard of a rank of other hosts. False: that it is gone is known.
   void check_unreached(int peer, const std::string& what, std::chrono::steady_clock::time_point since,
                        Lateness& lateness);

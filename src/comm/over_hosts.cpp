@@ -64,6 +64,17 @@ Status Communicator::join_over_hosts(BootstrapResult found, ControlSegment segme
   return {};
 }
 
+Status Communicator::check_slots() const {
+  const protocol::SlotShape theirs = members_->control.slot_shape();
+  const protocol::SlotShape own = Control::slots_over_hosts(ranks_);
+  if (theirs.slots == own.slots && theirs.slot_bytes == own.slot_bytes) return {};
+  return error(
+      Code::kInvalidUsage,
+      fmt::format("rank 0 has {} slots of {} bytes for each rank, and rank {} has {} of {}: TUTTI_SLOT_BYTES must "
+                  "be the same on every rank",
+                  theirs.slots, theirs.slot_bytes, rank_, own.slots, own.slot_bytes));
+}
+
 void Communicator::await_late_ties(LateMeeting meeting, const std::vector<PeerSockets>& sockets, bool over_mpi) {
   LateTies::Args args;
   args.rank = rank_;

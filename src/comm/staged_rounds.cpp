@@ -57,6 +57,7 @@ StagedRounds::StagedRounds(std::span<const CallArgs> calls, int ranks, int rank,
     const std::size_t count = std::min(call.count, elements_per_part(call, ranks, part_bytes));
     half_bytes_ = std::max(half_bytes_, scratch_of_shot(call, count, ranks));
   }
+  if (!sequences_.empty()) round_calls_ = 1;
 }
 
 StagedRounds::Sequence& StagedRounds::sequence_of(const CallArgs& call) {

@@ -2,13 +2,16 @@
 // another. Arithmetic only: no device and no communicator is needed.
 //
 // All ranks cut a call alike: by its count, the size of an element, the number of ranks and rank 0's setting. So part k of a call meets
-// part k of it everywhere, as a call of its own. In which rounds a rank's parts are is its own affair.
+// part k of it everywhere, as a call of its own. In which rounds a rank's parts are is its own affair, but for R5.
 //  R1. Parts of collectives are in the order of the calls, and of one call in the order of its elements.
 //  R2. So are parts of the sends to one rank, and of the receives from one rank; one part of each such sequence is in a round.
 //  R3. A collective that reads what an earlier one of the same group writes begins a round that waits for all before it. So does one whose output
 //      MPI writes in its place, if an earlier one reads or writes that: the stream may have to do so yet, when it comes to that one's end.
 //  R4. Of a call that goes by shots (two_shot.h) a part is two: the first shots of two parts, then the second ones. Each is alone in its round,
 //      but for sends and receives. A second one is in a round that comes two behind its first one's, or that waits.
+//  R5. A round is over when all that is in it has met its likes. With sends or receives in the group, part k of those to one rank is in round
+//      k, and so is part k of the collectives, one in a round: on a root, whose buffers are longer, and elsewhere. Else a rank's round could wait
+//      for a collective of a later round of a rank that waits for a send of a later round of the first one.
 #pragma once
 
 #include "comm/comm.h"
@@ -92,7 +95,7 @@ class StagedRounds {
   const int ranks_;
   const int rank_;
   const std::size_t part_bytes_;
-  const std::size_t round_calls_;
+  std::size_t round_calls_;
   std::vector<bool> in_place_;
   bool copies_in_place_ = false;
   Sequence collectives_;

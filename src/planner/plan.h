@@ -36,6 +36,7 @@ struct Question {
   std::uint32_t element_bytes = 1;
   Access access = Access::kSlots;
   bool in_place = false;
+  bool mixed = false;  ///< in place on some ranks and out of place on others: asked for schedules that are set alone
   bool wide_wire = false;  ///< wide messages are float32: a sum that uses_wide_wire
   Way way = Way::kMeasured;
   bool set = false;  ///< by the schedule that the user has set (set_schedule.h)

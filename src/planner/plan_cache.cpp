@@ -12,8 +12,9 @@ std::size_t PlanCache::Hash::operator()(const Question& q) const {
   std::uint64_t hash = q.count * 0x9e3779b97f4a7c15u;
   hash ^= static_cast<std::uint64_t>(q.request.collective) << 56 | static_cast<std::uint64_t>(q.element_bytes) << 48 |
           static_cast<std::uint64_t>(q.access) << 40 | std::uint64_t{q.in_place} << 36 |
-          std::uint64_t{q.wide_wire} << 37 | std::uint64_t{q.set} << 38 | static_cast<std::uint64_t>(q.way) << 60 |
-          static_cast<std::uint64_t>(q.request.root) << 16 | static_cast<std::uint64_t>(q.request.rank);
+          std::uint64_t{q.wide_wire} << 37 | std::uint64_t{q.set} << 38 | std::uint64_t{q.mixed} << 39 |
+          static_cast<std::uint64_t>(q.way) << 60 | static_cast<std::uint64_t>(q.request.root) << 16 |
+          static_cast<std::uint64_t>(q.request.rank);
   hash ^= hash >> 29;
   return hash * 0xbf58476d1ce4e5b9u;
 }

@@ -119,7 +119,15 @@ Result<std::vector<Candidate>> candidates(const Question& q, const Rules& rules,
                              "communicator has a float32 wire: {}",
                              set.row.name, set.wide_refusal));
   }
-  const bool reachable = q.access == Access::kMapped || q.access == Access::kSingleCopy;
+  // Proofs are of calls that are alike on all ranks. Through slots what a rank reads and writes is its own affair.
+  if (q.mixed && !(set.is_proved(false, false) && set.is_proved(true, false))) {
+    return error(
+        Code::kInvalidUsage,
+        fmt::format("this call is in place on some ranks and not on others, for which the schedule \"{}\", set by "
+                    "tuttiCommSetSchedule, would have to be right in both forms through slots: {}",
+                    set.row.name, set.refusals[set.is_proved(false, false)][false]));
+  }
+  const bool reachable = !q.mixed && (q.access == Access::kMapped || q.access == Access::kSingleCopy);
   const bool worth_copying = q.access == Access::kMapped || q.count * q.element_bytes >= rules.single_copy_min_bytes;
   const bool only_direct = !set.is_proved(q.in_place, false);
   std::vector<Candidate> found;

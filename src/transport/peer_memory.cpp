@@ -60,8 +60,11 @@ Status copy_process(VmCall call, const char* direction, int pid, std::uint64_t r
 }
 
 Error import_error(int pid, const SharedReference& segment, const std::string& reason, Code code) {
-  return error(code, fmt::format("cannot map segment {} ({} bytes, descriptor {}) of process {}: {}", segment.segment,
-                                 segment.bytes, segment.fd, pid, reason));
+  // Of a probe only the descriptor is known.
+  const std::string what = segment.bytes == 0 ? fmt::format("descriptor {}", segment.fd)
+                                              : fmt::format("segment {} ({} bytes, descriptor {})", segment.segment,
+                                                            segment.bytes, segment.fd);
+  return error(code, fmt::format("cannot map {} of process {}: {}", what, pid, reason));
 }
 
 /// Opens the peer's descriptor through /proc and makes sure that it is the segment meant.

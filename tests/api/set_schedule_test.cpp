@@ -208,6 +208,42 @@ TEST_CASE("a schedule is used in the forms in which it is right") {
   CHECK(all_reduce(ranks, 1000, false) == ncclSuccess);
 }
 
+TEST_CASE("where some ranks are in place and some are not, a schedule has to be right both ways") {
+  // Right where each rank's input lies in its output.
+  constexpr const char* kFromOutputs = R"(
+schedule outputs all_gather ranks 2 units 1 lanes 1 input 1 output 2 scratch 0
+rank 0 lane 0
+  out[0.0] -> send 1
+  recv 1 -> out[1.0]
+rank 1 lane 0
+  out[1.0] -> send 0
+  recv 0 -> out[0.0]
+)";
+  const std::string both = replaced(replaced(kFromOutputs, "  out[0.0] -> send 1", "  in[0.0] -> out[0.0], send 1"),
+                                    "  out[1.0] -> send 0", "  in[0.0] -> out[1.0], send 0");
+  const Ranks ranks(2);
+  const int in_place = GENERATE(0, 1);
+  constexpr std::size_t kCount = 5000;
+  std::vector<int> out[2] = {std::vector<int>(2 * kCount, -1), std::vector<int>(2 * kCount, -1)};
+  const std::vector<int> in(kCount, 7);
+  const auto gather = [&](bool all) {
+    CHECK(ncclGroupStart() == ncclSuccess);
+    for (int r = 0; r < 2; ++r) {
+      int* const block = out[r].data() + static_cast<std::size_t>(r) * kCount;
+      std::fill_n(block, kCount, r == in_place || all ? 7 : -1);
+      const int* const send = r == in_place || all ? block : in.data();
+      CHECK(ncclAllGather(send, out[r].data(), kCount, ncclInt, ranks[r], nullptr) == ncclSuccess);
+    }
+    return ncclGroupEnd();
+  };
+  set_all(ranks, kFromOutputs);
+  check_refused(gather(false), ncclInvalidUsage, {"\"outputs\"", "in place on some ranks", "rank 0, lane 0"});
+  REQUIRE(gather(true) == ncclSuccess);
+  set_all(ranks, both.c_str());
+  REQUIRE(gather(false) == ncclSuccess);
+  for (const std::vector<int>& values : out) CHECK(values == std::vector<int>(2 * kCount, 7));
+}
+
 TEST_CASE("a schedule that is wrong is refused, and the one before stays") {
   const Ranks ranks(2);
   set_all(ranks, kExchange);

@@ -50,3 +50,17 @@ TEST_CASE("all-reduces of three hosts and more end, by whatever schedule", "[hos
   }));
   for (const char* const name : {"TEST_RANKS_PER_HOST", "TUTTI_TIMEOUT_S", "NCCL_ALGO"}) unsetenv(name);
 }
+
+TEST_CASE("slots of different sizes on different hosts are told to all", "[hosts]") {
+  setenv("TEST_RANKS_PER_HOST", "2,1", 1);
+  // Its own, larger and smaller than rank 0's.
+  const char* const slots = GENERATE("1M", "16K");
+  CAPTURE(slots);
+  crew::check(crew::run(3, [slots](const Member& m) -> std::string {
+    if (m.rank < 2) setenv("TUTTI_SLOT_BYTES", slots, 1);
+    ncclComm_t comm = nullptr;
+    return crew::refused(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), ncclInvalidUsage,
+                         {"rank 2 has", "TUTTI_SLOT_BYTES must be the same on every rank"});
+  }));
+  unsetenv("TEST_RANKS_PER_HOST");
+}

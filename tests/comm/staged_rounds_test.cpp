@@ -95,6 +95,22 @@ TEST_CASE("sends to one rank keep their order, whatever else is in the group", "
   CHECK(to_first == std::vector<std::size_t>{1024, 1024, 452, 10});
 }
 
+TEST_CASE("with sends in the group parts of collectives are in the same rounds on every rank", "[staged]") {
+  // Of the root's outputs, 2400 bytes each, one is in a round, of the other's inputs three.
+  std::vector<std::vector<std::size_t>> by_rank;
+  for (int rank = 0; rank < 2; ++rank) {
+    std::vector<CallArgs> calls(3, call(Collective::kGather, 300, 0));
+    const Collective side = rank == 0 ? Collective::kReceive : Collective::kSend;
+    for (int i = 0; i < 2; ++i) calls.push_back(call(side, 10, 1 - rank));
+    std::vector<std::size_t>& gathers = by_rank.emplace_back();
+    for (const StagedRound& round : all_rounds(calls, 2, rank)) {
+      const auto is_gather = [](const StagedPart& part) { return part.args.collective == Collective::kGather; };
+      gathers.push_back(static_cast<std::size_t>(std::ranges::count_if(round.parts, is_gather)));
+    }
+  }
+  CHECK(by_rank[0] == by_rank[1]);
+}
+
 TEST_CASE("what stays where it is has parts as ever, and no memory", "[staged]") {
   const std::vector<CallArgs> calls = {call(Collective::kSend, 2500, 1), call(Collective::kReceive, 2500, 1),
                                        call(Collective::kSend, 2500, 2), call(Collective::kAllReduce, 100)};

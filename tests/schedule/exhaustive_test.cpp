@@ -26,7 +26,7 @@ constexpr int kRanksMost = 32;
 constexpr int kSampleMost = 1024;
 #endif
 
-/// The slots of a channel: comm/control.cpp gives 8 to communicators of up to 8 ranks, else 4.
+/// The slots of a channel: comm/control.cpp gives 8 to communicators of up to 8 ranks (over hosts from 3 on), else 4.
 constexpr int kRealSlots[] = {8, 4};
 /// What a peer may count on over a network, where acknowledgements come late, is proved with them.
 constexpr bool are_enough(std::uint32_t slots) { return slots + 1 - messages_per_acknowledgement(slots) >= kSlotsMin; }

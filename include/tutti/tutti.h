@@ -200,8 +200,9 @@ typedef enum {
  *
  * Before anything runs the schedule is proved right: with the communicator's slots, out of place and in place, through
  * slots and direct; in rank order on a reproducible communicator. *forms (if not NULL) gets the forms of
- * tuttiScheduleForm_t in which it is right. Calls use a direct form only where it is; a call for which no form is left
- * fails with ncclInvalidUsage before anything moves.
+ * tuttiScheduleForm_t in which it is right. Calls use a direct form only where it is; one that some ranks make in place and
+ * others out of place goes through slots, and the schedule has to be right there both ways; a call for which no form is
+ * left fails with ncclInvalidUsage before anything moves.
  *
  * Local, and every rank must set the same: calls of ranks that have set different ones fail with ncclInvalidUsage, which
  * names them. No call of `comm` may be under way.

@@ -48,7 +48,7 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   Advance advance();
 
  private:
-  /// A slot's record fits into one message.
+  /// A slot's record that is longer goes in several.
   static constexpr std::size_t kMessageBytes = (std::size_t{64} << 10) + 4096;
   static constexpr std::size_t kMessages = 8;
 

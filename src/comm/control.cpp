@@ -26,8 +26,8 @@ constexpr std::size_t kPage = 4096;
 
 std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
-/// At least schedule::kSlotsMin. Larger slots amortise the hand-over; many ranks share the memory. A pair's FIFO is to be as large as a second-level cache: a slot is
-/// written faster when its reader's cache has lost it to one that both share.
+/// At least schedule::kSlotsMin. Larger slots amortise the hand-over; many ranks share the memory. A pair's FIFO is to be as large as a
+/// second-level cache: a slot is written faster when its reader's cache has lost it to one that both share.
 protocol::SlotShape default_slots(int ranks) {
   if (ranks <= 2) return {8, 128 << 10};
   if (ranks <= 8) return {8, 64 << 10};

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
@@ -224,24 +225,30 @@ rank 1 lane 0
   const Ranks ranks(2);
   const int in_place = GENERATE(0, 1);
   constexpr std::size_t kCount = 5000;
-  std::vector<int> out[2] = {std::vector<int>(2 * kCount, -1), std::vector<int>(2 * kCount, -1)};
-  const std::vector<int> in(kCount, 7);
+  std::vector<int> out[2];
+  const std::vector<int> in[2] = {std::vector<int>(kCount, 7), std::vector<int>(kCount, 8)};
   const auto gather = [&](bool all) {
     CHECK(ncclGroupStart() == ncclSuccess);
     for (int r = 0; r < 2; ++r) {
+      out[r].assign(2 * kCount, -1);
       int* const block = out[r].data() + static_cast<std::size_t>(r) * kCount;
-      std::fill_n(block, kCount, r == in_place || all ? 7 : -1);
-      const int* const send = r == in_place || all ? block : in.data();
+      const bool here = r == in_place || all;
+      if (here) std::ranges::copy(in[r], block);
+      const int* const send = here ? block : in[r].data();
       CHECK(ncclAllGather(send, out[r].data(), kCount, ncclInt, ranks[r], nullptr) == ncclSuccess);
     }
     return ncclGroupEnd();
   };
   set_all(ranks, kFromOutputs);
   check_refused(gather(false), ncclInvalidUsage, {"\"outputs\"", "in place on some ranks", "rank 0, lane 0"});
+  std::vector<int> wanted = in[0];
+  wanted.insert(wanted.end(), in[1].begin(), in[1].end());
+  const auto is_wanted = [&](const std::vector<int>& values) { return values == wanted; };
   REQUIRE(gather(true) == ncclSuccess);
+  CHECK(std::ranges::all_of(out, is_wanted));
   set_all(ranks, both.c_str());
   REQUIRE(gather(false) == ncclSuccess);
-  for (const std::vector<int>& values : out) CHECK(values == std::vector<int>(2 * kCount, 7));
+  CHECK(std::ranges::all_of(out, is_wanted));
 }
 
 TEST_CASE("a schedule that is wrong is refused, and the one before stays") {

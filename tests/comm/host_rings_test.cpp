@@ -51,6 +51,44 @@ TEST_CASE("all-reduces of three hosts and more end, by whatever schedule", "[hos
   for (const char* const name : {"TEST_RANKS_PER_HOST", "TUTTI_TIMEOUT_S", "NCCL_ALGO"}) unsetenv(name);
 }
 
+TEST_CASE("over hosts a schedule that is set is proved with the slots that late acknowledgements leave", "[hosts]") {
+  // Each rank sends all that it has to both others, in six messages, before it receives: eight slots are enough, five are not.
+  std::string text = "schedule early all_gather ranks 3 units 6 lanes 1 input 1 output 3 scratch 0\n";
+  for (int rank = 0; rank < 3; ++rank) {
+    text += "rank " + std::to_string(rank) + " lane 0\n";
+    const std::string others[2] = {std::to_string((rank + 1) % 3), std::to_string((rank + 2) % 3)};
+    for (const char unit : {'0', '1', '2', '3', '4', '5'}) {
+      text += std::string("  in[0.") + unit + "] -> out[" + std::to_string(rank) + "." + unit + "], send " + others[0] +
+              ", send " + others[1] + "\n";
+    }
+    for (const std::string& other : others) {
+      for (const char unit : {'0', '1', '2', '3', '4', '5'})
+        text += "  recv " + other + " -> out[" + other + "." + unit + "]\n";
+    }
+  }
+  const bool over_hosts = GENERATE(false, true);
+  CAPTURE(over_hosts);
+  if (over_hosts) setenv("TEST_RANKS_PER_HOST", "1", 1);
+  crew::check(crew::run(3, [&](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    const ncclResult_t result = tuttiCommSetSchedule(comm, text.c_str(), nullptr);
+    CREW_TRY(over_hosts ? crew::refused(result, ncclInvalidUsage, {"deadlock", "5 slots"}) : fine(result, "set"));
+    CREW_TRY(crew::usable(comm));
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+  unsetenv("TEST_RANKS_PER_HOST");
+}
+
+TEST_CASE("slots of different sizes on one host are refused", "[hosts]") {
+  crew::check(crew::run(3, [](const Member& m) -> std::string {
+    if (m.rank < 2) setenv("TUTTI_SLOT_BYTES", "1M", 1);
+    ncclComm_t comm = nullptr;
+    const ncclResult_t wanted = m.rank == 2 ? ncclInvalidUsage : ncclRemoteError;
+    return crew::refused(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), wanted, {"settings on every rank"});
+  }));
+}
+
 TEST_CASE("slots of different sizes on different hosts are told to all", "[hosts]") {
   setenv("TEST_RANKS_PER_HOST", "2,1", 1);
   // Its own, larger and smaller than rank 0's.

@@ -2,6 +2,7 @@
 // across hosts, in communicators with the fewest slots.
 #include "crew.h"
 
+#include <fmt/format.h>
 #include <tutti/tutti.h>
 #include <catch2/catch.hpp>
 
@@ -55,15 +56,13 @@ TEST_CASE("over hosts a schedule that is set is proved with the slots that late 
   // Each rank sends all that it has to both others, in six messages, before it receives: eight slots are enough, five are not.
   std::string text = "schedule early all_gather ranks 3 units 6 lanes 1 input 1 output 3 scratch 0\n";
   for (int rank = 0; rank < 3; ++rank) {
-    text += "rank " + std::to_string(rank) + " lane 0\n";
-    const std::string others[2] = {std::to_string((rank + 1) % 3), std::to_string((rank + 2) % 3)};
-    for (const char unit : {'0', '1', '2', '3', '4', '5'}) {
-      text += std::string("  in[0.") + unit + "] -> out[" + std::to_string(rank) + "." + unit + "], send " + others[0] +
-              ", send " + others[1] + "\n";
+    text += fmt::format("rank {} lane 0\n", rank);
+    const int others[2] = {(rank + 1) % 3, (rank + 2) % 3};
+    for (int unit = 0; unit < 6; ++unit) {
+      text += fmt::format("  in[0.{}] -> out[{}.{}], send {}, send {}\n", unit, rank, unit, others[0], others[1]);
     }
-    for (const std::string& other : others) {
-      for (const char unit : {'0', '1', '2', '3', '4', '5'})
-        text += "  recv " + other + " -> out[" + other + "." + unit + "]\n";
+    for (const int other : others) {
+      for (int unit = 0; unit < 6; ++unit) text += fmt::format("  recv {} -> out[{}.{}]\n", other, other, unit);
     }
   }
   const bool over_hosts = GENERATE(false, true);

@@ -43,9 +43,20 @@ Carriage carriage_of(const Membership& members, const Signature& signature) {
   return signature.schedule == 0 ? carriage_of(members, args_of(signature)) : Carriage::kNone;
 }
 
-Extent extent_of(const Membership& members, const Signature& signature, const protocol::AnnounceLine& line, int rank) {
+/// Whether `reader` needs what the line of `rank` has in it, and beside it.
+bool reads_one_way(const Membership& members, const Signature& signature, int rank, int reader) {
+  const auto number = [](int of) { return static_cast<std::uint32_t>(of); };
+  const auto ranks = number(members.control.ranks());
+  return protocol::lines_read_one_way(signature.collective, number(reader), number(signature.root), ranks)
+      .has(number(rank));
+}
+
+/// Of the line of `rank`, which goes to `reader`.
+Extent extent_of(const Membership& members, const Signature& signature, const protocol::AnnounceLine& line, int rank,
+                 int reader) {
   const std::size_t input_bytes = shape_of(args_of(signature), members.control.ranks(), rank).input_bytes;
   const Carriage carriage = carriage_of(members, signature);
+  if (signature.one_way != 0 && !reads_one_way(members, signature, rank, reader)) return {0, 0};
   if (carriage == Carriage::kInLines) return {input_bytes, 0};
   if (goes_from_buffers(carriage)) return {0, 0};
   if (signature.one_way != 0) return {0, input_bytes};
@@ -163,7 +174,7 @@ void Bridge::queue_announcement(Remote& remote, int rank, std::uint32_t number) 
   const auto writer = static_cast<std::uint32_t>(rank);
   const protocol::AnnounceLine& line = board.line(writer, number);
   const Signature& signature = control_.signatures().of(rank, number);
-  const Extent extent = extent_of(*members_, signature, line, rank);
+  const Extent extent = extent_of(*members_, signature, line, rank, remote.peer);
   const std::uint64_t mark = protocol::announce_word(number, writer);
   queue_part(remote, &signature, sizeof(signature), mark);
   if (extent.beside != 0) {
@@ -239,7 +250,8 @@ bool Bridge::take_line(const Elsewhere& from) {
   const std::uint64_t word = executor::load_acquire(&line.word);
   if (protocol::sequence_of(word) != announced_) return false;
   const Signature& signature = from.copy.signatures().of(from.rank, announced_);
-  const Extent extent = extent_of(*members_, signature, line, from.rank);
+  if (signature.one_way != 0) return false;  // it comes by itself, with what this rank reads of it
+  const Extent extent = extent_of(*members_, signature, line, from.rank, rank_);
   const protocol::AnnounceBoard& mine = members_->announcer.board();
   control_.signatures().of(from.rank, announced_) = signature;
   if (extent.beside != 0) std::memcpy(mine.carried(rank, announced_), theirs.carried(rank, announced_), extent.beside);

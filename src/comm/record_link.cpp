@@ -122,6 +122,7 @@ bool RecordLink::receive() {
   bool moved = has_staged();
   if (moved && take(0)) return true;
   while (stream_ && state_ == State::kOpen) {
+    look_again();
     iovec parts[2];
     std::size_t count = 0;
     std::size_t room = 0;
@@ -179,6 +180,7 @@ bool RecordLink::begin_record() {
                           current_.offset));
     return false;
   }
+  done_ = 0;
   if (stale_ && stale_(current_)) return drop_record();
   const bool asks = place_ && (placed_here || current_.bytes >= kInPlaceBytes);
   std::byte* const place = asks ? place_(current_) : nullptr;
@@ -188,8 +190,13 @@ bool RecordLink::begin_record() {
   }
   payload_ = place != nullptr ? place : memory_.data() + current_.offset;
   in_payload_ = true;
-  done_ = 0;
   return true;
+}
+
+/// At a record of which some has come before: others' records may have come since.
+void RecordLink::look_again() {
+  const bool is_dropped = payload_ == dropped_.data();
+  if (in_payload_ && !is_dropped && stale_ && stale_(current_)) drop_record();
 }
 
 bool RecordLink::drop_record() {
@@ -197,7 +204,6 @@ bool RecordLink::drop_record() {
   payload_ = dropped_.data();
   current_.word = Record::kNoWord;
   in_payload_ = true;
-  done_ = 0;
   return true;
 }
 

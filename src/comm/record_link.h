@@ -49,7 +49,7 @@ class RecordLink {
   /// Told of each record without an offset when its payload is in its place.
   void set_arrived(std::function<void(const Record&)> arrived) { arrived_ = std::move(arrived); }
 
-  /// Asked for each record that comes: true if it is to be dropped.
+  /// Asked for each record that comes, and before more of it is taken: true if it is to be dropped, or what is missing of it.
   void set_stale(std::function<bool(const Record&)> stale) { stale_ = std::move(stale); }
 
   /// `payload` stays as it is until it is sent; up to kCopiedBytes are copied.
@@ -108,6 +108,7 @@ class RecordLink {
   void advance_queue(std::size_t sent);
   bool take(std::size_t got);
   bool begin_record();
+  void look_again();
   bool drop_record();
   void finish_record();
   void break_off(std::string why);

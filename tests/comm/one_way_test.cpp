@@ -4,6 +4,7 @@
 
 #include "protocol/announce.h"
 
+#include <tutti/tutti.h>
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -111,6 +112,30 @@ TEST_CASE("short rooted calls in a row, roots by turns, sums between, whoever is
       }));
     }
   }
+}
+
+TEST_CASE("over hosts, an input goes to those that read it, and comes over no later call's", "[one_way]") {
+  setenv("TEST_RANKS_PER_HOST", "1", 1);
+  crew::check(crew::run(3, [](const Member& m) -> std::string {
+    constexpr std::size_t kBytes = 8192;
+    constexpr What kKinds[] = {kBroadcast, kReduce, kAllReduce};
+    ncclComm_t comm = nullptr;
+    CREW_TRY(init(m, &comm));
+    // Of one kind in a row, as many as there are places beside the lines: the root of a reduce leaves there what it broadcast.
+    for (int row = 0; row < 360; ++row) {
+      const What what = kKinds[row % 3];
+      const int root = row / 3 % m.ranks;
+      std::uint64_t before = 0, after = 0;
+      CREW_TRY(fine(tuttiCommWireBytes(comm, &before), "tuttiCommWireBytes"));
+      for (int n = 0; n < kDepth; ++n) CREW_TRY((Call{row * kDepth + n, what, root, kBytes}).make(m, comm));
+      CREW_TRY(fine(tuttiCommWireBytes(comm, &after), "tuttiCommWireBytes"));
+      const int readers = what == kBroadcast ? (m.rank == root ? m.ranks - 1 : 0) : m.rank == root ? 0 : 1;
+      const std::size_t most = kDepth * (static_cast<std::size_t>(readers) * kBytes + 1024);
+      if (what != kAllReduce && after - before > most) return "row " + std::to_string(row) + " sent too much";
+    }
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+  unsetenv("TEST_RANKS_PER_HOST");
 }
 
 TEST_CASE("whoever reads nobody's line does not wait, and may leave right after", "[one_way]") {

@@ -103,6 +103,41 @@ TEST_CASE("a record that came with the end of a long one is not forgotten", "[co
   CHECK_FALSE(link.has_staged());
 }
 
+TEST_CASE("a record that is stale when a part of it has come takes nothing more, nor its word", "[comm]") {
+  constexpr std::size_t kBytes = 2 * RecordLink::kInPlaceBytes;
+  std::vector<std::byte> memory(kBytes + 16);
+  RecordLink link(std::make_unique<Loop>(1000), memory);
+  bool is_stale = false;
+  link.set_stale([&](const Record& record) { return is_stale && record.value == 1; });
+  const std::vector<std::byte> old_payload(kBytes, std::byte{1});
+  const std::vector<std::byte> payload(kBytes, std::byte{2});
+  Record record;
+  record.bytes = kBytes;
+  record.word = kBytes;
+  record.value = 1;
+  link.queue(record, old_payload.data());
+  record.bytes = 8;
+  record.word = kBytes + 8;
+  record.value = 2;
+  link.queue(record, payload.data());
+  REQUIRE(link.send());
+  const auto is_old = [](std::byte one) { return one == std::byte{1}; };
+  link.receive();
+  const auto came_before = std::ranges::count_if(memory, is_old);
+  REQUIRE(came_before > 0);
+  REQUIRE(came_before < static_cast<std::ptrdiff_t>(kBytes));
+  // As by another stream, in its place.
+  is_stale = true;
+  std::copy_n(payload.begin(), kBytes, memory.begin());
+  while (link.receive()) {
+  }
+  CHECK(std::ranges::none_of(memory, is_old));
+  std::uint64_t words[2] = {};
+  std::memcpy(words, memory.data() + kBytes, sizeof words);
+  CHECK(words[0] == 0);
+  CHECK(words[1] == 2);
+}
+
 TEST_CASE("a record that leaves its place to the receiver goes there, however short it is", "[comm]") {
   for (const std::size_t bytes : {std::size_t{200}, kLong}) {
     std::vector<std::byte> memory(kLong);

@@ -37,10 +37,13 @@ protocol::SlotShape default_slots(int ranks) {
 
 /// Between hosts a message costs more than its bytes do. With its record's head it is to fit packets as long as the kernel hands them on
 /// (64 KiB with their heads), without a short one at the end: two of them, or one from a plan of two lanes. Of two ranks, whose
-/// acknowledgements go along with data, four: 1 MiB takes 0.86 of the time that it takes in messages half as long.
+/// acknowledgements go along with data, four: 1 MiB takes 0.86 of the time that it takes in messages half as long. Of more than eight one:
+/// between three hosts of six 1 MiB takes half the time that it takes in messages of 12 KiB. Where ranks are so many that the address space
+/// for all pairs of them counts (docs/scale.md), as on one host.
 protocol::SlotShape slots_between_hosts(int ranks) {
   if (ranks <= 2) return {4, 248 << 10};
   if (ranks <= 8) return {8, 120 << 10};
+  if (ranks <= 1024) return {4, 60 << 10};
   return default_slots(ranks);
 }
 

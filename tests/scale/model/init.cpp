@@ -163,7 +163,7 @@ InitModel model_init(const InitCosts& costs, int hosts, int ranks_per_host) {
   model.passed_bytes = ranks > comm::kRootChildren ? comm::kRankChildren * table_bytes : 0;
   model.root_bytes = std::min(ranks, comm::kRootChildren) * table_bytes + n * static_cast<double>(costs.place_bytes);
   model.memory_bytes = 1024 * (kOwnKib + (hosts > 1 ? kNetworkKib + kFarRankKib * (n - ranks_per_host) : 0));
-  model.address_bytes = static_cast<double>(comm::Control::bytes_for(ranks));
+  model.address_bytes = static_cast<double>(comm::Control::bytes_on_host(ranks, ranks_per_host));
   // Of a connection each side does half.
   const double us = n * (costs.join_us + costs.entry_us) + model.connections * costs.connection_us / 2;
   const int levels = levels_of(ranks);

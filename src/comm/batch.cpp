@@ -118,12 +118,15 @@ executor::Progress Batch::advance_collectives() {
   return next_collective_ == collectives_.size() ? executor::Progress::kDone : executor::Progress::kAdvanced;
 }
 
-/// Over hosts: what the last collective has sent from its buffers is still there, which the next one may write.
+/// Over hosts: what the last collective has sent from its buffers is still there, which the next one may write. After a failure it does not
+/// leave any more.
 bool Batch::has_lent() {
   Bridge* const bridge = comm_.members().bridge.get();
-  if (bridge == nullptr || comm_.failed()) return false;
-  bridge->send();
-  return !bridge->is_sent();
+  if (bridge == nullptr) return false;
+  if (!comm_.failed()) bridge->send();
+  if (bridge->is_sent()) return false;
+  if (comm_.failed()) bridge->give_up();
+  return !comm_.failed();
 }
 
 void Batch::start_next(Queue& queue) {
@@ -175,10 +178,12 @@ executor::Progress Batch::advance_over_hosts(Bridge& bridge) {
   bool moved = bridge.send();
   const bool ended = progress == executor::Progress::kDone || progress == executor::Progress::kFailed;
   if (ended) ended_ = progress;
-  if (ended && bridge.is_sent()) return ended_;
-  if (ended && comm_.failed()) {
-    // What the calls have written for others does not come there any more.
-    bridge.give_up();
+  const bool is_over = ended && bridge.is_sent();
+  // What they have written for others does not come there any more, nor what they waited for to their buffers.
+  const bool gives_up = ended && comm_.failed();
+  if (gives_up) bridge.give_up();
+  if (is_over) return ended_;
+  if (gives_up) {
     keep(comm_.failure());
     return ended_ = executor::Progress::kFailed;
   }

@@ -58,6 +58,16 @@ namespace tutti::comm {
 struct Membership;
 struct PeerSockets;
 
+/// Whether a part of a line comes too late. `found`: the number of the line that is in its place; `announced`: of this rank's own last one. The
+/// line has come by another way, or its place has a later one; or this rank is so far ahead that nobody here has a use for it any more, and
+/// all its places may be those of a later line that is coming. The place of a signature stays its own until then: who finds that calls differ
+/// looks there.
+constexpr bool is_line_stale(std::uint32_t number, std::uint32_t found, std::uint32_t announced, bool is_signature) {
+  const auto is_behind = [number](std::uint32_t other) { return static_cast<std::int32_t>(number - other) < 0; };
+  if (is_behind(announced - protocol::kAnnounceDepth)) return true;
+  return found == number || (is_behind(found) && !is_signature);
+}
+
 class Bridge {
  public:
   /// `sockets`: by rank; those for data, or the streams in their place, are taken. `copies`: by rank, those of this host's other ranks;

@@ -292,7 +292,6 @@ void Bridge::resend_line() {
   }
 }
 
-/// Of a line that has come by another way, or whose place has a later one.
 bool Bridge::is_stale(const Record& record) const {
   if (record.offset == Record::kReceiversPlace) return false;
   const protocol::AnnounceBoard& board = members_->announcer.board();
@@ -307,7 +306,9 @@ bool Bridge::is_stale(const Record& record) const {
   const std::uint32_t number = protocol::sequence_of(record.value);
   if (number == 0 || rank >= board.ranks) return false;
   const std::uint32_t found = number_of(board.line(static_cast<std::uint32_t>(rank), number));
-  return static_cast<std::int32_t>(found - number) >= 0;
+  const bool is_signature = record.word == Record::kNoWord &&
+                            record.offset == offset_of(&control_.signatures().of(static_cast<int>(rank), number));
+  return is_line_stale(number, found, announced_, is_signature);
 }
 
 }  // namespace tutti::comm

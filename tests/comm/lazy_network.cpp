@@ -54,7 +54,7 @@ std::size_t share_of(Side& side, std::size_t bytes) {
   const auto now = Clock::now();
   if (now < side.asleep_until) return 0;
   const auto up_to = [](std::uint64_t most) { return std::chrono::nanoseconds(below(most + 1)); };
-  if (below(100) == 0) side.slow_until = now + up_to(16 * longest);
+  if (below(1000) == 0) side.slow_until = now + up_to(256 * longest);
   const bool is_slow = now < side.slow_until;
   if (is_slow || below(4) == 0) side.asleep_until = now + up_to(is_slow ? longest : longest >> (3 + below(8)));
   const std::uint64_t kind = below(std::size(kParts) + 1);

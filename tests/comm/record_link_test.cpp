@@ -1,4 +1,5 @@
 #include "comm/record_link.h"
+#include "comm/bridge.h"
 
 #include <catch2/catch.hpp>
 
@@ -136,6 +137,25 @@ TEST_CASE("a record that is stale when a part of it has come takes nothing more,
   std::memcpy(words, memory.data() + kBytes, sizeof words);
   CHECK(words[0] == 0);
   CHECK(words[1] == 2);
+}
+
+TEST_CASE("parts of a line are stale when it is there, when its place has a later one, and when that may be",
+          "[comm]") {
+  constexpr std::uint32_t kDepth = protocol::kAnnounceDepth;
+  for (const std::uint32_t number : {1000U, 5U, 0U - 5}) {  // numbers wrap
+    for (const bool is_signature : {false, true}) {
+      CAPTURE(number, is_signature);
+      // Of this rank's call, of one to come, and of one that this rank was through with before it was there.
+      for (const std::uint32_t announced : {number, number - kDepth + 1, number + kDepth}) {
+        CHECK_FALSE(is_line_stale(number, number - kDepth, announced, is_signature));
+        CHECK_FALSE(is_line_stale(number, number - 2 * kDepth, announced, is_signature));
+        CHECK(is_line_stale(number, number, announced, is_signature));
+        CHECK(is_line_stale(number, number + kDepth, announced, is_signature) == !is_signature);
+      }
+      // Then its writer may have sent the signature of the line 2 * kDepth after it, though those of both in its place are still to come.
+      CHECK(is_line_stale(number, number - kDepth, number + kDepth + 1, is_signature));
+    }
+  }
 }
 
 TEST_CASE("a record that leaves its place to the receiver goes there, however short it is", "[comm]") {

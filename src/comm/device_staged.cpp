@@ -88,16 +88,17 @@ StagedRank::StagedRank(Communicator& communicator, std::shared_ptr<cuda::Device>
 
 StagedRank::~StagedRank() {
   {
-    const std::lock_guard lock(gate_->mutex);
-    gate_->rank = nullptr;
-  }
-  {
     const std::lock_guard lock(mutex_);
     ends_ = true;
   }
   news_.notify_one();
   if (thread_.joinable()) thread_.join();
-  for (const Work& late : replays_) finish(late);
+  {
+    // In order: what a replay says of itself once it finds no rank comes after what it has posted.
+    const std::lock_guard lock(gate_->mutex);
+    for (const Work& late : replays_) finish(late);
+    gate_->rank = nullptr;
+  }
   if (comm_.failed()) {
     const std::lock_guard lock(family_->mutex);
     family_->left.push_back(std::move(resources_));
@@ -135,12 +136,13 @@ void StagedRank::post(Work work) {
 
 void StagedRank::run() {
   if (comm_.members().mpi_sends.are_on) prepare_for_messages(comm_, *device_);
+  bool in_call = false;  // has its ticket; more of it comes, also after a failure
   for (;;) {
     Work work;
     bool replays = false;
     {
       std::unique_lock lock(mutex_);
-      news_.wait(lock, [&] { return ends_ || !queue_.empty() || !replays_.empty(); });
+      news_.wait(lock, [&] { return ends_ || !queue_.empty() || (!in_call && !replays_.empty()); });
       if (ends_ && queue_.empty()) return;
       replays = queue_.empty();
       if (replays) {
@@ -148,6 +150,7 @@ void StagedRank::run() {
       } else {
         work = std::move(queue_.front());
         queue_.pop_front();
+        in_call = !work.is_last;
       }
     }
     executor::Backoff backoff(true);

@@ -12,8 +12,9 @@
 // staging memory has room for two of them: while the host works on one, the stream copies those before and after it.
 //
 //  S1. A stream waits for this rank's thread only, and that thread for nothing that is put on a stream after the wait: everything of a
-//      round that comes before the wait is there before it. So it does not matter which streams share a queue of the device (but where MPI
-//      copies itself: D4 of device_messages.h).
+//      round that comes before the wait is there before it. So it does not matter which of the rank's streams share a queue of the device (but
+//      where MPI copies itself: D4 of device_messages.h). Those of several ranks of one process on one GPU must not, if one's wait may come
+//      before what another rank's thread has still to put there.
 //  S2. The thread calls no CUDA function, but to have MPI do so (device_messages.h). What can fail there fails in the thread that makes the
 //      call.
 //  S3. Rounds of a communicator run in the order in which their calls were made, or their graphs launched, on any streams: each call's first
@@ -22,7 +23,8 @@
 //  S4. Whatever ends a round, done becomes n: no stream waits for ever. After a failure outputs are undefined, and the communicator says
 //      so (keep_async, or its failure).
 //  S5. Memory that streams may still touch is let go of when the last operation is through, also after an abort. After a failure a rank of the
-//      same process may still be reading it in a host call: then it stays until all of these have ended their threads.
+//      same process may still be reading it in a host call: then it stays until all of these have ended their threads. (What a graph keeps, S6,
+//      ends with the graph.)
 //  S6. The captured calls of a graph have words and memory of their own, which the graph keeps. In place of writing `ready`, a replay calls a
 //      function that hands the round to the thread and returns, so that the driver's thread for such functions never waits. Replays run
 //      when they come, also before a call that was made earlier, if the program orders them itself (NCCL_GRAPH_MIXING_SUPPORT=0), but never

@@ -105,8 +105,12 @@ Result<std::deque<Leg>> legs_of(const DeviceCalls& work) {
   return legs;
 }
 
-/// One leg of each communicator. Nobody waits for others before everything is posted.
+/// One leg of each communicator. Nobody waits for others before everything is posted, nor for a communicator's turn while having another's.
 Status enqueue_legs(std::span<const Leg> legs) {
+  Status first;
+  const auto keep = [&](const Status& status) {
+    if (first.ok() && !status.ok()) first = status;
+  };
   std::deque<Enqueuing> open;
   std::deque<StagedCalls> staged;
   std::deque<TeamedCall> teamed;
@@ -117,14 +121,10 @@ Status enqueue_legs(std::span<const Leg> legs) {
     } else if (rank) {
       staged.emplace_back(*leg.communicator, std::move(rank), leg.calls);
     } else {
-      open.emplace_back(*leg.communicator, leg.calls);  // also of one that was aborted meanwhile: it says so
+      keep(open.emplace_back(*leg.communicator, leg.calls)
+               .post());  // also of one that was aborted meanwhile: it says so
     }
   }
-  Status first;
-  const auto keep = [&](const Status& status) {
-    if (first.ok() && !status.ok()) first = status;
-  };
-  for (Enqueuing& one : open) keep(one.post());
   for (Enqueuing& one : open) one.launch();
   keep(enqueue_by_teams(teamed));
   keep(enqueue_staged(std::move(staged)));

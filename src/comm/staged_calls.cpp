@@ -113,8 +113,8 @@ void StagedCalls::break_off(const Error& why) {
 
 Status StagedCalls::join() {
   has_joined_ = true;
-  if (!captured_) TUTTI_TRY(note());
   TUTTI_TRY(rank_->order().follow(streams_[0], capture_));
+  if (!captured_) TUTTI_TRY(note());
   return resources().join(streams_);
 }
 

@@ -85,10 +85,6 @@ Result<std::byte*> StagedResources::scratch(std::size_t bytes) {
 }
 
 Status StagedResources::join(const std::vector<cuda::StreamHandle>& streams) {
-  if ((!outgrown_.empty() || !outgrown_scratch_.empty()) && are_through()) {
-    outgrown_.clear();
-    outgrown_scratch_.clear();
-  }
   is_used_ = true;
   for (std::size_t i = 1; i < streams.size(); ++i) {
     TUTTI_TRY(passed_.record(streams[i]));

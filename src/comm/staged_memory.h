@@ -73,9 +73,11 @@ class StagedResources {
   std::uint32_t last_number_ = 0;
   std::size_t slot_bytes_ = 0;
   std::shared_ptr<StagingMemory> memory_;
-  std::vector<std::shared_ptr<StagingMemory>> outgrown_;  ///< streams may still copy from and to it
+  /// Streams may still copy from and to it. All of it is no more than there is now, and stays: whether they do may not be asked while a graph is
+  /// captured, and to free memory of a device waits for all that is on it.
+  std::vector<std::shared_ptr<StagingMemory>> outgrown_;
   std::shared_ptr<cuda::DeviceMemory> scratch_;
-  std::vector<std::shared_ptr<cuda::DeviceMemory>> outgrown_scratch_;
+  std::vector<std::shared_ptr<cuda::DeviceMemory>> outgrown_scratch_;  ///< likewise
 };
 
 /// Ends them, once streams are through: waits a little, and leaves it to a later call otherwise.

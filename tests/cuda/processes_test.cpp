@@ -7,7 +7,9 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
+#include <thread>
 
 namespace tutti::test {
 namespace {
@@ -214,6 +216,63 @@ TEST_CASE("processes: a graph is replayed, with eager calls between", "[device][
         "in order", b.read(), [&](std::size_t) { return 4; }, count));
     gpu.destroy(third);
     gpu.destroy(captured);
+    return rank.close();
+  }));
+}
+
+TEST_CASE("processes: a group of two communicators comes behind a graph's send of one and a send of the other",
+          "[device][processes]") {
+  const int devices = GENERATE(1, 4);
+  CAPTURE(devices);
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    setenv("TUTTI_TIMEOUT_S", "10", 1);
+    const Gpu& gpu = Gpu::get();
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    Rank second(m);
+    CREW_TRY(second.open(devices, 1));
+    constexpr std::size_t kCount = 5000;
+    const OnGpu<std::int32_t> sent(values(m.rank, kCount));
+    const OnGpu<std::int32_t> received[] = {OnGpu(Values(kCount, kPoison)), OnGpu(Values(kCount, kPoison))};
+    const OnGpu<std::int32_t> sums[] = {OnGpu(Values(kCount, kPoison)), OnGpu(Values(kCount, kPoison))};
+    const auto swap = [&](const Rank& with, int at) -> std::string {
+      CREW_TRY(fine(ncclGroupStart(), "group"));
+      CREW_TRY(fine(ncclSend(sent.data(), kCount, ncclInt32, 1 - m.rank, with.comm, rank.stream), "send"));
+      CREW_TRY(fine(ncclRecv(received[at].data(), kCount, ncclInt32, 1 - m.rank, with.comm, rank.stream), "receive"));
+      return fine(ncclGroupEnd(), "group of a send and a receive");
+    };
+    gpu.begin_capture(rank.stream);
+    CREW_TRY(swap(rank, 0));
+    CUgraph graph = gpu.end_capture(rank.stream);
+    if (!graph) return "the capture was spoilt";
+    CUgraphExec executable = gpu.make_executable(graph);
+    gpu.destroy(graph);
+    // The program is ahead of its stream.
+    auto* const gate = static_cast<std::uint32_t*>(gpu.allocate_pinned(4096));
+    *gate = 0;
+    gpu.wait_for_word(rank.stream, gate, 1);
+    gpu.launch(executable, rank.stream);
+    CREW_TRY(swap(second, 1));
+    const std::jthread opens([gate] {
+      usleep(200000);
+      std::atomic_ref(*gate).store(1);
+    });
+    CREW_TRY(fine(ncclGroupStart(), "group"));
+    for (int i = 0; i < 2; ++i) {
+      const ncclComm_t comm = i == 0 ? rank.comm : second.comm;
+      CREW_TRY(fine(ncclAllReduce(sent.data(), sums[i].data(), kCount, ncclInt32, ncclSum, comm, rank.stream), "sum"));
+    }
+    CREW_TRY(fine(ncclGroupEnd(), "group of two communicators"));
+    gpu.wait(rank.stream);
+    for (int i = 0; i < 2; ++i) {
+      CREW_TRY(differs(
+          "received", received[i].read(), [&](std::size_t at) { return value(1 - m.rank, at); }, kCount));
+      CREW_TRY(differs(
+          "sum", sums[i].read(), [&](std::size_t at) { return sum(2, at); }, kCount));
+    }
+    gpu.destroy(executable);
+    gpu.release_pinned(gate);
+    CREW_TRY(second.close());
     return rank.close();
   }));
 }

@@ -4,6 +4,12 @@
 
 #include <catch2/catch.hpp>
 
+#include <atomic>
+#include <deque>
+#include <thread>
+
+#include <unistd.h>
+
 namespace tutti::test {
 namespace {
 
@@ -53,6 +59,34 @@ TEST_CASE("staged: captured calls are replayed, between others on the same strea
   }));
 }
 
+TEST_CASE("staged: calls that are captured one after another may need ever more staging memory", "[staged][graph]") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    setenv("TUTTI_STAGING_BYTES", "1048576", 1);
+    const Gpu& gpu = Gpu::get();
+    Rank rank;
+    CREW_TRY(Rank::make(m, rank));
+    constexpr std::size_t kCounts[] = {1000, 40000, 40000, 200000, 1000};
+    std::deque<IntsOnGpu> buffers;
+    for (const std::size_t count : kCounts) buffers.emplace_back(values(m.rank, count));
+    gpu.begin_capture(rank.stream);
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      std::int32_t* const data = buffers[i].data();
+      CREW_TRY(fine(ncclAllReduce(data, data, kCounts[i], ncclInt32, ncclSum, rank.comm, rank.stream), "captured sum"));
+    }
+    CUgraph graph = gpu.end_capture(rank.stream);
+    if (!graph) return "the capture was spoilt";
+    CUgraphExec executable = gpu.make_executable(graph);
+    gpu.destroy(graph);
+    gpu.launch(executable, rank.stream);
+    gpu.wait(rank.stream);
+    for (const IntsOnGpu& data : buffers)
+      CREW_TRY(compare(
+          data.read(), [](std::size_t i) { return sum(2, i); }, "sum"));
+    gpu.destroy(executable);
+    return rank.end();
+  }));
+}
+
 TEST_CASE("staged: graphs and calls on any streams go in the order in which the program gives them",
           "[staged][graph]") {
   crew::check(crew::run(2, [](const Member& m) -> std::string {
@@ -61,6 +95,52 @@ TEST_CASE("staged: graphs and calls on any streams go in the order in which the 
     CREW_TRY(check_mixed_calls(rank.comm, m.ranks, m.rank, kCount));
     return rank.end();
   }));
+}
+
+TEST_CASE("staged: an abort ends a call that is being made, and a replay that comes meanwhile", "[staged][graph]") {
+  constexpr int kTrials = 10;
+  crew::check(crew::run(
+      2,
+      [](const Member& m) -> std::string {
+        const Gpu& gpu = Gpu::get();
+        constexpr std::size_t kLong = std::size_t{1} << 20;  // a thousand parts
+        Rank rank;
+        CREW_TRY(Rank::make(m, rank));
+        const IntsOnGpu data(values(m.rank, kCount));
+        const IntsOnGpu much(Ints(kLong, 1));
+        auto* const gate = static_cast<std::uint32_t*>(gpu.allocate_pinned(4096));
+        for (int trial = 0; trial < kTrials; ++trial) {
+          ncclComm_t comm = nullptr;
+          CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[trial + 1], m.rank), "ncclCommInitRank"));
+          gpu.begin_capture(rank.stream);
+          CREW_TRY(fine(ncclAllReduce(data.data(), data.data(), kCount, ncclInt32, ncclSum, comm, rank.stream), "sum"));
+          CUgraph graph = gpu.end_capture(rank.stream);
+          if (!graph) return "the capture was spoilt";
+          CUgraphExec executable = gpu.make_executable(graph);
+          gpu.destroy(graph);
+          *gate = 0;
+          gpu.wait_for_word(rank.stream, gate, 1);
+          gpu.launch(executable, rank.stream);
+          ncclResult_t aborted = ncclInternalError;
+          {
+            const std::jthread opens([gate, trial] {
+              usleep(static_cast<useconds_t>(400 * trial + 300));
+              std::atomic_ref(*gate).store(1);
+            });
+            const std::jthread aborts([&aborted, comm, trial] {
+              usleep(static_cast<useconds_t>(400 * trial));
+              aborted = ncclCommAbort(comm);
+            });
+            (void)ncclAllReduce(much.data(), much.data(), kLong, ncclInt32, ncclSum, comm, rank.stream);
+          }
+          CREW_TRY(fine(aborted, "ncclCommAbort"));
+          gpu.wait(rank.stream);
+          gpu.destroy(executable);
+        }
+        gpu.release_pinned(gate);
+        return rank.end();
+      },
+      60, kTrials + 1));
 }
 
 TEST_CASE("staged: a graph that is replayed when its communicator has ended waits for nobody", "[staged][graph]") {

@@ -118,10 +118,17 @@ CUresult event_record_with_flags(CUevent event, CUstream stream, unsigned flags)
   FAKE_CALL("cuEventRecordWithFlags");
   return record(event, stream, flags);
 }
+/// To ask for one, or wait, spoils the capture.
+bool is_captured(const std::shared_ptr<Mark>& mark) {
+  if (!mark || mark->capture == 0) return false;
+  const auto capture = world().captures.find(mark->capture);
+  if (capture != world().captures.end()) capture->second.invalid = true;
+  return true;
+}
 CUresult event_query(CUevent event) {
   FAKE_CALL("cuEventQuery");
   const auto& last = event_of(event)->last;
-  if (last && last->capture != 0) return CUDA_ERROR_CAPTURED_EVENT;
+  if (is_captured(last)) return CUDA_ERROR_CAPTURED_EVENT;
   (void)work_some();
   return !last || last->reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -137,7 +144,7 @@ CUresult event_elapsed(float* milliseconds, CUevent from, CUevent to) {
 CUresult event_synchronize(CUevent event) {
   FAKE_CALL("cuEventSynchronize");
   const auto last = event_of(event)->last;
-  if (last && last->capture != 0) return CUDA_ERROR_CAPTURED_EVENT;
+  if (is_captured(last)) return CUDA_ERROR_CAPTURED_EVENT;
   work_until(lock, [&] { return !last || last->reached; });
   return CUDA_SUCCESS;
 }

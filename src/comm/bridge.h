@@ -24,8 +24,9 @@
 //      announced the next call.
 //      So does what ranks say of themselves while the communicator is made: each phase of it is such a call.
 //  B6. A line can come by two ways then, or overtake one of an earlier call. A line of a rank on another host is stored in a copy by the
-//      copy's rank only, and never over the same or a later one. What belongs to a line goes only to ranks that wait for the line, so that
-//      none of it comes where a later line's lies already: of one that is there, nothing more is taken.
+//      copy's rank only, and never over the same or a later one. What lies in a line and beside it goes only to ranks that wait for the line, so
+//      that none of it comes where a later line's lies already; its signature, which goes to all, has a place for twice as long, and nobody
+//      takes one after that (is_line_stale). Of a line that is there nothing more is taken.
 //  B7. Inputs that come with the lines of hosts of one rank each (far_inputs.h), and sums of them, are sent from memory of their calls,
 //      which are over only when all is sent (B3); a call in place writes over its input only then.
 //  B8. A pair of ranks may have no connection yet: its records wait until late_ties.h has made one, and the call with them (B3). None is

@@ -121,8 +121,8 @@ Status enqueue_legs(std::span<const Leg> legs) {
     } else if (rank) {
       staged.emplace_back(*leg.communicator, std::move(rank), leg.calls);
     } else {
-      keep(open.emplace_back(*leg.communicator, leg.calls)
-               .post());  // also of one that was aborted meanwhile: it says so
+      // Also of one that was aborted meanwhile: it says so.
+      keep(open.emplace_back(*leg.communicator, leg.calls).post());
     }
   }
   for (Enqueuing& one : open) one.launch();

@@ -113,6 +113,7 @@ void StagedCalls::break_off(const Error& why) {
 
 Status StagedCalls::join() {
   has_joined_ = true;
+  // First of all: whatever fails after it, end() records behind the call before (S5).
   TUTTI_TRY(rank_->order().follow(streams_[0], capture_));
   if (!captured_) TUTTI_TRY(note());
   return resources().join(streams_);

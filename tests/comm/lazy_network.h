@@ -7,7 +7,7 @@
 
 namespace tutti::test {
 
-/// From here on in this process, and its children: nothing waits longer than so many microseconds, more than once. 0: all comes at once.
+/// From here on in this process, and its children: nothing waits longer than so many microseconds at a time. 0: all comes at once.
 void be_lazy(std::uint64_t seed, std::uint64_t longest_us);
 
 }  // namespace tutti::test

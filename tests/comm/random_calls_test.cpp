@@ -258,8 +258,8 @@ TEST_CASE("what is late of calls that nobody waited for takes no later call's pl
           ncclComm_t comm = nullptr;
           CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
           tutti::test::be_lazy(seed * 64 + static_cast<std::uint64_t>(m.rank), 300);
-          // What a call leaves on a board has its place again 16 or 32 calls later: two of three times that is one that all wait for, after two
-          // that rank 0 alone has data in.
+          // Lines have the same places again 16 calls later, their signatures 32: broadcasts of rank 0's in two such calls, of which most of what is
+          // late nobody needs, then a sum.
           for (int number = 0; number < 1600; ++number) {
             const bool is_broadcast = number % 16 == 0 && number / 16 % 3 != 2;
             Call call;

@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <string>
 #include <vector>
 
@@ -111,17 +111,10 @@ struct Planning {
   char algorithm[32] = {};
 };
 
-/// Of the processor: what else runs on the machine does not count.
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
 Planning plan_own_part(int hosts, std::uint64_t bytes) {
   rusage before{}, after{};
   getrusage(RUSAGE_SELF, &before);
-  const double began = cpu_seconds();
+  const auto began = std::chrono::steady_clock::now();
   const planner::Rules rules = rules_over(hosts);
   const int ranks = hosts * Pod{}.gpus;
   const planner::Question q{{Collective::kAllReduce, ranks, 0, 0}, bytes / 4, 4, planner::Access::kSlots, false};
@@ -129,7 +122,7 @@ Planning plan_own_part(int hosts, std::uint64_t bytes) {
   if (!found.ok()) return {};
   const planner::Plan plan = planner::make_plan(q, rules, found.value().front(), ranks / 2 + 1);
   Planning planning;
-  planning.seconds = cpu_seconds() - began;
+  planning.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   getrusage(RUSAGE_SELF, &after);
   planning.mib = static_cast<double>(after.ru_maxrss - before.ru_maxrss) / 1024;
   std::snprintf(planning.algorithm, sizeof planning.algorithm, "%s", std::string(plan.algorithm->name).c_str());

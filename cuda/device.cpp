@@ -1,6 +1,7 @@
 #include "cuda/device.h"
 
 #include "cuda/driver.h"
+#include "cuda/driver_use.h"
 #include "cuda/kernel_images.h"
 
 #include <fmt/format.h>
@@ -80,6 +81,8 @@ Status Device::start(int ordinal) {
   CUcontext context = nullptr;
   TUTTI_TRY(d.primary_retain(&context, handle));
   context_ = context;
+  static std::once_flag with_a_context;
+  std::call_once(with_a_context, end_uses_at_exit);
   const ContextScope scope(context);
   TUTTI_TRY(scope.status());
   return load_kernels();
@@ -131,6 +134,7 @@ Device::~Device() {
   const Driver& d = driver();
   {
     const ContextScope scope(static_cast<CUcontext>(context_));
+    if (scope.is_gone()) modules_.clear();
     for (void* module : modules_) (void)d.module_unload(static_cast<CUmodule>(module));
   }
   (void)d.primary_release(facts_.ordinal);

@@ -66,6 +66,7 @@ Result<DeviceMemory> DeviceMemory::allocate(std::shared_ptr<Device> device, std:
 DeviceMemory::~DeviceMemory() {
   if (!data_) return;
   const ContextScope scope(context_of(*device_));
+  if (scope.is_gone()) return;
   (void)driver().mem_free(address(data_));
 }
 
@@ -97,6 +98,7 @@ Result<PinnedMemory> PinnedMemory::allocate(std::shared_ptr<Device> device, std:
 PinnedMemory::~PinnedMemory() {
   if (!data_) return;
   const ContextScope scope(context_of(*device_));
+  if (scope.is_gone()) return;
   (void)driver().host_free(data_);
 }
 
@@ -131,6 +133,7 @@ Result<Event> Event::create(std::shared_ptr<Device> device) {
 Event::~Event() {
   if (!event_) return;
   const ContextScope scope(context_of(*device_));
+  if (scope.is_gone()) return;
   (void)driver().event_destroy(static_cast<CUevent>(event_));
 }
 
@@ -178,6 +181,7 @@ Result<OwnStream> OwnStream::create(std::shared_ptr<Device> device) {
 OwnStream::~OwnStream() {
   if (!stream_) return;
   const ContextScope scope(context_of(*device_));
+  if (scope.is_gone()) return;
   (void)driver().stream_destroy(static_cast<CUstream>(stream_));
 }
 

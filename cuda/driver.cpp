@@ -1,6 +1,7 @@
 #include "cuda/driver.h"
 
 #include "base/log.h"
+#include "cuda/driver_use.h"
 
 #include <fmt/format.h>
 
@@ -67,6 +68,7 @@ Status open(Driver& d) {
   TUTTI_TRY(look_up(d, find));
   opened_driver = &d;  // error names come from it
   TUTTI_TRY(d.init(0));
+  end_uses_at_exit();
   int devices = 0;
   TUTTI_TRY(d.device_count(&devices));
   if (devices == 0) return unusable("the CUDA driver has no device (CUDA_VISIBLE_DEVICES may hide them)");
@@ -103,9 +105,15 @@ bool driver_is_open() { return is_open.load(std::memory_order_acquire); }
 
 const Driver& driver() { return *opened_driver; }
 
-ContextScope::ContextScope(CUcontext context) : status_(driver().context_push(context)) {
-  pushed_ = status_.ok();
-  if (!pushed_) return;
+ContextScope::ContextScope(CUcontext context) {
+  const CUresult result = driver().context_push.raw(context);
+  pushed_ = result == CUDA_SUCCESS;
+  is_gone_ = result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT ||
+             result == CUDA_ERROR_DEINITIALIZED;
+  if (!pushed_) {
+    status_ = driver_error(driver().context_push.name(), result);
+    return;
+  }
   status_ = driver().exchange_capture_mode(&mode_);
   exchanged_ = status_.ok();
 }

@@ -69,9 +69,12 @@ class ContextScope {
   ContextScope(const ContextScope&) = delete;
   ContextScope& operator=(const ContextScope&) = delete;
   const Status& status() const { return status_; }
+  /// The context was destroyed or reset, and all that was in it with it.
+  bool is_gone() const { return is_gone_; }
 
  private:
   Status status_;
+  bool is_gone_ = false;
   bool pushed_ = false;
   bool exchanged_ = false;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;

@@ -86,6 +86,7 @@ Result<ImportedPieces> ImportedPieces::open(const Device& device, const SharedPi
 ImportedPieces::~ImportedPieces() {
   if (reserved_ == 0) return;
   const ContextScope scope(static_cast<CUcontext>(context_));
+  if (scope.is_gone()) return;
   CUdeviceptr at = begin_;
   for (const std::size_t bytes : mapped_) {
     (void)driver().mem_unmap(at, bytes);

@@ -142,6 +142,7 @@ Result<ImportedMemory> ImportedMemory::open(const MemoryHandle& handle, void* co
 ImportedMemory::~ImportedMemory() {
   if (!data_) return;
   const ContextScope scope(static_cast<CUcontext>(context_));
+  if (scope.is_gone()) return;
   (void)driver().ipc_close_handle(reinterpret_cast<CUdeviceptr>(data_));
 }
 

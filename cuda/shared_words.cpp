@@ -47,6 +47,7 @@ SharedWords::~SharedWords() {
   if (--table.holders[memory_] != 0) return;
   table.holders.erase(memory_);
   const ContextScope scope(static_cast<CUcontext>(device_->context()));
+  if (scope.is_gone()) return;
   (void)driver().host_unregister(memory_);
 }
 

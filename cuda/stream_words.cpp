@@ -29,6 +29,7 @@ Result<RegisteredMemory> RegisteredMemory::add(std::shared_ptr<Device> device, v
 RegisteredMemory::~RegisteredMemory() {
   if (!memory_) return;
   const ContextScope scope(context_of(*device_));
+  if (scope.is_gone()) return;
   (void)driver().host_unregister(memory_);
 }
 

@@ -28,6 +28,15 @@ Status DeviceBells::meet(Point point, cuda::StreamHandle stream) const {
   return cuda::give_words(*device_, words, stream);
 }
 
+bool DeviceBells::waits_for(int peer) const {
+  auto* const words = reinterpret_cast<std::uint32_t*>(words_.data());
+  const auto is_set = [&](Point point, int from, int to) {
+    return std::atomic_ref(words[index(point, from, to)]).load(std::memory_order_relaxed) != 0;
+  };
+  const auto waits_at = [&](Point point) { return is_set(point, rank_, peer) && !is_set(point, peer, rank_); };
+  return waits_at(Point::kOpen) || waits_at(Point::kClose);
+}
+
 void DeviceBells::let_go() const {
   auto* const words = reinterpret_cast<std::uint32_t*>(words_.data());
   for (const Point point : {Point::kOpen, Point::kClose}) {

@@ -37,6 +37,8 @@ class DeviceBells {
 
   /// What follows on the stream waits for all other ranks' streams.
   Status meet(Point point, cuda::StreamHandle stream) const;
+  /// Whether a stream of this rank is at a meeting to which none of that rank's has come.
+  bool waits_for(int peer) const;
   /// Lets this rank's streams go on for now, whomever they wait for: the communicator has failed.
   void let_go() const;
 

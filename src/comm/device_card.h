@@ -12,6 +12,7 @@ struct DeviceCallNote {
       0;  ///< fingerprint << 32 | through the host << 26 | in windows << 25 | scaled << 24 | operation << 16 | data type << 8 | collective
   std::uint64_t root = 0;
   std::uint64_t count = 0;
+  std::uint64_t stream = 0;  ///< what ranks of one process tell their streams apart by (DeviceWatch); 0: none
 };
 
 /// How other processes come to a window's memory.

@@ -104,7 +104,11 @@ Status DeviceIpc::put(const CallArgs& args) {
     TUTTI_TRY_ASSIGN(places, find_windows(args));
   }
   using Way = DeviceWatch::Way;
-  TUTTI_TRY(watch_->note(signature, places ? Way::kWindows : Way::kKernels, capture.id == 0));
+  std::uint64_t stream = 0;
+  if (bells_) {
+    TUTTI_TRY_ASSIGN(stream, DeviceWatch::stream_key(*device_, args.stream));
+  }
+  TUTTI_TRY(watch_->note(signature, places ? Way::kWindows : Way::kKernels, capture.id == 0, stream));
   if (path == DevicePath::kLanes) {
     TUTTI_TRY(put_lanes(args));
   } else if (path != DevicePath::kDirect) {

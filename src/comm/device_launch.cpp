@@ -152,23 +152,35 @@ Error captures_differ() {
 }
 
 /// None may wait for an event of another, nor of a stream that is not captured.
-Status DeviceLauncher::check_captures(std::span<const MatchedCall* const> calls) const {
-  std::optional<std::uint64_t> first;
+Result<cuda::Capture> DeviceLauncher::capture_of(std::span<const MatchedCall* const> calls) {
+  std::optional<cuda::Capture> all;
+  const PostedCall* last = nullptr;
   for (const MatchedCall* call : calls) {
     for (const PostedCall& part : call->parts) {
+      const bool is_known =
+          last && last->args.stream == part.args.stream && place_of(*last).device == place_of(part).device;
+      last = &part;
+      if (is_known) continue;
       TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*place_of(part).device, part.args.stream));
-      if (first.value_or(capture.id) != capture.id) return captures_differ();
-      first = capture.id;
+      if (all && all->id != capture.id) return captures_differ();
+      all = capture;
     }
   }
-  return {};
+  if (all->id != 0 && all->id != kept_for_) {
+    // Replays may come when the communicator is gone, and what would have unloaded the kernels with it.
+    for (const LaunchPlace& place : places_) {
+      if (place.device) TUTTI_TRY(cuda::keep_for_graph(*all, place.device));
+    }
+    kept_for_ = all->id;
+  }
+  return *all;
 }
 
 Status DeviceLauncher::put(Pending& pending, bool& begun) {
   const std::vector<cuda::StreamHandle> streams = streams_of(pending.calls);
   const cuda::StreamHandle main = streams[0];
   const auto& [device, event, lines, lanes] = place_of(pending.calls[0]->parts[0]);
-  if (streams.size() > 1) TUTTI_TRY(check_captures(pending.calls));
+  TUTTI_TRY(capture_of(pending.calls));
   for (std::size_t i = 1; i < streams.size(); ++i) {
     TUTTI_TRY(event.record(streams[i]));
     TUTTI_TRY(event.hold(*device, main));

@@ -74,7 +74,8 @@ class DeviceLauncher {
   bool takes(const Pending& pending, const MatchedCall& call) const;
   void add(Pending& pending, MatchedCall& call);
   void finish(Pending& pending);
-  Status check_captures(std::span<const MatchedCall* const> calls) const;
+  /// What the calls are captured into, for which the kernels are kept then.
+  Result<cuda::Capture> capture_of(std::span<const MatchedCall* const> calls);
   /// `begun`: something is on the streams.
   Status put(Pending& pending, bool& begun);
   Status put_kernel(Pending& pending, cuda::StreamHandle stream);
@@ -84,7 +85,7 @@ class DeviceLauncher {
   void finish_spread(MatchedCall& call);
   /// Every device's kernels use every rank's memory.
   Status allow_access(const MatchedCall& call) const;
-    Status put_spread(const MatchedCall& call, bool& begun);
+  Status put_spread(const MatchedCall& call, bool& begun);
   Status put_parts(const MatchedCall& call, const cuda::FoldCall& whole, bool& begun);
   Status join_streams(const MatchedCall& call);
 
@@ -97,6 +98,7 @@ class DeviceLauncher {
   const LaunchPlace& place_of(const PostedCall& part) const { return places_[static_cast<std::size_t>(part.rank)]; }
 
   std::vector<LaunchPlace> places_;  ///< by rank
+  std::uint64_t kept_for_ = 0;       ///< the capture that has the kernels already
 };
 
 }  // namespace tutti::comm

@@ -175,6 +175,7 @@ struct LinesAndMeeting {
 };
 
 void end(std::shared_ptr<DeviceIpc> ipc, std::shared_ptr<DeviceLines> lines, std::shared_ptr<DeviceMeeting> meeting) {
+  cuda::release_graph_memory();
   if (ipc) {
     ipc->close();
     DeviceOrder::keep({ipc, &ipc->order()});
@@ -249,10 +250,16 @@ Result<std::unique_ptr<Detour>> DeviceRank::enter_detour(cuda::StreamHandle stre
   const std::lock_guard lock(mutex_);
   if (!device_) return error(Code::kInvalidArgument, "the communicator was aborted");
   std::unique_ptr<Detour> detour;
-  if (!idle_detours_.empty()) {
-    detour = std::move(idle_detours_.back());
-    idle_detours_.pop_back();
-  } else {
+  // One that took part in a capture does so until that ends.
+  TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*device_, stream));
+  for (auto idle = idle_detours_.begin(); idle != idle_detours_.end() && !detour; ++idle) {
+    const auto part_of = cuda::capture_of(*device_, (*idle)->stream.handle());
+    if (!part_of.ok() || (part_of.value().id != 0 && part_of.value().id != capture.id)) continue;
+    detour = std::move(*idle);
+    idle_detours_.erase(idle);
+    break;
+  }
+  if (!detour) {
     detour = std::make_unique<Detour>();
     TUTTI_TRY_ASSIGN(detour->stream, cuda::OwnStream::create(device_));
     TUTTI_TRY_ASSIGN(detour->event, cuda::Event::create(device_));

@@ -130,7 +130,7 @@ Status DeviceLauncher::allow_access(const MatchedCall& call) const {
 Status DeviceLauncher::put_spread(const MatchedCall& call, bool& begun) {
   TUTTI_TRY(allow_access(call));
   const std::array calls = {&call};
-  TUTTI_TRY(check_captures(calls));
+  TUTTI_TRY(capture_of(calls));
   cuda::FoldCall whole;
   fill(whole, call);
   // In place an all-to-all's inputs are aside before anybody writes there.

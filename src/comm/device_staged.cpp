@@ -4,6 +4,7 @@
 #include "comm/device_messages.h"
 #include "comm/device_teams.h"
 #include "comm/quiet_thread.h"
+#include "cuda/driver_use.h"
 
 #include <fmt/format.h>
 
@@ -165,7 +166,10 @@ void StagedRank::run() {
   }
 }
 
-void StagedRank::finish(const Work& work) { std::atomic_ref(*work.done).store(work.number, std::memory_order_release); }
+void StagedRank::finish(const Work& work) {
+  const cuda::DriverUse use;
+  if (use.is_there()) std::atomic_ref(*work.done).store(work.number, std::memory_order_release);
+}
 
 bool StagedRank::may_wait(executor::Backoff& backoff, Clock::time_point& since, const char* what) {
   if (comm_.failed() || is_ending()) return false;
@@ -187,12 +191,16 @@ bool StagedRank::may_wait(executor::Backoff& backoff, Clock::time_point& since, 
 bool StagedRank::wait_until_ready(const Work& work) {
   executor::Backoff backoff(comm_.crowded());
   auto since = Clock::now();
-  while (!has_reached(resources_.ready(), work.number)) {
+  for (;;) {
+    {
+      const cuda::DriverUse use;
+      if (!use.is_there()) return false;
+      if (has_reached(resources_.ready(), work.number)) return true;
+    }
     if (!may_wait(backoff, since, "the call")) return false;
     if (work.is_first && has_replays()) run_replay();
     backoff.wait();
   }
-  return true;
 }
 
 bool StagedRank::has_replays() {
@@ -236,6 +244,8 @@ void StagedRank::run_replay() {
 }
 
 void StagedRank::run_calls(const Work& work) try {
+  const cuda::DriverUse use;
+  if (!use.is_there()) return;
   Batch batch(comm_, Batch::Turn::kStays);
   batch.begin();
   for (const StagedPart& part : work.parts) {

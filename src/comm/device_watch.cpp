@@ -2,6 +2,7 @@
 
 #include "comm/device_rank.h"
 #include "comm/quiet_thread.h"
+#include "cuda/driver_use.h"
 
 #include <fmt/format.h>
 
@@ -71,6 +72,7 @@ Result<std::unique_ptr<DeviceWatch>> DeviceWatch::start(Communicator& communicat
                                                         const DeviceBells* bells) {
   std::unique_ptr<DeviceWatch> made(new DeviceWatch(communicator, segment, bells));
   made->behind_since_.resize(static_cast<std::size_t>(communicator.ranks()));
+  made->stalls_.resize(static_cast<std::size_t>(communicator.ranks()));
   TUTTI_TRY_ASSIGN(made->thread_, start_quiet_thread("tutti-gpu-watch", [raw = made.get()] { raw->run(); }));
   return made;
 }
@@ -94,7 +96,7 @@ void DeviceWatch::leave() {
   wake_.wait(lock, [this] { return phase_ != Phase::kLeaving; });
 }
 
-Status DeviceWatch::note(const Signature& signature, Way way, bool eager) {
+Status DeviceWatch::note(const Signature& signature, Way way, bool eager, std::uint64_t stream) {
   const DeviceCallNote note = note_of(signature, way);
   std::uint64_t number = 0;
   {
@@ -104,10 +106,12 @@ Status DeviceWatch::note(const Signature& signature, Way way, bool eager) {
     executor::store_release(&place.what, note.what);
     executor::store_release(&place.root, note.root);
     executor::store_release(&place.count, note.count);
+    executor::store_release(&place.stream, stream);
     if (!eager) return {};
     // In one order with what peers write and read here: one of two sees the other's.
     std::atomic_ref(card_.calls).store(number + 1, std::memory_order_seq_cst);
   }
+  if (stream != 0) TUTTI_TRY(compare_streams(number, stream));
   // Elsewhere kernels take all collectives.
   if (comm_.device()->ways().pairs != DevicePairs::kSomeBlind) return {};
   return compare_ways(number, note);
@@ -130,6 +134,48 @@ Status DeviceWatch::compare_ways(std::uint64_t number, const DeviceCallNote& own
   return {};
 }
 
+namespace {
+
+constexpr std::uint64_t kLegacy =
+    1;  ///< the legacy default stream; the lowest bit of others: they and it wait for each other
+
+}  // namespace
+
+Result<std::uint64_t> DeviceWatch::stream_key(const cuda::Device& device, cuda::StreamHandle stream) {
+  thread_local const std::uint64_t of_thread = 0;  // its address is the thread's own
+  if (cuda::is_per_thread_stream(stream)) return reinterpret_cast<std::uintptr_t>(&of_thread) | kLegacy;
+  const auto number = reinterpret_cast<std::uintptr_t>(stream);
+  if (number <= 1) return kLegacy;
+  TUTTI_TRY_ASSIGN(const bool follows, cuda::follows_default_stream(device, stream));
+  return number | (follows ? kLegacy : 0);
+}
+
+/// The one stream waits at a bell, and the other comes to where it is to ring only after that.
+Status DeviceWatch::compare_streams(std::uint64_t number, std::uint64_t stream) const {
+  const auto& peers = comm_.members().peers;
+  const auto token_of = [&](int rank) { return peers[static_cast<std::size_t>(rank)].process_token; };
+  for (int peer = 0; peer < comm_.ranks(); ++peer) {
+    if (peer == comm_.rank() || token_of(peer) != token_of(comm_.rank())) continue;
+    DeviceCard& card = comm_.members().control.device_card(peer);
+    const std::atomic_ref calls(card.calls);
+    if (card.device != card_.device || calls.load(std::memory_order_seq_cst) <= number) continue;
+    const std::uint64_t theirs = executor::load_acquire(&card.notes[number % DeviceCard::kNotes].stream);
+    if (calls.load(std::memory_order_seq_cst) - number >= DeviceCard::kNotes || theirs == 0) continue;
+    const bool one_is_legacy = (stream == kLegacy || theirs == kLegacy) && (stream & theirs & kLegacy) != 0;
+    if (stream != theirs && !one_is_legacy) continue;
+    comm_.fail(
+        Code::kInvalidUsage, comm_.rank(),
+        fmt::format("ranks {} and {} are of one process and share GPU {} with another process, and {}: each rank's "
+                    "stream waits there until those of all ranks have come. Give each rank a stream of its own that "
+                    "does not wait for the default stream (cudaStreamNonBlocking)",
+                    comm_.rank(), peer, card_.device,
+                    stream == theirs ? "their calls are on the same stream"
+                                     : "one's call is on the default stream, for which the other's stream waits"));
+    return comm_.failure();
+  }
+  return {};
+}
+
 void DeviceWatch::run() {
   std::unique_lock lock(mutex_);
   bool is_last = false;
@@ -147,6 +193,8 @@ void DeviceWatch::run() {
 }
 
 void DeviceWatch::look() {
+  const cuda::DriverUse use;
+  if (!use.is_there()) return;
   const cuda::FailureRecord& record = segment_.failure();
   const auto failure =
       static_cast<cuda::Failure>(executor::load_acquire(reinterpret_cast<const std::uint64_t*>(&record)) & 0xffffffffu);
@@ -154,6 +202,7 @@ void DeviceWatch::look() {
     comm_.fail(failure == cuda::Failure::kMismatch ? Code::kInvalidUsage : Code::kInternal, record.peer, why(record));
   }
   if (!comm_.failed()) look_at_peers();
+  if (!comm_.failed() && bells_) look_at_streams();
   if (!comm_.failed()) return;
   segment_.abort();
   if (bells_) bells_->let_go();  // again and again: each wait of a stream takes them back
@@ -197,6 +246,32 @@ void DeviceWatch::look_at_peers() {
     } else {
       continue;
     }
+    return;
+  }
+}
+
+void DeviceWatch::look_at_streams() {
+  const Control& control = comm_.members().control;
+  const double limit = control.settings().timeout_s;
+  if (limit <= 0) return;
+  const auto now = Clock::now();
+  for (int peer = 0; peer < comm_.ranks(); ++peer) {
+    auto& stall = stalls_[static_cast<std::size_t>(peer)];
+    if (peer == comm_.rank() || !bells_->waits_for(peer)) {
+      stall.reset();
+      continue;
+    }
+    const std::uint64_t own = executor::load_acquire(&card_.calls);
+    const std::uint64_t theirs = executor::load_acquire(&control.device_card(peer).calls);
+    if (!stall || stall->calls != own || stall->peers_calls != theirs) stall = Stall{now, own, theirs};
+    if (std::chrono::duration<double>(now - stall->since).count() <= limit) continue;
+    comm_.fail(
+        Code::kRemote, peer,
+        fmt::format(
+            "rank {}'s stream waited {} s for rank {}'s (TUTTI_TIMEOUT_S), which has not come to their call: work "
+            "before it on that stream goes on, its GPU has failed, or it waits behind another stream in a queue "
+            "of the GPU that they share (CUDA_DEVICE_MAX_CONNECTIONS=32 gives a process more of those)",
+            comm_.rank(), limit, peer));
     return;
   }
 }

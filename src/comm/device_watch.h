@@ -4,6 +4,7 @@
 //   a kernel gave up (its failure record)              -> the communicator's failure, which all ranks see
 //   the communicator has failed (a peer died, abort)   -> the abort word and the bells, so that kernels and streams go on
 //   a peer does not make a call, or left without it    -> the communicator's failure
+//   a peer's stream does not come to a call            -> the communicator's failure, where streams meet by bells
 //
 // It also keeps what the rank has called, for the others. Where a call may go by kernels or through host memory, and ranks' calls differ so much
 // that they go both ways, nobody would find the others where they look: then it is the notes that differ.
@@ -34,10 +35,13 @@ class DeviceWatch {
 
   enum class Way : std::uint8_t { kKernels, kWindows, kHost };  ///< kWindows: kernels, in place
   /// Before this rank's next collective goes to its stream: the others' messages can name it then, and wait for it no more. `eager`: not
-  /// captured into a graph, whose replays nobody counts. By any thread.
-  /// kInvalidUsage: a peer's call of the same number, if that is not long ago, goes another way, by kernels or through the host. The
-  /// communicator has failed then. Of two ranks of which this is so at least one notices.
-  Status note(const Signature& signature, Way way, bool eager);
+  /// captured into a graph, whose replays nobody counts. By any thread. `stream`: stream_key() where streams wait for each other by bells.
+  /// kInvalidUsage: a peer's call of the same number, if that is not long ago, goes another way, by kernels or through the host, or is on a
+  /// stream of this process that comes to it only after this rank's. The communicator has failed then. Of two ranks of which this is so at
+  /// least one notices.
+  Status note(const Signature& signature, Way way, bool eager, std::uint64_t stream = 0);
+  /// Different for streams of a device that do not wait for each other. Of this thread's default stream, if that is named.
+  static Result<std::uint64_t> stream_key(const cuda::Device& device, cuda::StreamHandle stream);
   /// What a call is announced by.
   static std::uint32_t fingerprint_of(const Signature& signature, bool in_windows) {
     return signature.fingerprint() ^ (in_windows ? 0x9e3779b8u : 0u);
@@ -53,7 +57,9 @@ class DeviceWatch {
   void run();
   void look();
   void look_at_peers();
+  void look_at_streams();
   Status compare_ways(std::uint64_t number, const DeviceCallNote& own) const;
+  Status compare_streams(std::uint64_t number, std::uint64_t stream) const;
   std::string why(const cuda::FailureRecord& record) const;
 
   Communicator& comm_;
@@ -62,6 +68,13 @@ class DeviceWatch {
   DeviceCard& card_;
   std::mutex noting_;                                           ///< of card_.calls and card_.notes
   std::vector<std::optional<Clock::time_point>> behind_since_;  ///< by rank; by the thread
+  /// Since when this rank's stream has been waiting for a peer's, and what both had called then; by rank, by the thread.
+  struct Stall {
+    Clock::time_point since;
+    std::uint64_t calls = 0;
+    std::uint64_t peers_calls = 0;
+  };
+  std::vector<std::optional<Stall>> stalls_;
   std::mutex mutex_;
   std::condition_variable wake_;
   enum class Phase : std::uint8_t { kWatching, kLeaving, kLeft, kOver } phase_ = Phase::kWatching;

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <thread>
 
 namespace tutti::test {
@@ -392,6 +393,31 @@ TEST_CASE("device: a captured call is replayed", "[device]") {
     for (int r = 0; r < 3; ++r) CHECK(out[r]->read() == wanted);
   }
   gpu.destroy(executable);
+}
+
+TEST_CASE("device: a graph outlives the communicator whose calls it has", "[device]") {
+  const int count = GENERATE(1, 3);
+  const std::size_t elements = 1024;
+  const Gpu& gpu = Gpu::get();
+  auto ranks = std::make_unique<Ranks>(count, true);
+  const Buffers in = inputs(*ranks, elements);
+  const Buffers out = outputs(*ranks, elements);
+  const CUstream own = gpu.make_stream();
+  gpu.begin_capture(ranks->stream(0));
+  ranks->each([&](int r) {
+    return ncclAllReduce(in[r]->data(), out[r]->data(), elements, ncclInt32, ncclSum, ranks->comm(r), ranks->stream(r));
+  });
+  CUgraph graph = gpu.end_capture(ranks->stream(0));
+  REQUIRE(graph != nullptr);
+  CUgraphExec executable = gpu.make_executable(graph);
+  gpu.destroy(graph);
+  const Values wanted = sums(*ranks, 0, elements);
+  ranks.reset();
+  gpu.launch(executable, own);
+  gpu.wait(own);
+  for (int r = 0; r < count; ++r) CHECK(out[r]->read() == wanted);
+  gpu.destroy(executable);
+  gpu.destroy(own);
 }
 
 TEST_CASE("device: ranks of one process whose streams are not in one graph are refused", "[device]") {

@@ -11,21 +11,8 @@
 #include <unistd.h>
 
 namespace tutti::test {
-namespace {
-
-/// Asks until the communicator has failed so.
-std::string fails(ncclComm_t comm, ncclResult_t wanted, const std::vector<std::string>& parts) {
-  ncclResult_t state = ncclSuccess;
-  for (const double end = crew::now_s() + 10; crew::now_s() < end && state == ncclSuccess; usleep(1000)) {
-    CREW_TRY(fine(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError"));
-  }
-  return refused(state, wanted, parts, comm);
-}
-
-}  // namespace
-
 TEST_CASE("processes: calls that differ are found by the kernels, and named", "[device][processes]") {
-  const int devices = GENERATE(1, 4);
+  const int devices = GENERATE(from_range(over_gpus({1, 4})));
   crew::check(crew::run(3, [&](const Member& m) -> std::string {
     Rank rank(m);
     CREW_TRY(rank.open(devices));
@@ -64,7 +51,7 @@ TEST_CASE("processes: calls that differ so much that other kernels do them are f
 
 TEST_CASE("processes: a graph and a call in another order than on other ranks are calls that differ",
           "[device][processes]") {
-  const int devices = GENERATE(1, 4);
+  const int devices = GENERATE(from_range(over_gpus({1, 4})));
   auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     Rank rank(m);
@@ -97,7 +84,7 @@ TEST_CASE("processes: a graph and a call in another order than on other ranks ar
 }
 
 TEST_CASE("processes: a rank that is killed ends the others' kernels", "[device][processes]") {
-  const int devices = GENERATE(1, 4);
+  const int devices = GENERATE(from_range(over_gpus({1, 4})));
   auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
   const auto endings = crew::run(3, [&](const Member& m) -> std::string {
     Rank rank(m);
@@ -118,7 +105,7 @@ TEST_CASE("processes: a rank that is killed ends the others' kernels", "[device]
 }
 
 TEST_CASE("processes: an abort ends all ranks' kernels", "[device][processes]") {
-  const int devices = GENERATE(1, 4);
+  const int devices = GENERATE(from_range(over_gpus({1, 4})));
   auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     Rank rank(m);
@@ -138,7 +125,7 @@ TEST_CASE("processes: an abort ends all ranks' kernels", "[device][processes]") 
 }
 
 TEST_CASE("processes: a rank that left, or does not come, is not waited for", "[device][processes]") {
-  const int devices = GENERATE(1, 4);
+  const int devices = GENERATE(from_range(over_gpus({1, 4})));
   const bool leaves = GENERATE(true, false);
   auto* const over = static_cast<std::atomic<int>*>(crew::shared_page());
   crew::check(crew::run(2, [&](const Member& m) -> std::string {

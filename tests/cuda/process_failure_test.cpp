@@ -179,7 +179,7 @@ std::string rank_of_rounds(const Member& m, Rounds& rounds, int devices) {
 }  // namespace
 
 TEST_CASE("processes: every CUDA call fails once, and nothing is left", "[device][processes][failure]") {
-  const int devices = GENERATE(1, 2);
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
   auto* const rounds = static_cast<Rounds*>(crew::shared_page());
   crew::check(crew::run(
       2,
@@ -281,7 +281,7 @@ TEST_CASE("processes: a window that one rank could not add leaves its place to l
 TEST_CASE("processes: a graph is tied to other calls, unless the program promises to order them",
           "[device][processes]") {
   const bool promises = GENERATE(false, true);
-  const int devices = GENERATE(1, 2);
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     setenv("NCCL_GRAPH_MIXING_SUPPORT", promises ? "0" : "1", 1);
     Rank rank(m);
@@ -314,7 +314,7 @@ TEST_CASE("processes: a graph is tied to other calls, unless the program promise
 // Nobody but the program knows that a graph will be replayed, and an abort does not wait long for one that is.
 TEST_CASE("processes: an abort leaves a graph what its replays use, and lets them go on",
           "[device][processes][failure]") {
-  const int devices = GENERATE(1, 2);
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     Rank rank(m);
     CREW_TRY(rank.open(devices));
@@ -360,7 +360,7 @@ TEST_CASE("processes: an abort leaves a graph what its replays use, and lets the
 
 // How long the program's own work before a call takes nobody knows: an abort does not wait for it.
 TEST_CASE("processes: an abort leaves calls whose stream is held up what they use", "[device][processes][failure]") {
-  const int devices = GENERATE(1, 2);
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
   auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());
   *called = 0;
   crew::check(crew::run(2, [&](const Member& m) -> std::string {

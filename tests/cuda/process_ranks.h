@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include <unistd.h>
+
 namespace tutti::test {
 
 using crew::fine;
@@ -20,6 +22,14 @@ using crew::Member;
 using crew::refused;
 
 using Values = Ints;
+
+/// Those of these numbers of GPUs over which a test spreads its ranks that are not all the same on this machine: TEST_GPUS says how many
+/// GPUs it has, as the parent may not ask the driver.
+inline std::vector<int> over_gpus(std::vector<int> counts) {
+  const char* const gpus = std::getenv("TEST_GPUS");
+  if (gpus) std::erase_if(counts, [most = std::max(1, std::atoi(gpus))](int count) { return count > most; });
+  return counts;
+}
 
 /// What one process has: its rank, its device, a stream.
 struct Rank {
@@ -44,6 +54,15 @@ struct Rank {
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
   }
 };
+
+/// Asks until the communicator has failed so, up to 10 s.
+inline std::string fails(ncclComm_t comm, ncclResult_t wanted, const std::vector<std::string>& parts) {
+  ncclResult_t state = ncclSuccess;
+  for (const double end = crew::now_s() + 10; crew::now_s() < end && state == ncclSuccess; usleep(1000)) {
+    CREW_TRY(fine(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError"));
+  }
+  return refused(state, wanted, parts, comm);
+}
 
 inline std::string differs(const char* what, const Values& found,
                            const std::function<std::int32_t(std::size_t)>& wanted, std::size_t count) {

@@ -72,7 +72,7 @@ std::string all_collectives(const Rank& rank, std::size_t count, int root) {
 
 TEST_CASE("processes: every collective", "[device][processes]") {
   const int ranks = GENERATE(2, 3, 4);
-  const int devices = GENERATE(1, 2, 4);
+  const int devices = GENERATE(from_range(over_gpus({1, 2, 4})));
   CAPTURE(ranks, devices);
   crew::check(crew::run(ranks, [&](const Member& m) -> std::string {
     Rank rank(m);
@@ -102,7 +102,7 @@ TEST_CASE("processes: kernels on a GPU that processes have by turns wait for nob
 }
 
 TEST_CASE("processes: calls larger than the staging, in place, of all widths", "[device][processes]") {
-  const int devices = GENERATE(1, 4);
+  const int devices = GENERATE(from_range(over_gpus({1, 4})));
   crew::check(crew::run(3, [&](const Member& m) -> std::string {
     Rank rank(m);
     CREW_TRY(rank.open(devices));
@@ -139,7 +139,7 @@ TEST_CASE("processes: calls larger than the staging, in place, of all widths", "
 }
 
 TEST_CASE("processes: streams, groups and two communicators", "[device][processes]") {
-  const int devices = GENERATE(1, 4);
+  const int devices = GENERATE(from_range(over_gpus({1, 4})));
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     Rank rank(m);
     CREW_TRY(rank.open(devices));
@@ -179,7 +179,7 @@ TEST_CASE("processes: streams, groups and two communicators", "[device][processe
 }
 
 TEST_CASE("processes: a graph is replayed, with eager calls between", "[device][processes]") {
-  const int devices = GENERATE(1, 4);
+  const int devices = GENERATE(from_range(over_gpus({1, 4})));
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     Rank rank(m);
     CREW_TRY(rank.open(devices));
@@ -222,7 +222,7 @@ TEST_CASE("processes: a graph is replayed, with eager calls between", "[device][
 
 TEST_CASE("processes: a group of two communicators comes behind a graph's send of one and a send of the other",
           "[device][processes]") {
-  const int devices = GENERATE(1, 4);
+  const int devices = GENERATE(from_range(over_gpus({1, 4})));
   CAPTURE(devices);
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     setenv("TUTTI_TIMEOUT_S", "10", 1);
@@ -279,7 +279,7 @@ TEST_CASE("processes: a group of two communicators comes behind a graph's send o
 
 TEST_CASE("processes: graphs and calls on any streams go in the order in which the program gives them",
           "[device][processes]") {
-  const int devices = GENERATE(1, 4);
+  const int devices = GENERATE(from_range(over_gpus({1, 4})));
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     Rank rank(m);
     CREW_TRY(rank.open(devices));

@@ -33,15 +33,6 @@ ncclResult_t sum_up(const Rank& rank, const OnGpu<std::int32_t>& data, std::size
   return ncclAllReduce(data.data(), data.data(), count, ncclInt32, ncclSum, rank.comm, rank.stream);
 }
 
-/// Asks until the communicator has failed so.
-std::string fails(ncclComm_t comm, ncclResult_t wanted, const std::vector<std::string>& parts) {
-  ncclResult_t state = ncclSuccess;
-  for (const double end = crew::now_s() + 10; crew::now_s() < end && state == ncclSuccess; usleep(1000)) {
-    CREW_TRY(fine(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError"));
-  }
-  return refused(state, wanted, parts, comm);
-}
-
 /// The call itself may be refused already.
 std::string may_fail(ncclResult_t result, ncclResult_t wanted, const std::vector<std::string>& parts) {
   return result == ncclSuccess ? "" : refused(result, wanted, parts);

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <sys/mman.h>
+
 namespace fake_driver {
 namespace {
 
@@ -16,8 +18,19 @@ int version_of_driver() {
   return version ? std::atoi(version) : 13000;
 }
 
+/// As the process exits pinned memory goes away, whoever still looks at it.
+void unmap_pinned_memory() {
+  const std::lock_guard lock(world().mutex);
+  for (const auto& [address, memory] : world().allocations) {
+    if (memory.kind == Allocation::Kind::kHost)
+      (void)mprotect(reinterpret_cast<void*>(address), memory.bytes, PROT_NONE);
+  }
+}
+
 CUresult init(unsigned) {
   FAKE_CALL("cuInit");
+  static const int at_exit = std::atexit(unmap_pinned_memory);
+  if (at_exit != 0) return CUDA_ERROR_OUT_OF_MEMORY;
   return world().devices == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 CUresult driver_version(int* version) {

@@ -119,6 +119,8 @@ CUresult graph_launch(CUgraphExec executable, CUstream stream) {
   Queue* const queue = queue_of(stream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
   const GraphPointer graph = *reinterpret_cast<GraphPointer*>(executable);
+  // Its kernels' modules were unloaded.
+  if (graph->has_kernels && world().counts.modules == 0) return CUDA_ERROR_INVALID_HANDLE;
   return give(*queue, [graph](const std::shared_ptr<GraphRun>&) -> Work {
     return [replay = std::make_shared<Replay>(graph)] { return replay->advance(); };
   });

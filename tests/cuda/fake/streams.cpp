@@ -259,6 +259,8 @@ CUresult launch(const CUlaunchConfig* shape, CUfunction function, void** paramet
     const Allocation* const memory = find_allocation(reinterpret_cast<std::uintptr_t>(touched));
     if (memory && !may_use(current_device(), *memory)) return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
+  if (world().counts.modules == 0) return CUDA_ERROR_INVALID_HANDLE;
+  if (queue->capture != 0) world().captures.at(queue->capture).graph->has_kernels = true;
   ++world().launches;
   (void)note({.what = Given::What::kKernel, .stream = shape->hStream, .kernel = kernel->name});
   return give(*queue, [kernel, argument, blocks = shape->gridDimX](const std::shared_ptr<GraphRun>&) -> Work {

@@ -89,6 +89,7 @@ struct Graph {
   std::vector<ExternalEvent> waits;
   std::vector<ExternalEvent> records;
   std::vector<UserObject*> objects;
+  bool has_kernels = false;
   ~Graph();
 };
 

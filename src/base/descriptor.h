@@ -5,6 +5,10 @@
 
 namespace tutti {
 
+/// `fd`, or, where a program was started without stdin, stdout or stderr and it is one of these numbers, a copy above them:
+/// whatever the program prints, or the log, would go into it otherwise. Takes `fd`; keeps errno. -1 stays -1.
+int above_standard(int fd);
+
 class Descriptor {
  public:
   Descriptor() = default;

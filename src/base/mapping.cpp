@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +15,12 @@ namespace tutti {
 namespace {
 
 int set_size(int fd, off_t bytes, Backing backing) {
+  // The kernel's own answer to a file beyond the limit (ulimit -f) is SIGXFSZ, which ends the process.
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && static_cast<rlim_t>(bytes) > limit.rlim_cur) {
+    errno = EFBIG;
+    return -1;
+  }
   int status = 0;
   do {
     status = ftruncate(fd, bytes);
@@ -33,12 +40,12 @@ Result<Descriptor> create_memory_file(const char* name, std::size_t bytes, Backi
   if (bytes == 0 || bytes > static_cast<std::size_t>(std::numeric_limits<off_t>::max())) {
     return error(Code::kInternal, fmt::format("a memory file of {} bytes cannot be", bytes));
   }
-  Descriptor file(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Descriptor file(above_standard(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   if (!file) return system_error(fmt::format("memfd_create for {} bytes of shared memory", bytes));
   if (set_size(file.get(), static_cast<off_t>(bytes), backing) != 0) {
     return system_error(
         fmt::format("{} bytes of shared memory are needed and cannot be had (free memory, the memory "
-                    "limit of the container or a file size limit is too small)",
+                    "limit of the container or the limit of file sizes, ulimit -f, is too small)",
                     bytes));
   }
   // A holder that shrank the file would kill the others with SIGBUS.

@@ -70,7 +70,7 @@ Result<std::shared_ptr<Descriptor>> make_control(RootClient& root, int rank, std
 /// Where the descriptor itself has not come: on several hosts, or by TCP.
 Result<Descriptor> open_at_leader(const Peer& leader, std::int32_t fd) {
   const std::string path = fmt::format("/proc/{}/fd/{}", leader.pid, fd);
-  Descriptor opened(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  Descriptor opened(above_standard(open(path.c_str(), O_RDWR | O_CLOEXEC)));
   if (!opened) {
     return system_error(
         fmt::format("open the control segment of rank {} at {} (ranks of one host must see each other's "

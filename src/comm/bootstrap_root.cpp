@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -28,6 +29,8 @@ constexpr auto kHandshakeTimeWhenFull = milliseconds(200);
 /// Of a rank's frames, in which another one's may be.
 constexpr std::size_t kPayloadMax = 4096;
 constexpr auto kAcceptPause = milliseconds(20);
+/// For this process to get a descriptor for one more rank; as long as ranks wait for one of their own.
+constexpr auto kDescriptorPatience = seconds(5);
 /// How long a failed root still tells late comers why, and those whom it was not passed on to.
 constexpr auto kLingerTime = seconds(5);
 /// For an answer to the roll call: ranks look for what comes every few milliseconds, on a busy machine some hundred.
@@ -116,9 +119,20 @@ void BootstrapRoot::accept_all(int listener, Clock::time_point now) {
     if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
+      const std::string why = strerror(errno);
       accept_again_ = now + kAcceptPause;
-      return make_room(now);
+      if (!starved_since_) starved_since_ = now;
+      make_room(now);
+      // Who waits at the listener would wait for the time limit, and those who are in for them.
+      if (!failure_ && now - *starved_since_ >= kDescriptorPatience) {
+        fail(Code::kSystem,
+             fmt::format("the process that made the unique id ({}) cannot take in another rank's connection: "
+                         "{}; where that says too many open files, raise its limit (ulimit -n)",
+                         getpid(), why));
+      }
+      return;
     }
+    starved_since_.reset();
     send_at_once(socket.get());
     const std::int32_t pid = peer_process(socket.get());
     std::string from = pid > 0 ? fmt::format("process {}", pid) : peer_address(socket.get());

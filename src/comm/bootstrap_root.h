@@ -157,6 +157,7 @@ class BootstrapRoot {
   std::size_t most_connections_ = 0;
   Clock::time_point linger_end_ = {};
   Clock::time_point accept_again_ = {};
+  std::optional<Clock::time_point> starved_since_;  ///< no descriptor for who comes
 };
 
 }  // namespace tutti::comm

@@ -109,7 +109,9 @@ ssize_t Connection::receive_some(std::uint8_t* data, std::size_t bytes) {
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
-      descriptors_.emplace_back(fd);
+      const int kept = above_standard(fd);
+      if (kept >= 0) descriptors_.emplace_back(kept);
+      descriptor_lost_ |= kept < 0;
     }
   }
   if ((message.msg_flags & MSG_CTRUNC) != 0) descriptor_lost_ = true;

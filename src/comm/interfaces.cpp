@@ -1,5 +1,7 @@
 #include "comm/interfaces.h"
 
+#include "base/log.h"
+
 #include <fmt/format.h>
 
 #include <ifaddrs.h>
@@ -7,6 +9,8 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <iterator>
 
 namespace tutti::comm {
@@ -68,7 +72,10 @@ std::string settings(std::string_view rule, std::string_view family) {
 std::vector<Interface> list_interfaces() {
   std::vector<Interface> found;
   ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return found;
+  if (getifaddrs(&first) != 0) {
+    log_warn("the network interfaces are not told: getifaddrs: {} (it needs sockets of AF_NETLINK)", strerror(errno));
+    return found;
+  }
   for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
     if ((entry->ifa_flags & IFF_UP) == 0) continue;
     const auto address = from_kernel(entry->ifa_addr);

@@ -4,12 +4,18 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <string>
+
 namespace tutti::comm {
 namespace {
 
 /// Kept per thread: the text of the thread's last failure, and the one last handed out.
 thread_local std::string thread_error;
-thread_local std::string handed_out;
+/// By turns: a text stays where it is for the next few calls, as in printf("%s %s", ncclGetLastError(a), ncclGetLastError(b)).
+constexpr std::size_t kHandedOut = 8;
+thread_local std::array<std::string, kHandedOut> handed_out_texts;
+thread_local std::size_t handed_out_count = 0;
 
 }  // namespace
 
@@ -21,6 +27,7 @@ void set_last_error(Communicator* communicator, const std::string& text) {
 }
 
 const char* last_error(Communicator* communicator) {
+  std::string& handed_out = handed_out_texts[handed_out_count++ % kHandedOut];
   if (!communicator) {
     handed_out = thread_error;
   } else {

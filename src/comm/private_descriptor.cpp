@@ -1,5 +1,7 @@
 #include "comm/private_descriptor.h"
 
+#include "base/descriptor.h"
+
 #include <pthread.h>
 #include <unistd.h>
 
@@ -39,7 +41,7 @@ PrivateDescriptor PrivateDescriptor::open(const std::function<int()>& make) {
   PrivateDescriptor made;
   const std::lock_guard lock(all.mutex);
   all.fds.reserve(all.fds.size() + 1);
-  made.fd_ = make();
+  made.fd_ = above_standard(make());
   if (made.fd_ >= 0) all.fds.push_back(made.fd_);
   return made;
 }

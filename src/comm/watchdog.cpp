@@ -28,6 +28,8 @@ namespace {
 
 /// How often processes without a descriptor are looked at.
 constexpr int kLookMs = 50;
+/// A program may have closed all descriptors, this library's too: nothing wakes the thread then, and the end would wait for it.
+constexpr int kRareLookMs = 1000;
 
 PrivateDescriptor open_pidfd(std::int32_t pid) {
   return PrivateDescriptor::open([pid] { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); });
@@ -156,22 +158,29 @@ void Watchdog::wait_for_events(std::unique_lock<std::mutex>& lock) {
   std::vector<std::int32_t> pids = {0};
   bool look_often = !wake_;
   for (const auto& [pid, process] : processes_) {
-    if (!process.pidfd) look_often = true;
+    // Not in the list, which must not be longer than RLIMIT_NOFILE.
+    if (!process.pidfd) {
+      look_often = true;
+      continue;
+    }
     watched.push_back({process.pidfd.get(), POLLIN, 0});
     pids.push_back(pid);
   }
   lock.unlock();
-  const int ready = poll(watched.data(), watched.size(), look_often ? kLookMs : -1);
-  if (ready < 0 && errno != EINTR) poll(nullptr, 0, kLookMs);
+  const int ready = poll(watched.data(), watched.size(), look_often ? kLookMs : kRareLookMs);
+  const bool was_refused = ready < 0 && errno != EINTR;  // the limit of descriptors is lower by now: one by one
+  if (was_refused) poll(nullptr, 0, kLookMs);
   lock.lock();
-  if (ready <= 0) return;
+  if (ready <= 0 && !was_refused) return;
   std::uint64_t count = 0;
   if (watched[0].revents != 0) (void)!read(wake_.get(), &count, sizeof(count));
   for (std::size_t i = 1; i < watched.size(); ++i) {
     const auto entry = processes_.find(pids[i]);
-    if (watched[i].revents == 0 || entry == processes_.end() || !entry->second.pidfd) continue;
+    if ((watched[i].revents == 0 && !was_refused) || entry == processes_.end() || !entry->second.pidfd) continue;
     pollfd again = {entry->second.pidfd.get(), POLLIN, 0};
-    if (poll(&again, 1, 0) == 1) bury(entry);
+    const int is_over = poll(&again, 1, 0);
+    // Below a limit of 1 not even that is allowed.
+    if (is_over == 1 || (is_over < 0 && looks_dead(entry->first))) bury(entry);
   }
 }
 

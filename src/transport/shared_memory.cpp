@@ -47,6 +47,10 @@ State& state() {
 
 Error no_memory(std::uint64_t bytes, const std::string& reason) {
   const std::uint64_t available = memory_available_bytes();
+  if (available == std::numeric_limits<std::uint64_t>::max()) {  // the system does not tell
+    return error(Code::kSystem, fmt::format("cannot allocate {} bytes ({:.1f} MiB) of shared memory: {}", bytes,
+                                            static_cast<double>(bytes) / (1 << 20), reason));
+  }
   return error(
       Code::kSystem,
       fmt::format("cannot allocate {} bytes ({:.1f} MiB) of shared memory: {}; {:.1f} MiB are available. Use "
@@ -108,7 +112,7 @@ Result<void*> shared_import(int fd) {
                  fmt::format("cannot import descriptor {}: it is not shared memory, or is empty "
                              "(give one from tuttiMemAlloc or memfd_create)",
                              fd));
-  Descriptor own(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  Descriptor own(fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
   if (own.get() < 0) return system_error(fmt::format("cannot import descriptor {}: fcntl(F_DUPFD_CLOEXEC)", fd));
   return enter(own, static_cast<std::uint64_t>(facts.st_size), facts.st_ino);
 }
@@ -120,7 +124,7 @@ Result<int> shared_fd(const void* address) {
   if (!found)
     return error(Code::kInvalidArgument,
                  fmt::format("{} does not lie in a shared allocation of this process", fmt::ptr(address)));
-  const int copy = fcntl(found->fd, F_DUPFD_CLOEXEC, 0);
+  const int copy = fcntl(found->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   if (copy < 0) return system_error("cannot duplicate the descriptor of a shared allocation");
   return copy;
 }

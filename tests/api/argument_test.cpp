@@ -193,6 +193,11 @@ TEST_CASE("the reason is kept for the communicator and for the thread") {
   CHECK_THAT(ncclGetLastError(ranks[1]), Catch::Contains("root is 7"));
   CHECK_THAT(ncclGetLastError(nullptr), Catch::Contains("root is 7"));
   CHECK_THAT(ncclGetLastError(ranks[0]), !Catch::Contains("root is 7"));
+  // As two arguments of one call.
+  const char* const first = ncclGetLastError(ranks[1]);
+  const char* const second = ncclGetLastError(ranks[0]);
+  CHECK_THAT(first, Catch::Contains("root is 7"));
+  CHECK_THAT(second, !Catch::Contains("root is 7"));
 }
 
 TEST_CASE("group simulation needs an initialised struct, and closes the group in any case") {

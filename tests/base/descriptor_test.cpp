@@ -7,7 +7,6 @@
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
-#include <csignal>
 #include <cstring>
 #include <utility>
 
@@ -58,6 +57,21 @@ TEST_CASE("a memory file is zero-filled, shared, sealed and closed on exec", "[m
   }
 }
 
+TEST_CASE("a descriptor of a program without stdin goes above the standard ones", "[descriptor]") {
+  const int kept = dup(STDIN_FILENO);
+  if (kept >= 0) REQUIRE(close(STDIN_FILENO) == 0);
+  const int lowest = open("/dev/null", O_RDWR | O_CLOEXEC);
+  REQUIRE(lowest == STDIN_FILENO);
+  const int moved = tutti::above_standard(lowest);
+  CHECK(moved > STDERR_FILENO);
+  CHECK_FALSE(is_open(STDIN_FILENO));
+  CHECK(tutti::above_standard(moved) == moved);
+  CHECK(tutti::above_standard(-1) == -1);
+  CHECK(close(moved) == 0);
+  if (kept >= 0) CHECK(dup2(kept, STDIN_FILENO) == STDIN_FILENO);
+  if (kept >= 0) CHECK(close(kept) == 0);
+}
+
 TEST_CASE("a mapping moves and keeps its contents", "[mapping]") {
   auto made = tutti::Mapping::map_anonymous(4096);
   REQUIRE(made.ok());
@@ -73,13 +87,12 @@ TEST_CASE("a mapping moves and keeps its contents", "[mapping]") {
 TEST_CASE("shared memory that cannot be had is an error with the number of bytes", "[mapping]") {
   rlimit before = {};
   REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
-  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  // The signal would end the process.
   rlimit small = before;
   small.rlim_cur = 4096;
   REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
   auto file = tutti::create_memory_file("tutti-test", 123456789, tutti::Backing::kReserved);
   REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
-  std::signal(SIGXFSZ, old_handler);
   REQUIRE_FALSE(file.ok());
   CHECK(file.error().code == tutti::Code::kSystem);
   CHECK_THAT(file.error().message, Catch::Contains("123456789"));

@@ -374,6 +374,23 @@ TEST_CASE("a program may end with communicators, streams and calls open", "[dest
   }
 }
 
+TEST_CASE("ranks without stdin, stdout and stderr, which print all the same") {
+  crew::check(crew::run(3, [](const Member& m) -> std::string {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) close(fd);
+    ncclComm_t comm = nullptr;
+    CREW_TRY(init(m, &comm));
+    void* shared = nullptr;
+    CREW_TRY(fine(ncclMemAlloc(&shared, 4096), "ncclMemAlloc"));
+    const std::string text(5000, 'x');
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+      if (write(fd, text.data(), text.size()) >= 0) return "descriptor " + std::to_string(fd) + " is somebody's";
+    }
+    CREW_TRY(crew::usable(comm));
+    CREW_TRY(fine(ncclCommDestroy(comm), "ncclCommDestroy"));
+    return fine(ncclMemFree(shared), "ncclMemFree");
+  }));
+}
+
 TEST_CASE("a rank that does not come is named after TUTTI_TIMEOUT_S", "[timeout]") {
   setenv("TUTTI_TIMEOUT_S", "2", 1);
   const auto endings = crew::run(3, [](const Member& m) -> std::string {

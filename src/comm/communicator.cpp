@@ -461,10 +461,15 @@ void Communicator::check_patience(int peer, bool left, const std::string& what, 
   }
   const double limit = members_->control.settings().timeout_s;
   if (limit > 0 && seconds_since(since) > limit) {
-    fail(Code::kRemote, peer,
+    const int first = behind(members_->control, peer);
+    const std::string farther =
+        first < 0 || first == rank_
+            ? std::string()
+            : fmt::format("; rank {} is farther behind: {}", first, last_call(members_->control, first).describe());
+    fail(Code::kRemote, first < 0 || first == rank_ ? peer : first,
          fmt::format("{}: rank {} waited {} s for rank {} (TUTTI_TIMEOUT_S); it has not made the "
-                     "call, or is stuck in it; its last collective: {}",
-                     what, rank_, limit, peer, last_call(members_->control, peer).describe()));
+                     "call, or is stuck in it; its last collective: {}{}",
+                     what, rank_, limit, peer, last_call(members_->control, peer).describe(), farther));
     return;
   }
   warn_late(peer, what, since, lateness);

@@ -330,8 +330,11 @@ Status end_group(Group& ended) {
     // ncclGroupEnd is of no communicator, but who asks one of the group's is told.
     const Error& failure = ran.error();
     for (const auto& communicator : ended.communicators) {
-      if (communicator && failure.code != Code::kInProgress)
-        set_last_error(communicator.get(), "ncclGroupEnd: " + failure.message);
+      if (!communicator || failure.code == Code::kInProgress) continue;
+      // One that has failed, too, says why itself: the group's reason may be another one's, with that one's numbers of ranks.
+      const bool has_own = ended.communicators.size() > 1 && communicator->is_initialised() && communicator->failed();
+      set_last_error(communicator.get(),
+                     "ncclGroupEnd: " + (has_own ? communicator->failure().message : failure.message));
     }
     return ran;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "comm/communicator.h"
+#include "comm/split_exchange.h"
 
 #include <functional>
 #include <memory>
@@ -13,6 +14,8 @@ namespace tutti::comm {
 struct InitJob {
   std::shared_ptr<Communicator> communicator;
   std::function<void()> work;
+  std::shared_ptr<ParentTurn>
+      turn{};  ///< of what it is made from, if anything: taken before any job of the group starts
 };
 
 /// To be run at the group's end.
@@ -24,7 +27,8 @@ Status run_jobs(std::vector<InitJob> jobs);
 
 /// The job of a communicator that is to be: now, at the group's end, or in the background; a blocking one's failure takes the handle
 /// back.
-Status schedule(std::shared_ptr<Communicator> communicator, Handle* handle, std::function<void()> work);
+Status schedule(std::shared_ptr<Communicator> communicator, Handle* handle, std::function<void()> work,
+                std::shared_ptr<ParentTurn> turn = nullptr);
 
 /// Of a communicator made from another. nullptr: the parent's.
 Options child_options(Communicator& parent, const Options* wanted);

@@ -72,9 +72,11 @@ Place place_of(const std::vector<Wish>& wishes, int rank) {
 
 /// The second half of a split: the leaders' ids go round, and each color's ranks meet. `own`: empty where this rank leads
 /// no other, or could not make one.
-Status meet_child(Communicator& parent, const Place& place, const UniqueId& own, Communicator& child) {
+Status meet_child(Communicator& parent, ParentTurn& turn, const Place& place, const UniqueId& own,
+                  Communicator& child) {
   std::vector<UniqueId> ids(parent.ranks());
-  TUTTI_TRY(exchange(parent, child, &own, sizeof(own), ids.data()));
+  TUTTI_TRY(exchange_in_turn(parent, child, &own, sizeof(own), ids.data()));
+  turn.end();
   if (place.rank < 0) return {};
   child.set_place(static_cast<int>(place.members.size()), place.rank);
   if (place.members.size() == 1) return child.initialise({}, &parent);
@@ -87,31 +89,39 @@ Status meet_child(Communicator& parent, const Place& place, const UniqueId& own,
 }
 
 /// Runs on every rank of the parent; for those without a color `child` stays empty.
-Status run_split(Communicator& parent, int color, int key, Communicator& child) {
+Status make_child(Communicator& parent, ParentTurn& turn, int color, int key, Communicator& child) {
   const Wish wish{color, key};
   std::vector<Wish> wishes(parent.ranks());
-  TUTTI_TRY(exchange(parent, child, &wish, sizeof(wish), wishes.data()));
+  turn.wait(child);
+  TUTTI_TRY(exchange_in_turn(parent, child, &wish, sizeof(wish), wishes.data()));
   const Place place = place_of(wishes, parent.rank());
-  if (place.rank != 0 || place.members.size() == 1) return meet_child(parent, place, UniqueId{}, child);
+  if (place.rank != 0 || place.members.size() == 1) return meet_child(parent, turn, place, UniqueId{}, child);
   auto id = make_unique_id();
-  Status status = meet_child(parent, place, id.ok() ? id.value() : UniqueId{}, child);
+  Status status = meet_child(parent, turn, place, id.ok() ? id.value() : UniqueId{}, child);
   if (!id.ok()) return id.error();
   // Ranks that never joined would keep the bootstrap waiting for them.
   if (!status.ok()) end_bootstrap(id.value());
   return status;
 }
 
+Status run_split(Communicator& parent, ParentTurn& turn, int color, int key, Communicator& child) {
+  Status status = make_child(parent, turn, color, key, child);
+  turn.end();
+  return status;
+}
+
 }  // namespace
 
-Status schedule(std::shared_ptr<Communicator> communicator, Handle* handle, std::function<void()> work) {
+Status schedule(std::shared_ptr<Communicator> communicator, Handle* handle, std::function<void()> work,
+                std::shared_ptr<ParentTurn> turn) {
   if (in_group()) {
-    queue_job({std::move(communicator), std::move(work)});
+    queue_job({std::move(communicator), std::move(work), std::move(turn)});
     return {};
   }
   const bool blocking = communicator->options().blocking;
   Status status = [&] {
     std::vector<InitJob> jobs;
-    jobs.push_back({communicator, std::move(work)});
+    jobs.push_back({communicator, std::move(work), std::move(turn)});
     return run_jobs(std::move(jobs));
   }();
   if (blocking && !status.ok()) {
@@ -132,6 +142,9 @@ Options child_options(Communicator& parent, const Options* wanted) {
 }
 
 Status run_jobs(std::vector<InitJob> jobs) {
+  for (const InitJob& job : jobs) {
+    if (job.turn) job.turn->take();
+  }
   if (jobs.size() == 1 && jobs[0].communicator->options().blocking) {
     jobs[0].work();
     return jobs[0].communicator->wait_initialised();
@@ -170,18 +183,25 @@ Status split(Communicator& parent, int color, int key, Handle* child, const Opti
   Options wanted_options = child_options(parent, options);
   wanted_options.blocking |= color < 0;  // nobody could wait for it later
   auto communicator = std::make_shared<Communicator>(wanted_options);
-  if (color < 0 && !in_group()) return run_split(parent, color, key, *communicator);
+  const auto turn = std::make_shared<ParentTurn>(parent);
+  if (color < 0 && !in_group()) {
+    turn->take();
+    return run_split(parent, *turn, color, key, *communicator);
+  }
   if (color >= 0) {
     *child = add(communicator);
     if (!*child) return error(Code::kSystem, "too many communicators are open (16384); destroy some");
   }
   Communicator* raw = communicator.get();
   const bool wanted = color >= 0;
-  return schedule(std::move(communicator), child, [keep, raw, color, key, wanted] {
-    Status status = run_split(*keep, color, key, *raw);
-    if (!status.ok()) raw->fail_initialisation(status.error());
-    if (status.ok() && !wanted) raw->skip_initialisation();
-  });
+  return schedule(
+      std::move(communicator), child,
+      [keep, turn, raw, color, key, wanted] {
+        Status status = run_split(*keep, *turn, color, key, *raw);
+        if (!status.ok()) raw->fail_initialisation(status.error());
+        if (status.ok() && !wanted) raw->skip_initialisation();
+      },
+      turn);
 }
 
 Status finalize(Communicator& communicator) {

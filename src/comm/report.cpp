@@ -85,6 +85,19 @@ LastCall last_call(const Control& control, int rank) {
   return call;
 }
 
+int behind(const Control& control, int rank) {
+  if (control.ranks() == 1) return -1;
+  int last = -1;
+  std::uint32_t least = last_sequence(control.board(), rank);
+  for (int r = 0; r < control.ranks(); ++r) {
+    const std::uint32_t sequence = last_sequence(control.board(), r);
+    if (sequence >= least) continue;
+    least = sequence;
+    last = r;
+  }
+  return last;
+}
+
 std::string LastCall::describe() const {
   if (number == 0) return "no call yet";
   return text.empty() ? fmt::format("call #{}", number) : fmt::format("call #{}, {}", number, text);

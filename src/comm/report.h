@@ -17,6 +17,8 @@ struct LastCall {
   std::string describe() const;
 };
 LastCall last_call(const Control& control, int rank);
+/// Who is farther behind in collectives than `rank`, which may be stuck for its sake; -1: nobody.
+int behind(const Control& control, int rank);
 
 /// A line per rank, then a line for each send and receive that waits for the other, then the failure if there is one.
 std::string report(Communicator& communicator);

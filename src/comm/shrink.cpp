@@ -242,14 +242,14 @@ class Shrink {
 };
 
 /// After the calls that this rank has made before.
-Status run_shrink(Communicator& parent, const std::vector<int>& excluded, bool abort, Communicator& child) {
+Status run_shrink(Communicator& parent, ParentTurn& turn, const std::vector<int>& excluded, bool abort,
+                  Communicator& child) {
   if (abort && !parent.failed()) {
     parent.fail(Code::kRemote, parent.rank(),
                 fmt::format("rank {} called ncclCommShrink with NCCL_SHRINK_ABORT", parent.rank()));
   }
-  const std::uint64_t ticket = parent.take_ticket();
   executor::Backoff backoff(true);
-  while (!parent.is_turn(ticket)) {
+  while (!turn.has_come()) {
     // Calls that wait for a rank in vain would keep an abort waiting.
     if (child.is_cancelled() && !parent.failed()) {
       parent.fail(Code::kRemote, parent.rank(),
@@ -258,7 +258,7 @@ Status run_shrink(Communicator& parent, const std::vector<int>& excluded, bool a
     backoff.wait();
   }
   Status status = Shrink(parent, excluded, child).run();
-  parent.complete_ticket();
+  turn.end();
   return status;
 }
 
@@ -272,12 +272,14 @@ Status shrink(Communicator& parent, std::span<const int> excluded, bool abort, H
   *child = add(communicator);
   if (!*child) return error(Code::kSystem, "too many communicators are open (16384); destroy some");
   Communicator* raw = communicator.get();
+  const auto turn = std::make_shared<ParentTurn>(parent);
   return schedule(
       std::move(communicator), child,
-      [keep = parent.shared_from_this(), raw, abort, list = std::vector<int>(excluded.begin(), excluded.end())] {
-        Status status = run_shrink(*keep, list, abort, *raw);
+      [keep = parent.shared_from_this(), turn, raw, abort, list = std::vector<int>(excluded.begin(), excluded.end())] {
+        Status status = run_shrink(*keep, *turn, list, abort, *raw);
         if (!status.ok()) raw->fail_initialisation(status.error());
-      });
+      },
+      turn);
 }
 
 }  // namespace tutti::comm

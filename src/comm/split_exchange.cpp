@@ -53,24 +53,45 @@ class SplitExchange : public executor::Task {
 
 }  // namespace
 
-Status exchange(Communicator& parent, const Communicator& child, const void* own, std::size_t bytes, void* all) {
+ParentTurn::~ParentTurn() {
+  if (ticket_)
+    parent_.give_up_ticket(*ticket_, Code::kSystem, "a split or shrink broke off for want of memory or threads");
+}
+
+void ParentTurn::wait(const Communicator& child) {
+  executor::Backoff backoff(parent_.yields());
+  while (!has_come()) {
+    SplitExchange::heed_abort(parent_, child);
+    backoff.wait();
+  }
+}
+
+void ParentTurn::end() {
+  if (!ticket_) return;
+  ticket_.reset();
+  parent_.complete_ticket();
+}
+
+Status exchange_in_turn(Communicator& parent, const Communicator& child, const void* own, std::size_t bytes,
+                        void* all) {
   CallArgs args;
   args.collective = Collective::kAllGather;
   args.send = own;
   args.receive = all;
   args.count = bytes;
   args.type = DataType::kUint8;
-  const std::uint64_t ticket = parent.take_ticket();
-  executor::Backoff backoff(parent.yields());
-  while (!parent.is_turn(ticket)) {
-    SplitExchange::heed_abort(parent, child);
-    backoff.wait();
-  }
   SplitExchange call(parent, child, args);
   executor::Task* task = &call;
   executor::run_tasks({&task, 1}, parent.yields());
-  Status status = call.status();
-  parent.complete_ticket();
+  return call.status();
+}
+
+Status exchange(Communicator& parent, const Communicator& child, const void* own, std::size_t bytes, void* all) {
+  ParentTurn turn(parent);
+  turn.take();
+  turn.wait(child);
+  Status status = exchange_in_turn(parent, child, own, bytes, all);
+  turn.end();
   return status;
 }
 

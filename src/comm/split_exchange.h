@@ -4,11 +4,36 @@
 #include "comm/communicator.h"
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 
 namespace tutti::comm {
+
+/// The place of a split, or of a shrink, among its parent's calls. It is taken in the program's own thread, in the order of its calls, and
+/// what it makes runs elsewhere: without it, a call that the program makes next, or another split, could come first on some ranks.
+class ParentTurn {
+ public:
+  explicit ParentTurn(Communicator& parent) : parent_(parent) {}
+  /// Of work that never came to run.
+  ~ParentTurn();
+  ParentTurn(const ParentTurn&) = delete;
+  ParentTurn& operator=(const ParentTurn&) = delete;
+
+  void take() { ticket_ = parent_.take_ticket(); }
+  bool has_come() const { return parent_.is_turn(*ticket_); }
+  /// Until the calls before are over; if the user aborts `child` meanwhile, the parent fails.
+  void wait(const Communicator& child);
+  void end();
+
+ private:
+  Communicator& parent_;
+  std::optional<std::uint64_t> ticket_;
+};
 
 /// `own`, `bytes` long, of every rank of `parent`, in order. It cannot be taken back: if `child`, for which it is made, is aborted before all have
 /// come, the parent fails.
 Status exchange(Communicator& parent, const Communicator& child, const void* own, std::size_t bytes, void* all);
+/// The same by who has the turn already.
+Status exchange_in_turn(Communicator& parent, const Communicator& child, const void* own, std::size_t bytes, void* all);
 
 }  // namespace tutti::comm

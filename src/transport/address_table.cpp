@@ -94,6 +94,16 @@ std::optional<AddressTable::Segment> AddressTable::remove(std::uintptr_t start) 
   return found;
 }
 
+bool AddressTable::has_shorter(std::uint64_t inode, std::uint64_t bytes) const {
+  const Entry* entries = entries_.load(std::memory_order_relaxed);
+  const std::size_t count = count_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Segment segment = load(entries[i]);
+    if (segment.inode == inode && segment.bytes < bytes) return true;
+  }
+  return false;
+}
+
 std::optional<SharedReference> AddressTable::find(std::uintptr_t address, std::uint64_t bytes) const {
   for (;;) {
     const std::uint64_t before = sequence_.load(std::memory_order_acquire);

@@ -38,6 +38,8 @@ class AddressTable {
   void insert(const Segment& segment);
   /// The segment that starts at `start` is taken out and returned. Under the caller's lock.
   std::optional<Segment> remove(std::uintptr_t start);
+  /// Whether a segment is a shorter mapping of that file. Under the caller's lock.
+  bool has_shorter(std::uint64_t inode, std::uint64_t bytes) const;
 
   /// Any thread, any time.
   std::optional<SharedReference> find(std::uintptr_t address, std::uint64_t bytes) const;

@@ -67,6 +67,13 @@ Result<void*> map_whole(int fd, std::uint64_t bytes) {
   return address;
 }
 
+/// With the lock held.
+void remember_freed(State& shared, std::uint64_t inode) {
+  const std::uint64_t count = shared.freed_count.load(std::memory_order_relaxed);
+  shared.freed_inodes[count % kFreedRemembered] = inode;
+  shared.freed_count.store(count + 1, std::memory_order_release);
+}
+
 /// Maps the file and enters it into the table, which owns the descriptor from then on.
 Result<void*> enter(Descriptor& fd, std::uint64_t bytes, std::uint64_t inode) {
   TUTTI_TRY_ASSIGN(void* const address, map_whole(fd.get(), bytes));
@@ -76,6 +83,8 @@ Result<void*> enter(Descriptor& fd, std::uint64_t bytes, std::uint64_t inode) {
     munmap(address, bytes);
     return error(Code::kInvalidUsage, "this process has made 2^32 shared allocations; it cannot number another");
   }
+  // The same file, which has grown since: what others have mapped of it is too short now. They let go of it as of what was freed.
+  if (shared.table.has_shorter(inode, bytes)) remember_freed(shared, inode);
   shared.table.insert({.start = reinterpret_cast<std::uintptr_t>(address),
                        .bytes = bytes,
                        .inode = inode,
@@ -139,9 +148,7 @@ Status shared_free(void* address) {
                                                      fmt::ptr(address)));
   munmap(address, removed->bytes);
   close(removed->fd);
-  const std::uint64_t count = shared.freed_count.load(std::memory_order_relaxed);
-  shared.freed_inodes[count % kFreedRemembered] = removed->inode;
-  shared.freed_count.store(count + 1, std::memory_order_release);
+  remember_freed(shared, removed->inode);
   return {};
 }
 

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
@@ -15,6 +16,7 @@
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -168,6 +170,104 @@ TEST_CASE("calls that differ after many alike ones are refused on both ranks") {
                        {"count 2", "count 3", "nothing was done"}));
       if (out[0] != -1) return "an output was written";
       return sums(m, comm, kManyCalls);
+    });
+  }));
+}
+
+namespace {
+
+std::string settle(ncclComm_t comm) {
+  ncclResult_t state = ncclInProgress;
+  while (state == ncclInProgress) {
+    CREW_TRY(fine(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError"));
+    usleep(20);
+  }
+  return state == ncclSuccess ? "" : fine(state, "the communicator");
+}
+
+/// It has that place and works, and is no more then.
+std::string end(ncclComm_t comm, int ranks, int rank) {
+  int its_ranks = -1;
+  int its_rank = -1;
+  CREW_TRY(settle(comm));
+  CREW_TRY(fine(ncclCommCount(comm, &its_ranks), "ncclCommCount"));
+  CREW_TRY(fine(ncclCommUserRank(comm, &its_rank), "ncclCommUserRank"));
+  if (its_ranks != ranks || its_rank != rank) {
+    return "rank " + std::to_string(its_rank) + " of " + std::to_string(its_ranks) + " instead of " +
+           std::to_string(rank) + " of " + std::to_string(ranks);
+  }
+  CREW_TRY(crew::usable(comm));
+  return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
+ncclResult_t only_begun(ncclResult_t result) { return result == ncclInProgress ? ncclSuccess : result; }
+
+/// Splits of one communicator in a row; in pairs of ranks, and all in reverse order.
+std::string split_twice(const Member& m, ncclComm_t parent, const ncclConfig_t& config, bool in_group) {
+  ncclConfig_t of_one = config;
+  ncclConfig_t of_other = config;
+  ncclComm_t pair = nullptr;
+  ncclComm_t all = nullptr;
+  if (in_group) CREW_TRY(fine(ncclGroupStart(), "ncclGroupStart"));
+  CREW_TRY(fine(only_begun(ncclCommSplit(parent, m.rank / 2, 0, &pair, &of_one)), "ncclCommSplit"));
+  CREW_TRY(fine(only_begun(ncclCommSplit(parent, 0, -m.rank, &all, &of_other)), "ncclCommSplit"));
+  if (in_group) CREW_TRY(fine(only_begun(ncclGroupEnd()), "ncclGroupEnd"));
+  CREW_TRY(settle(pair));
+  CREW_TRY(settle(all));
+  CREW_TRY(end(pair, 2, m.rank % 2));
+  return end(all, m.ranks, m.ranks - 1 - m.rank);
+}
+
+/// A call of the parent while its child is being made.
+std::string split_and_call(const Member& m, ncclComm_t parent, const ncclConfig_t& config, int call) {
+  ncclConfig_t own = config;
+  ncclComm_t pair = nullptr;
+  CREW_TRY(fine(only_begun(ncclCommSplit(parent, m.rank / 2, 0, &pair, &own)), "ncclCommSplit"));
+  CREW_TRY(settle(parent));
+  CREW_TRY(sum(m, parent, call));
+  CREW_TRY(settle(pair));
+  return end(pair, 2, m.rank % 2);
+}
+
+}  // namespace
+
+TEST_CASE("splits of a communicator, and its calls, keep the order in which they are made") {
+  const bool blocking = GENERATE(true, false);
+  crew::check(crew::run(4, [&](const Member& m) -> std::string {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = blocking ? 1 : 0;
+    ncclComm_t parent = nullptr;
+    ncclConfig_t own = config;
+    CREW_TRY(
+        fine(only_begun(ncclCommInitRankConfig(&parent, m.ranks, m.ids[0], m.rank, &own)), "ncclCommInitRankConfig"));
+    CREW_TRY(settle(parent));
+    for (int round = 0; round < 30; ++round) {
+      usleep(static_cast<useconds_t>((round * 7 + m.rank * 13) % 5 * 100));
+      CREW_TRY(split_twice(m, parent, config, true));
+      if (!blocking) CREW_TRY(split_twice(m, parent, config, false));
+      CREW_TRY(split_and_call(m, parent, config, round));
+    }
+    return fine(ncclCommDestroy(parent), "ncclCommDestroy");
+  }));
+}
+
+TEST_CASE("a file that grows between two imports is read as far as it goes") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    return with_comm(m, [&](ncclComm_t comm) -> std::string {
+      const int file = memfd_create("order-test", MFD_CLOEXEC);
+      for (const std::size_t bytes : {std::size_t{64} << 10, std::size_t{8} << 20}) {
+        if (ftruncate(file, static_cast<off_t>(bytes)) != 0) return "ftruncate";
+        void* memory = nullptr;
+        std::size_t size = 0;
+        CREW_TRY(fine(tuttiMemImport(file, &memory, &size), "tuttiMemImport"));
+        auto* const data = static_cast<float*>(memory);
+        const std::size_t half = bytes / sizeof(float) / 2;
+        std::fill_n(data, half, static_cast<float>(m.rank + 1));
+        CREW_TRY(fine(ncclAllReduce(data, data + half, half, ncclFloat, ncclSum, comm, nullptr), "ncclAllReduce"));
+        if (std::count(data + half, data + 2 * half, 3.0F) != static_cast<std::ptrdiff_t>(half)) return "wrong sums";
+      }
+      close(file);
+      return "";
     });
   }));
 }

@@ -1,5 +1,6 @@
 // The same functions where the library is built without CUDA's headers: there is no device.
 #include "cuda/access.h"
+#include "cuda/context.h"
 #include "cuda/device.h"
 #include "cuda/mapped_memory.h"
 #include "cuda/pointers.h"
@@ -14,6 +15,8 @@ Error absent() {
 
 }  // namespace
 
+ContextScope::ContextScope(void* context) : context_(context) {}
+ContextScope::~ContextScope() = default;
 Status find_devices() { return absent(); }
 bool devices_are_known() { return false; }
 Result<int> device_count() { return absent(); }
@@ -52,6 +55,7 @@ Status keep_for_graph(const Capture&, std::shared_ptr<void>) { return absent(); 
 void release_graph_memory() {}
 
 Result<PointerFacts> pointer_facts(const void*) { return PointerFacts{}; }
+Result<bool> lies_on(const void*, int) { return false; }
 Result<std::uint64_t> physical_id(const void*) { return absent(); }
 Result<AddressRange> address_range(const Device&, const void*) { return absent(); }
 Status allow_access(const Device&, const void*, std::size_t, std::span<const int>) { return absent(); }
@@ -70,6 +74,7 @@ ImportedPieces::~ImportedPieces() = default;
 Result<RegisteredMemory> RegisteredMemory::add(std::shared_ptr<Device>, void*, std::size_t) { return absent(); }
 RegisteredMemory::~RegisteredMemory() = default;
 Status copy_on_stream(const Device&, void*, const void*, std::size_t, StreamHandle) { return absent(); }
+Status copy_by_engine(const Device&, void*, const void*, std::size_t, StreamHandle) { return absent(); }
 Status write_word(const Device&, std::uint32_t*, std::uint32_t, StreamHandle) { return absent(); }
 Result<bool> can_flush(const Device&) { return absent(); }
 Status wait_for_word(const Device&, const std::uint32_t*, std::uint32_t, StreamHandle, bool) { return absent(); }

@@ -164,7 +164,7 @@ class SharedWords {
 };
 
 /// A store or a wait of a stream, at an address of SharedWords. A store comes behind all memory accesses that the stream was given
-/// before; a wait is over when the word is `value` (or up to 2^31 more), and uses nothing of the GPU meanwhile.
+/// before; a wait is over when the word has a bit of `value`, and uses nothing of the GPU meanwhile.
 struct StreamWord {
   bool waits = false;
   std::uint64_t address = 0;

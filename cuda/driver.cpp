@@ -105,8 +105,16 @@ bool driver_is_open() { return is_open.load(std::memory_order_acquire); }
 
 const Driver& driver() { return *opened_driver; }
 
-ContextScope::ContextScope(CUcontext context) {
-  const CUresult result = driver().context_push.raw(context);
+namespace {
+
+/// The thread's innermost scope that has its context.
+constinit thread_local const ContextScope* innermost [[gnu::tls_model("initial-exec")]] = nullptr;
+
+}  // namespace
+
+ContextScope::ContextScope(void* context) : context_(context) {
+  if (innermost && innermost->context_ == context) return;
+  const CUresult result = driver().context_push.raw(static_cast<CUcontext>(context));
   pushed_ = result == CUDA_SUCCESS;
   is_gone_ = result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT ||
              result == CUDA_ERROR_DEINITIALIZED;
@@ -114,14 +122,23 @@ ContextScope::ContextScope(CUcontext context) {
     status_ = driver_error(driver().context_push.name(), result);
     return;
   }
-  status_ = driver().exchange_capture_mode(&mode_);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  status_ = driver().exchange_capture_mode(&mode);
   exchanged_ = status_.ok();
+  mode_ = mode;
+  outer_ = innermost;
+  if (exchanged_) innermost = this;
 }
 
 ContextScope::~ContextScope() {
+  if (!pushed_) return;
+  if (exchanged_) {
+    innermost = outer_;
+    auto mode = static_cast<CUstreamCaptureMode>(mode_);
+    (void)driver().exchange_capture_mode(&mode);
+  }
   CUcontext popped = nullptr;
-  if (exchanged_) (void)driver().exchange_capture_mode(&mode_);
-  if (pushed_) (void)driver().context_pop(&popped);
+  (void)driver().context_pop(&popped);
 }
 
 }  // namespace tutti::cuda

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "cuda/context.h"
 
 #include <cuda.h>
 #include <cudaTypedefs.h>
@@ -59,25 +60,5 @@ bool driver_is_open();
 
 /// After find_driver() has succeeded.
 const Driver& driver();
-
-/// Makes a context current on this thread until the end of the scope; the one before comes back. While it lasts, a capture that is
-/// under way forbids this thread nothing: what the library does on its own streams is none of the capture's business.
-class ContextScope {
- public:
-  explicit ContextScope(CUcontext context);
-  ~ContextScope();
-  ContextScope(const ContextScope&) = delete;
-  ContextScope& operator=(const ContextScope&) = delete;
-  const Status& status() const { return status_; }
-  /// The context was destroyed or reset, and all that was in it with it.
-  bool is_gone() const { return is_gone_; }
-
- private:
-  Status status_;
-  bool is_gone_ = false;
-  bool pushed_ = false;
-  bool exchanged_ = false;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-};
 
 }  // namespace tutti::cuda

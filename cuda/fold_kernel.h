@@ -17,7 +17,7 @@
 //      and what a part writes in place is what the same thread has just read (payload.h), or read by nobody else in the call.
 //      So fused launches need no order between blocks.
 //  F2. Per rank: the opening is the order between what peers' streams did before and this launch's accesses; the closing between
-//      those and what peers' streams do afterwards, or the host's order in its place.
+//      those and what peers' streams do afterwards. For several ranks (FoldMembers): the order of their streams is, in place of both.
 #pragma once
 
 #include "cuda/kernel_abi.h"
@@ -109,22 +109,18 @@ class FoldKernel {
 
   TUTTI_DEVICE_CALL void run() {
     const FoldCall& call = own_call();
-    const RankHome* const home = launch_.home;
-    const bool fused = home == nullptr;
-    const std::uint32_t rank = fused ? 0 : home->rank;
-    const std::uint64_t sequence = fused ? 0 : t_.load(&home->state->announced_sequence) + 1;
     take_own(call);
     t_.sync();
-    if (!fused) {
-      Opening<Thread> opening(t_, *home, sequence, launch_.announced, shared_.buffers.factors[rank]);
-      if (launch_.stage != FoldStage::kPart) opening.announce();
-      if (launch_.stage == FoldStage::kAnnounce) return;
-      if (!opening.learn(shared_.buffers)) return;
-    }
-    run_parts(call, fused, rank);
-    if (fused) return;
-    if (launch_.stage == FoldStage::kWhole) close_with_peers(t_, *home, sequence);
-    count_call(t_, *home->state, home->state->announced_sequence, t_.blocks());
+    if (launch_.home == nullptr) return run_parts(call, true, 0);
+    if (launch_.members.bits != 0) return run_for_members(call);
+    const RankHome& home = *launch_.home;
+    const std::uint64_t sequence = t_.load(&home.state->announced_sequence) + 1;
+    Opening<Thread> opening(t_, home, sequence, launch_.announced, shared_.buffers.factors[home.rank]);
+    opening.announce();
+    if (!opening.learn(shared_.buffers)) return;
+    run_parts(call, false, home.rank);
+    close_with_peers(t_, home, sequence);
+    count_call(t_, *home.state, home.state->announced_sequence, t_.blocks());
   }
 
  private:
@@ -133,6 +129,19 @@ class FoldKernel {
     while (k + 1 < launch_.call_count && t_.block() >= launch_.calls[k + 1].first_block) ++k;
     return launch_.calls[k];
   }
+  TUTTI_DEVICE_CALL void run_for_members(const FoldCall& call) {
+    const RankHome& home = *launch_.home;
+    const FoldMembers& members = launch_.members;
+    if (members.learns) return learn_members(t_, home, members, launch_.announced.fingerprint, shared_.buffers);
+    if (!take_learned(t_, home, shared_.buffers)) return;
+    if (members.bits == (1u << call.ranks) - 1) return run_parts(call, true, 0);
+    for (std::uint32_t rank = 0; rank < call.ranks; ++rank) {
+      if ((members.bits >> rank & 1) == 0) continue;
+      t_.sync();
+      run_parts(call, false, rank);
+    }
+  }
+
   /// Of this launch's ranks.
   TUTTI_DEVICE_CALL void take_own(const FoldCall& call) {
     const std::uint32_t rank = t_.index();

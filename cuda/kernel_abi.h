@@ -4,8 +4,8 @@
 // Kernels, one of each kind per data type; the reduction is an argument, as a branch that all threads take alike costs nothing.
 //   tutti_fold_<dtype>    sums and copies straight between buffers. Fused (all ranks of the calls are on this GPU and in this
 //                         process, and the launch does everybody's part): no waiting at all, any grid, nothing need be co-resident.
-//                         Per rank (each rank launches its own part): opens with announce lines, closes with counts; or
-//                         in two launches, which the host orders among the ranks, and no waiting (FoldStage).
+//                         Per rank (each rank launches its own part): opens with announce lines, closes with counts. Or
+//                         for several ranks, whose streams have said before what their buffers are, and no waiting (StreamCall).
 //   tutti_lines_<dtype>   small and middle messages per rank: pushed into the peers' line memory with flags in the words; one-shot or
 //                         two-shot. Buffers need not be mapped by peers.
 //   tutti_lanes_<dtype>   the lane interpreter of src/protocol/lane.h: any program. One block is one lane of the tiling; a lane of the
@@ -42,6 +42,8 @@ inline constexpr std::uint32_t kRanksMax = 16;   ///< of fold and lines; lanes h
 inline constexpr std::uint32_t kThreads = 512;   ///< of a block of any kernel
 inline constexpr std::uint32_t kBlocksMax = 64;  ///< of one rank, in kernels that wait
 inline constexpr std::uint32_t kCallsMax = 8;    ///< in one fold launch
+inline constexpr std::uint32_t kFoldUnroll =
+    2;  ///< vectors of each source that a thread has under way at once, where there are many
 
 // ---------------------------------------------------------------------------------------------- results
 
@@ -109,6 +111,13 @@ struct PeerMappings {
 };
 inline constexpr std::uint64_t kNoMapping = ~std::uint64_t{0};
 
+/// The buffers of all ranks of a call.
+struct Buffers {
+  const void* inputs[kRanksMax];
+  void* outputs[kRanksMax];
+  std::uint64_t factors[kRanksMax];
+};
+
 /// One rank's end of everything, in device memory; the host writes it once. All pointers are ones that this rank's GPU can use.
 struct RankHome {
   std::uint32_t rank = 0;
@@ -116,6 +125,7 @@ struct RankHome {
   const std::uint64_t* abort_word = nullptr;  ///< pinned host memory, one per rank; not 0: give up
   FailureRecord* failure = nullptr;           ///< pinned host memory
   RankState* state = nullptr;
+  Buffers* learned = nullptr;  ///< of the call whose other ranks' parts a launch does (FoldMembers)
   // By rank: that rank's memory, mapped here; zero at first. The own entry is this rank's own. nullptr: this GPU does not reach it, and
   // exchanges nothing with that rank.
   protocol::AnnounceLine* boards[kRanksMax] = {};  ///< kAnnounceDepth x ranks lines: a copy of the board for each rank
@@ -179,20 +189,40 @@ struct AnnouncedBuffers {
   std::uint32_t reserved = 0;
 };
 
-/// What a per-rank launch does of a call. The last two together are a call whose ends the host orders: between them all ranks' streams
-/// wait until all have announced, and behind them until all are through, so that no kernel waits for another one.
-enum class FoldStage : std::uint32_t {
-  kWhole = 0,     ///< announces, waits for the others, does its part, waits for them again
-  kAnnounce = 1,  ///< one block
-  kPart = 2,      ///< all have announced
+/// What a rank's stream says of a call where another rank's launch does its part: words that the stream stores, low halves first. Host
+/// memory that all processes share.
+struct alignas(64) StreamCall {
+  std::uint32_t input[2] = {};  ///< pack() of the reference
+  std::uint32_t output[2] = {};
+  std::uint32_t factor[2] = {};
+
+  static constexpr int kOffsetBits = 56;
+  /// Number and offset of a reference to mapped memory in one word.
+  static constexpr std::uint64_t pack(const protocol::BufferReference& reference) {
+    return reference.address << kOffsetBits | reference.offset;
+  }
+  TUTTI_DEVICE_CALL static protocol::BufferReference unpack(std::uint64_t word) {
+    return {word >> kOffsetBits, word & ((std::uint64_t{1} << kOffsetBits) - 1)};
+  }
+};
+
+/// The ranks whose parts launches do. All their streams have come to the call before these start (device_bells.h), and go on behind them, so
+/// that they wait for nobody. Two launches: one block looks at the words, as blocks that read the same word of host memory take turns of a
+/// microsecond each (H100); the other finds in device memory what that one has learnt.
+struct FoldMembers {
+  std::uint32_t bits = 0;                       ///< the ranks; 0: the launch does its own rank's part alone
+  bool learns = false;                          ///< the first of the two
+  const StreamCall* calls = nullptr;            ///< by rank
+  const std::uint32_t* fingerprints = nullptr;  ///< by rank, each | 1
 };
 
 /// grid: the sum of block counts. In place is right for all but all_to_all (fused or not): that one needs other buffers, or lanes.
 struct FoldLaunch {
   const RankHome* home = nullptr;  ///< nullptr: fused; else per rank, with one call
   std::uint32_t call_count = 0;
-  FoldStage stage = FoldStage::kWhole;
+  std::uint32_t reserved = 0;
   AnnouncedBuffers announced;
+  FoldMembers members;
   Factor factors[kRanksMax];  ///< by rank, of all calls that are scaled
   FoldCall calls[kCallsMax];
 };

@@ -5,6 +5,8 @@
 // has seen a peer's line of call s knows that this peer is through with call s - 1, and may write it the line of s + 1, which takes the
 // place of an older one than s. That holds of each pair alone: ranks that do not reach each other's memory leave each other out, and as
 // calls join all ranks, one of two whose calls differ has a neighbour that finds it.
+//
+// Where launches do several ranks' parts there are no lines: streams have stored the same things in words before (learn_members()).
 #pragma once
 
 #include "cuda/kernel_abi.h"
@@ -17,13 +19,6 @@
 #include <cstdint>
 
 namespace tutti::cuda {
-
-/// The buffers of all ranks; in shared memory.
-struct Buffers {
-  const void* inputs[kRanksMax];
-  void* outputs[kRanksMax];
-  std::uint64_t factors[kRanksMax];
-};
 
 /// What announce.h asks of a machine, for one thread.
 template <class Thread>
@@ -83,6 +78,21 @@ TUTTI_DEVICE_CALL bool has_header(Thread& t, const RankHome& home, std::uint64_t
   return words[0] >> 32 == flag && words[1] >> 32 == flag;
 }
 
+/// The peer's buffer here. False: this rank has no mapping for it, which is recorded.
+template <class Thread>
+TUTTI_DEVICE_CALL bool resolve(Waiting<Thread>& waiting, const RankHome& home, std::uint32_t peer,
+                               const protocol::BufferReference& reference, std::uint64_t& address) {
+  const PeerMappings& mappings = home.mappings[peer];
+  const std::uint64_t number = reference.address;
+  const std::uint64_t base = number == 0 ? 0 : number < mappings.count ? mappings.bases[number] : kNoMapping;
+  if (base == kNoMapping) {
+    waiting.fail(Failure::kNotMapped, static_cast<std::int32_t>(peer), 0, number);
+    return false;
+  }
+  address = base + reference.offset;
+  return true;
+}
+
 /// One thread per peer; each does the peer that has its index.
 template <class Thread>
 class Opening {
@@ -140,7 +150,9 @@ class Opening {
     buffers.factors[peer] = found.scale;
     std::uint64_t input = 0;
     std::uint64_t output = 0;
-    if (!resolve(peer, found.input, input) || !resolve(peer, found.output, output)) return false;
+    if (!resolve(waiting_, home_, peer, found.input, input) || !resolve(waiting_, home_, peer, found.output, output)) {
+      return false;
+    }
     buffers.inputs[peer] = reinterpret_cast<const void*>(input);
     buffers.outputs[peer] = reinterpret_cast<void*>(output);
     return true;
@@ -154,18 +166,6 @@ class Opening {
     waiting_.fail(Failure::kMismatch, static_cast<std::int32_t>(peer), word_ & 0xffffffffu, header);
     return true;
   }
-  TUTTI_DEVICE_CALL bool resolve(std::uint32_t peer, const protocol::BufferReference& reference,
-                                 std::uint64_t& address) {
-    const PeerMappings& mappings = home_.mappings[peer];
-    const std::uint64_t number = reference.address;
-    const std::uint64_t base = number == 0 ? 0 : number < mappings.count ? mappings.bases[number] : kNoMapping;
-    if (base == kNoMapping) {
-      waiting_.fail(Failure::kNotMapped, static_cast<std::int32_t>(peer), 0, number);
-      return false;
-    }
-    address = base + reference.offset;
-    return true;
-  }
 
   Thread& t_;
   AnnouncingMachine<Thread> machine_;
@@ -176,6 +176,50 @@ class Opening {
   std::uint64_t factor_;
   std::uint64_t word_;
 };
+
+/// What the members' streams have stored becomes RankHome::learned, or the rank's failure. A thread for each rank.
+template <class Thread>
+TUTTI_DEVICE_CALL void learn_members(Thread& t, const RankHome& home, const FoldMembers& members,
+                                     std::uint32_t fingerprint, const Buffers& own) {
+  const std::uint32_t peer = t.index();
+  if (peer >= home.ranks) return;
+  Waiting<Thread> waiting(t, home, 0);
+  // All at once: each takes a microsecond.
+  const StreamCall& call = members.calls[peer];
+  const auto word = [&](const std::uint32_t(&halves)[2]) {
+    return std::uint64_t{t.load(&halves[1])} << 32 | t.load(&halves[0]);
+  };
+  const std::uint32_t theirs = t.load(&members.fingerprints[peer]);
+  const protocol::BufferReference from = StreamCall::unpack(word(call.input));
+  const protocol::BufferReference to = StreamCall::unpack(word(call.output));
+  std::uint64_t factor = word(call.factor);
+  auto input = reinterpret_cast<std::uint64_t>(own.inputs[peer]);
+  auto output = reinterpret_cast<std::uint64_t>(own.outputs[peer]);
+  // Before anything else: of a communicator that has failed, streams are let go whatever the words say.
+  const auto number = static_cast<std::int32_t>(peer);
+  if (waiting.gives_up(number)) return;
+  if (theirs != (fingerprint | 1)) return waiting.fail(Failure::kMismatch, number, fingerprint | 1, theirs);
+  if (peer == home.rank) {
+    factor = own.factors[peer];
+  } else if (!resolve(waiting, home, peer, from, input) || !resolve(waiting, home, peer, to, output)) {
+    return;
+  }
+  t.store(&home.learned->inputs[peer], reinterpret_cast<const void*>(input));
+  t.store(&home.learned->outputs[peer], reinterpret_cast<void*>(output));
+  t.store(&home.learned->factors[peer], factor);
+}
+
+/// All threads of the block. False: give up.
+template <class Thread>
+TUTTI_DEVICE_CALL bool take_learned(Thread& t, const RankHome& home, Buffers& buffers) {
+  const std::uint32_t rank = t.index();
+  if (rank < home.ranks) {
+    buffers.inputs[rank] = t.load(&home.learned->inputs[rank]);
+    buffers.outputs[rank] = t.load(&home.learned->outputs[rank]);
+    buffers.factors[rank] = t.load(&home.learned->factors[rank]);
+  }
+  return !t.any(t.is_claimed(&home.state->failed));
+}
 
 /// At the end of a per-rank launch, when peers read this rank's buffers and write into them: all threads; waits until the same block of every
 /// peer is here. Each block has a count of its own for each peer, so all ranks have grids of the same size.

@@ -5,9 +5,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace tutti::cuda {
 namespace {
@@ -19,6 +23,22 @@ struct UserMemory {
 };
 UserMemory& user_memory() {
   static auto* made = new UserMemory;
+  return *made;
+}
+
+/// What this process has opened of others. The driver counts handles that a context opens twice, but not if two threads do at once: one is told
+/// CUDA_ERROR_ALREADY_MAPPED (580, H100). So each is opened once.
+struct Imports {
+  struct Import {
+    CUdeviceptr data = 0;
+    int holders = 0;
+  };
+  using Key = std::pair<void*, std::array<std::uint8_t, sizeof(MemoryHandle)>>;  ///< context and handle
+  std::mutex mutex;
+  std::map<Key, Import> all;
+};
+Imports& imports() {
+  static auto* made = new Imports;
   return *made;
 }
 
@@ -49,6 +69,18 @@ Result<PointerFacts> pointer_facts(const void* address) {
   return facts;
 }
 
+Result<bool> lies_on(const void* address, int device) {
+  unsigned type = 0;
+  int ordinal = -1;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+  void* values[] = {&type, &ordinal};
+  const CUresult result = driver().pointer_attributes.raw(std::size(attributes), attributes, values,
+                                                          reinterpret_cast<CUdeviceptr>(address));
+  if (result == CUDA_ERROR_INVALID_VALUE) return false;  // as in pointer_facts()
+  if (result != CUDA_SUCCESS) return driver_error(driver().pointer_attributes.name(), result);
+  return type == CU_MEMORYTYPE_DEVICE && ordinal == device;
+}
+
 Result<std::uint64_t> physical_id(const void* address) {
   unsigned long long id = 0;
   CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID;
@@ -75,7 +107,11 @@ Result<void*> allocate_for_user(std::size_t bytes) {
   const ContextScope scope(static_cast<CUcontext>(device->context()));
   TUTTI_TRY(scope.status());
   CUdeviceptr data = 0;
-  if (Status made = driver().mem_alloc(&data, bytes == 0 ? 1 : bytes); !made.ok()) {
+  // Whole blocks of what CUDA maps: aligned as windows must be, and what is shared with others has nothing else in it.
+  constexpr std::size_t kBlock = std::size_t{2} << 20;
+  const std::size_t whole =
+      bytes > SIZE_MAX - kBlock ? bytes : std::max((bytes + kBlock - 1) / kBlock, std::size_t{1}) * kBlock;
+  if (Status made = driver().mem_alloc(&data, whole); !made.ok()) {
     return error(Code::kUnhandledCuda,
                  fmt::format("{} bytes of device {}'s memory: {}", bytes, ordinal, made.error().message));
   }
@@ -129,18 +165,33 @@ Result<MemoryHandle> export_memory(const void* allocation, void* context) {
 Result<ImportedMemory> ImportedMemory::open(const MemoryHandle& handle, void* context) {
   const ContextScope scope(static_cast<CUcontext>(context));
   TUTTI_TRY(scope.status());
-  CUipcMemHandle copy{};
-  std::memcpy(&copy, &handle, sizeof copy);
-  CUdeviceptr data = 0;
-  TUTTI_TRY(driver().ipc_open_handle(&data, copy, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  Imports& table = imports();
+  const std::lock_guard lock(table.mutex);
+  const Imports::Key key{context, std::to_array(handle.bytes)};
+  if (!table.all.contains(key)) {
+    CUipcMemHandle copy{};
+    std::memcpy(&copy, &handle, sizeof copy);
+    CUdeviceptr data = 0;
+    TUTTI_TRY(driver().ipc_open_handle(&data, copy, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    table.all[key].data = data;
+  }
+  Imports::Import& import = table.all[key];
+  ++import.holders;
   ImportedMemory memory;
   memory.context_ = context;
-  memory.data_ = reinterpret_cast<std::byte*>(data);
+  memory.data_ = reinterpret_cast<std::byte*>(import.data);
   return memory;
 }
 
 ImportedMemory::~ImportedMemory() {
   if (!data_) return;
+  Imports& table = imports();
+  const std::lock_guard lock(table.mutex);
+  const auto own = std::ranges::find_if(table.all, [this](const auto& one) {
+    return one.first.first == context_ && one.second.data == reinterpret_cast<CUdeviceptr>(data_);
+  });
+  if (--own->second.holders != 0) return;
+  table.all.erase(own);
   const ContextScope scope(static_cast<CUcontext>(context_));
   if (scope.is_gone()) return;
   (void)driver().ipc_close_handle(reinterpret_cast<CUdeviceptr>(data_));

@@ -26,6 +26,9 @@ struct PointerFacts {
 /// Success with kPlainHost where no driver is there.
 Result<PointerFacts> pointer_facts(const void* address);
 
+/// Whether it is this device's memory: half of the questions of pointer_facts(), as calls ask for each buffer. Once a driver is open.
+Result<bool> lies_on(const void* address, int device);
+
 /// The physical memory behind an address, which another piece that is mapped there (cuMemMap) has not; 0 where the driver does not tell.
 Result<std::uint64_t> physical_id(const void* address);
 

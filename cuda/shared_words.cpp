@@ -60,7 +60,7 @@ Status give_words(const Device& device, std::span<const StreamWord> words, Strea
       one.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
       one.waitValue.address = words[i].address;
       one.waitValue.value = words[i].value;
-      one.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+      one.waitValue.flags = CU_STREAM_WAIT_VALUE_AND;
     } else {
       one.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
       one.writeValue.address = words[i].address;

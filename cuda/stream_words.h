@@ -35,6 +35,9 @@ class RegisteredMemory {
 /// Between memory of the device and memory that is pinned or registered, in the stream's order.
 Status copy_on_stream(const Device& device, void* to, const void* from, std::size_t bytes, StreamHandle stream);
 
+/// The same from pinned memory into the device's, by a copy engine, however few the bytes are, unless there is but one.
+Status copy_by_engine(const Device& device, void* to, const void* from, std::size_t bytes, StreamHandle stream);
+
 /// The word, in PinnedMemory, has the value once everything before it on the stream is done, and can be seen by whoever has read the value.
 Status write_word(const Device& device, std::uint32_t* word, std::uint32_t value, StreamHandle stream);
 

@@ -45,6 +45,8 @@ struct Config {
   Protocols protocols = Protocols::kAny;         ///< NCCL_PROTO
   std::size_t slot_bytes = 0;                    ///< TUTTI_SLOT_BYTES: 0 = by rank count
   std::size_t single_copy_min_bytes = 0;  ///< TUTTI_SINGLE_COPY_MIN_BYTES: single copies from here on; 0 = by cost
+  std::size_t shared_gpu_host_bytes =
+      std::size_t{1} << 20;  ///< TUTTI_SHARED_GPU_HOST_BYTES: longest call of GPU ranks by turns through host memory
   std::size_t carry_bytes = std::size_t{1} << 20;  ///< TUTTI_CARRY_BYTES: longest input carried beside announce lines
   std::size_t stream_min_bytes =
       0;                    ///< TUTTI_STREAM_MIN_BYTES: calls that touch so much write past the caches; 0 = default

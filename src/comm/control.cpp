@@ -267,6 +267,7 @@ void Control::set_up(protocol::SlotShape slots) const {
                              0,
                              {}};
   header.settings.p2p_level = c.p2p_level;
+  header.settings.shared_gpu_host_bytes = c.shared_gpu_host_bytes;
   const std::size_t length = std::min(c.algorithm.size(), sizeof(header.settings.algorithm) - 1);
   std::memcpy(header.settings.algorithm, c.algorithm.data(), length);
 }
@@ -291,9 +292,7 @@ std::span<std::uint32_t> Control::processors() const {
   return {at<std::uint32_t>(Layout(ranks_, kAnySlots).processors), static_cast<std::size_t>(ranks_)};
 }
 std::uint64_t* Control::copies(int rank) const { return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].copies; }
-MappingProbe& Control::mapping(int rank) const {
-  return at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].mapping;
-}
+MappingProbe& Control::mapping(int rank) const { return at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].mapping; }
 std::uint64_t* Control::reproducible(int rank) const {
   return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].reproducible;
 }

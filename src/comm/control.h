@@ -122,6 +122,7 @@ struct Settings {
   double between_groups_gbps =
       0;  ///< what the machine has between groups of ranks; 0: not known. There once all are ready
   GpuDistance p2p_level = GpuDistance::kSystem;  ///< NCCL_P2P_LEVEL
+  std::uint64_t shared_gpu_host_bytes = 0;       ///< longest call of processes that share a GPU through host memory
   std::int8_t gpu_ring[kGpusInRing] = {};        ///< rank 0's suggestion of an order; there once all are ready
   std::uint64_t gpus_apart = 0;  ///< 1: some of the ranks' GPUs have no link of their own. There once all are ready
 };

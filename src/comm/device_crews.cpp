@@ -39,7 +39,11 @@ Status DeviceLauncher::put_crews(const MatchedCall& call, bool& begun) {
     (found != crews.end() ? *found : crews.emplace_back()).push_back(&part);
   }
   // What can be refused is refused before anything is on a stream: a launch that the others' do not follow waits for an abort.
+  const PostedCall* last = nullptr;
   for (const PostedCall& part : call.parts) {
+    const bool is_known = last && shares_stream(*last, part);
+    last = &part;
+    if (is_known) continue;
     TUTTI_TRY_ASSIGN(const cuda::Capture its, cuda::capture_of(*place_of(part).device, part.args.stream));
     if (its.id != 0) return captures_differ();
   }

@@ -14,16 +14,15 @@
 namespace tutti::comm {
 namespace {
 
-/// Whether ranks of two processes are on one GPU.
-bool processes_share(const Membership& members) {
-  for (const Peer& a : members.peers) {
-    for (const Peer& b : members.peers) {
-      if (a.process_token == b.process_token) continue;
-      const DeviceCard& card = members.control.device_card(a.rank);
-      if (std::memcmp(card.uuid, members.control.device_card(b.rank).uuid, sizeof card.uuid) == 0) return true;
-    }
+/// By rank, the first one on the same GPU.
+std::vector<int> leaders_of(const Membership& members) {
+  std::vector<int> leaders;
+  for (int r = 0; r < members.control.ranks(); ++r) {
+    int leader = 0;
+    while (!same_gpu(members.control, leader, r)) ++leader;
+    leaders.push_back(leader);
   }
-  return false;
+  return leaders;
 }
 
 }  // namespace
@@ -39,11 +38,11 @@ Result<std::shared_ptr<DeviceIpc>> DeviceIpc::open(std::shared_ptr<cuda::Device>
 
 Status DeviceIpc::link(const Membership& members, int rank) {
   segment_->map_others(members.reach);
-  // No kernel waits for another one with the bells, so that they need not be resident together.
   blocks_max_ = resident_share(members.control);
-  if (!processes_share(members)) return {};
+  if (!processes_share_gpus(members)) return {};
+  // No kernel waits for another one with the bells, so that they need not be resident together.
   blocks_max_ = 2 * device_->facts().multiprocessors;
-  TUTTI_TRY_ASSIGN(bells_, DeviceBells::open(device_, members.control.bells(), members.control.ranks(), rank));
+  TUTTI_TRY_ASSIGN(bells_, DeviceBells::open(device_, members.control.bells(), leaders_of(members), rank));
   return {};
 }
 
@@ -80,6 +79,14 @@ void DeviceIpc::close() {
   comm_ = nullptr;
 }
 
+Result<bool> DeviceIpc::takes(const CallArgs& args) {
+  const std::uint64_t longest =
+      args.count * size_of(args.type) * staging_of(args.collective, static_cast<std::uint64_t>(comm_->ranks())).blocks;
+  if (!bells_ || longest > comm_->members().control.settings().shared_gpu_host_bytes) return true;
+  TUTTI_TRY_ASSIGN(const auto places, find_windows(args));
+  return places.has_value();
+}
+
 Status DeviceIpc::enqueue(std::span<const CallArgs> calls) {
   for (const CallArgs& call : calls) {
     Status status = put(call);
@@ -105,7 +112,7 @@ Status DeviceIpc::put(const CallArgs& args) {
   }
   using Way = DeviceWatch::Way;
   std::uint64_t stream = 0;
-  if (bells_) {
+  if (bells_ && capture.id == 0) {
     TUTTI_TRY_ASSIGN(stream, DeviceWatch::stream_key(*device_, args.stream));
   }
   TUTTI_TRY(watch_->note(signature, places ? Way::kWindows : Way::kKernels, capture.id == 0, stream));
@@ -220,12 +227,23 @@ Status DeviceIpc::put_launches(const CallArgs& args, const Places& places, std::
   call.inputs[rank] = places.input;
   call.outputs[rank] = places.output;
   constexpr std::uint64_t kBlockBytes = std::uint64_t{cuda::kThreads} * 16;
-  const auto blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes / kBlockBytes, 1, blocks_max_));
-  if (!bells_) return this->launch(args, launch, cuda::FoldStage::kWhole, blocks);
-  TUTTI_TRY(this->launch(args, launch, cuda::FoldStage::kAnnounce, 1));
-  TUTTI_TRY(bells_->meet(DeviceBells::Point::kOpen, args.stream));
-  TUTTI_TRY(this->launch(args, launch, cuda::FoldStage::kPart, blocks));
-  return bells_->meet(DeviceBells::Point::kClose, args.stream);
+  call.block_count = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes / kBlockBytes, 1, blocks_max_));
+  const auto put = [&] {
+    return device_->launch(cuda::KernelKind::kFold, kernel_of(args), call.block_count, &launch, args.stream);
+  };
+  if (!bells_) return put();
+  TUTTI_TRY(
+      bells_->begin(launch.announced, args.scaled ? &launch.factors[rank] : nullptr, size_of(args.type), args.stream));
+  if (bells_->leads()) {
+    const std::uint32_t blocks = std::exchange(call.block_count, 1);
+    launch.members = bells_->members();
+    launch.members.learns = true;
+    TUTTI_TRY(put());
+    call.block_count = blocks;
+    launch.members.learns = false;
+    TUTTI_TRY(put());
+  }
+  return bells_->end(args.stream);
 }
 
 Status DeviceIpc::copy_blocks(const CallArgs& args, const Piece& piece, std::size_t bytes, bool in, std::byte* staged) {
@@ -239,14 +257,6 @@ Status DeviceIpc::copy_blocks(const CallArgs& args, const Piece& piece, std::siz
                                         args.stream));
   }
   return {};
-}
-
-Status DeviceIpc::launch(const CallArgs& args, const cuda::FoldLaunch& launch, cuda::FoldStage stage,
-                         std::uint32_t blocks) {
-  cuda::FoldLaunch staged = launch;
-  staged.stage = stage;
-  staged.calls[0].block_count = blocks;
-  return device_->launch(cuda::KernelKind::kFold, kernel_of(args), blocks, &staged, args.stream);
 }
 
 }  // namespace tutti::comm

@@ -5,10 +5,9 @@
 //
 //   each rank has a GPU of its own                        processes share a GPU
 //   input -> own staging        a copy                    input -> own staging
-//   tutti_fold                  from everybody's staging  tutti_fold, announces
-//                               to everybody's, between   meeting of all streams (device_bells.h)
-//                               opening and closing       tutti_fold, its part
-//                                                         meeting
+//   tutti_fold                  from everybody's staging  the streams meet (device_bells.h)
+//                               to everybody's, between   tutti_fold, by one rank of each GPU for all ranks there
+//                               opening and closing       the streams meet
 //   own staging -> output       a copy                    own staging -> output
 //
 // A call whose buffers are in windows of all ranks (device_windows.h) is one piece, in place, without copies. A small one where kernels
@@ -62,6 +61,10 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   /// Whether kernels of this communicator wait for each other by themselves.
   DeviceCrew crew() const { return bells_ ? DeviceCrew::kByTurns : DeviceCrew::kTogether; }
 
+  /// Whether kernels do this call. The host is quicker where processes share a GPU, few bytes are to be moved, and each rank would have to
+  /// bring its own there: going from one process to another takes a GPU longer than copies to host memory and back. The same on all ranks,
+  /// if all or none use windows.
+  Result<bool> takes(const CallArgs& args);
   /// Puts the collectives on their streams, in order, and waits for nobody. By whoever has the communicator's turn, in the caller's
   /// thread. After a failure the communicator has failed too.
   Status enqueue(std::span<const CallArgs> calls);
@@ -105,7 +108,6 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   Status put_piece(const CallArgs& args, const Staging& staging, const Piece& piece);
   /// Between blocks of a buffer, `count` elements apart, and those of a piece, which lie one behind the other.
   Status copy_blocks(const CallArgs& args, const Piece& piece, std::size_t bytes, bool in, std::byte* staged);
-  Status launch(const CallArgs& args, const cuda::FoldLaunch& launch, cuda::FoldStage stage, std::uint32_t blocks);
 
   const std::shared_ptr<cuda::Device> device_;
   const std::unique_ptr<DeviceSegment> segment_;

@@ -1,6 +1,8 @@
 #include "comm/device_launch.h"
 
 #include "comm/call.h"
+#include "cuda/context.h"
+#include "cuda/stream_words.h"
 
 #include <fmt/format.h>
 
@@ -51,12 +53,23 @@ struct DeviceLauncher::Pending {
   std::vector<MatchedCall*> all;
 };
 
+/// By whoever has the meeting's mutex; others only look.
 void count_off(PostedCall& call, const Error* failure, bool broken) {
   DeviceSubmission& submission = *call.submission;
   if (failure && !submission.failure) submission.failure = *failure;
   submission.broken |= broken;
-  submission.open.fetch_sub(1, std::memory_order_release);
+  submission.open.store(submission.open.load(std::memory_order_relaxed) - 1, std::memory_order_release);
 }
+
+namespace {
+
+void refuse(std::span<MatchedCall> calls, const Error& why) {
+  for (MatchedCall& call : calls) {
+    for (PostedCall& part : call.parts) count_off(part, &why, false);
+  }
+}
+
+}  // namespace
 
 /// A graph may be launched while calls of the communicator run that nothing orders with it: what it replays keeps nothing between calls.
 Result<bool> DeviceLauncher::goes_by_crews(const MatchedCall& call) const {
@@ -67,11 +80,15 @@ Result<bool> DeviceLauncher::goes_by_crews(const MatchedCall& call) const {
 }
 
 void DeviceLauncher::launch(std::span<MatchedCall> calls) {
+  if (calls.empty()) return;
+  // For all that follows on the first device, so that not each call of the driver needs it.
+  const cuda::ContextScope scope(place_of(calls[0].parts[0]).device->context());
+  if (!scope.status().ok()) return refuse(calls, scope.status().error());
   Pending pending;
   for (MatchedCall& call : calls) {
     const Result<bool> by_crews = goes_by_crews(call);
     if (!by_crews.ok()) {
-      for (PostedCall& part : call.parts) count_off(part, &by_crews.error(), false);
+      refuse({&call, 1}, by_crews.error());
       continue;
     }
     if (by_crews.value()) {
@@ -157,8 +174,7 @@ Result<cuda::Capture> DeviceLauncher::capture_of(std::span<const MatchedCall* co
   const PostedCall* last = nullptr;
   for (const MatchedCall* call : calls) {
     for (const PostedCall& part : call->parts) {
-      const bool is_known =
-          last && last->args.stream == part.args.stream && place_of(*last).device == place_of(part).device;
+      const bool is_known = last && shares_stream(*last, part);
       last = &part;
       if (is_known) continue;
       TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*place_of(part).device, part.args.stream));
@@ -221,14 +237,26 @@ void fill(cuda::FoldCall& to, const MatchedCall& from) {
 
 namespace {
 
-/// Of the longest buffer: what the blocks have to go through.
+/// Of the longest buffer: what the blocks have to go through. But for rooted calls all ranks' are as long.
 std::uint64_t work_of(const MatchedCall& call) {
   std::uint64_t most = 0;
   for (const PostedCall& part : call.parts) {
-    const int ranks = static_cast<int>(call.parts.size());
-    most = std::max<std::uint64_t>({most, input_of(part, ranks).bytes, output_of(part, ranks).bytes});
+    const CallShape shape = shape_of(part.args, static_cast<int>(call.parts.size()), part.rank);
+    most = std::max<std::uint64_t>({most, shape.input_bytes, shape.output_bytes});
+    if (!is_rooted(part.args.collective)) break;
   }
   return most;
+}
+
+/// A collective of a rank alone.
+bool is_copy(const MatchedCall& call) {
+  return call.parts.size() == 1 && !call.parts[0].args.scaled && !is_point_to_point(call.parts[0].args);
+}
+/// The driver knows best how.
+Status put_copy(const cuda::Device& device, const MatchedCall& call, cuda::StreamHandle stream) {
+  const CallArgs& args = call.parts[0].args;
+  if (args.send == args.receive) return {};
+  return cuda::copy_on_stream(device, args.receive, args.send, args.count * size_of(args.type), stream);
 }
 
 }  // namespace
@@ -240,6 +268,10 @@ Status DeviceLauncher::put_kernel(Pending& pending, cuda::StreamHandle stream) {
   std::vector<void*> asides;
   Status status;
   for (const MatchedCall* call : pending.calls) {
+    if (is_copy(*call)) {
+      TUTTI_TRY(put_copy(device, *call, stream));
+      continue;
+    }
     cuda::FoldCall& fold = launch.calls[launch.call_count++];
     fill(fold, *call);
     fold.first_block = blocks;
@@ -259,7 +291,7 @@ Status DeviceLauncher::put_kernel(Pending& pending, cuda::StreamHandle stream) {
       fold.inputs[r] = aside.value();
     }
   }
-  if (status.ok()) {
+  if (status.ok() && launch.call_count != 0) {
     status =
         device.launch(cuda::KernelKind::kFold, kernel_of(pending.calls[0]->parts[0].args), blocks, &launch, stream);
   }

@@ -96,6 +96,9 @@ class DeviceLauncher {
   Status put_crew(const MatchedCall& call, std::span<const PostedCall* const> crew, bool& begun);
   Status launch_crew(const MatchedCall& call, std::span<const PostedCall* const> crew, cuda::StreamHandle stream);
   const LaunchPlace& place_of(const PostedCall& part) const { return places_[static_cast<std::size_t>(part.rank)]; }
+  bool shares_stream(const PostedCall& a, const PostedCall& b) const {
+    return a.args.stream == b.args.stream && place_of(a).device == place_of(b).device;
+  }
 
   std::vector<LaunchPlace> places_;  ///< by rank
   std::uint64_t kept_for_ = 0;       ///< the capture that has the kernels already

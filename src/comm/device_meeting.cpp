@@ -62,46 +62,59 @@ DeviceMeeting::Queue& DeviceMeeting::queue_of(int rank, const CallArgs& call) {
   return (sends ? sends_ : receives_)[static_cast<std::size_t>(from) * ranks_ + to];
 }
 
-void DeviceMeeting::post(int rank, std::span<const CallArgs> calls, const PathOf& path_of,
+bool DeviceMeeting::post(int rank, std::span<const CallArgs> calls, const PathOf& path_of,
                          DeviceSubmission& submission) {
   const std::lock_guard lock(mutex_);
-  submission.open += calls.size();
-  for (const CallArgs& call : calls) queue_of(rank, call).push_back({call, rank, path_of(call), &submission});
+  submission.open.store(calls.size(), std::memory_order_relaxed);
+  for (const CallArgs& call : calls) {
+    const DevicePath path = rank == 0 ? path_of(call) : DevicePath::kDirect;  // sends and receives go no other way
+    queue_of(rank, call).push_back({call, rank, path, &submission});
+  }
   match_collectives();
   for (const CallArgs& call : calls) {
     if (!is_point_to_point(call)) continue;
     const bool sends = call.collective == Collective::kSend;
     match_pair(static_cast<std::size_t>(sends ? rank : call.root) * ranks_ + (sends ? call.root : rank));
   }
+  return matched_count_ != 0;
+}
+
+/// One more, empty, which counts if end_match() finds that its parts agree.
+MatchedCall& DeviceMeeting::begin_match() {
+  if (matched_count_ == matched_.size()) matched_.emplace_back();
+  MatchedCall& call = matched_[matched_count_];
+  call.parts.clear();
+  return call;
+}
+
+void DeviceMeeting::end_match() {
+  MatchedCall& call = matched_[matched_count_];
+  if (std::ranges::all_of(call.parts, [&](const PostedCall& part) { return agree(part, call.parts[0]); })) {
+    ++matched_count_;
+  } else {
+    refuse(call.parts);
+  }
 }
 
 void DeviceMeeting::match_collectives() {
   const auto is_waiting = [](const Queue& queue) { return !queue.empty(); };
   while (std::ranges::all_of(collectives_, is_waiting)) {
-    MatchedCall call;
+    MatchedCall& call = begin_match();
+    call.parts.reserve(collectives_.size());
     for (Queue& queue : collectives_) {
       call.parts.push_back(queue.front());
       queue.pop_front();
     }
-    if (std::ranges::all_of(call.parts, [&](const PostedCall& part) { return agree(part, call.parts[0]); })) {
-      matched_.push_back(std::move(call));
-    } else {
-      refuse(call.parts);
-    }
+    end_match();
   }
 }
 
 void DeviceMeeting::match_pair(std::size_t pair) {
   while (!sends_[pair].empty() && !receives_[pair].empty()) {
-    MatchedCall call;
-    call.parts = {sends_[pair].front(), receives_[pair].front()};
+    begin_match().parts.assign({sends_[pair].front(), receives_[pair].front()});
     sends_[pair].pop_front();
     receives_[pair].pop_front();
-    if (agree(call.parts[0], call.parts[1])) {
-      matched_.push_back(std::move(call));
-    } else {
-      refuse(call.parts);
-    }
+    end_match();
   }
 }
 
@@ -124,14 +137,19 @@ void DeviceMeeting::refuse(std::span<PostedCall> calls) {
 
 void DeviceMeeting::launch() {
   const std::lock_guard lock(mutex_);
-  launcher_.launch(matched_);
-  matched_.clear();
+  launch_matched();
+}
+
+void DeviceMeeting::launch_matched() {
+  constexpr std::size_t kKept = 16;
+  launcher_.launch(std::span(matched_).first(matched_count_));
+  matched_count_ = 0;
+  if (matched_.size() > kKept) matched_.resize(kKept);
 }
 
 void DeviceMeeting::withdraw(DeviceSubmission& submission) {
   const std::lock_guard lock(mutex_);
-  launcher_.launch(matched_);  // another thread may have matched its calls, and not come to launch them
-  matched_.clear();
+  launch_matched();  // another thread may have matched its calls, and not come to launch them
   const auto is_its = [&](const PostedCall& call) { return call.submission == &submission; };
   for (auto* queues : {&collectives_, &sends_, &receives_}) {
     for (Queue& queue : *queues) std::erase_if(queue, is_its);

@@ -38,9 +38,10 @@ class DeviceMeeting {
   /// By all ranks or by none; they have their memory. The last one connects them.
   Status give_lanes(int rank, std::shared_ptr<DeviceLanes> lanes);
 
-  /// Adds the calls to those that wait for others; what is complete then is put aside for launch(). `path_of`: how kernels do a call.
+  /// Adds the calls to those that wait for others; what is complete then is put aside for launch(), by whoever is told that something is.
+  /// `path_of`: how kernels do a call.
   using PathOf = std::function<DevicePath(const CallArgs&)>;
-  void post(int rank, std::span<const CallArgs> calls, const PathOf& path_of, DeviceSubmission& submission);
+  bool post(int rank, std::span<const CallArgs> calls, const PathOf& path_of, DeviceSubmission& submission);
   /// Puts what is complete on the streams.
   void launch();
   /// Takes back what has not matched; afterwards nobody knows the submission.
@@ -53,6 +54,9 @@ class DeviceMeeting {
   Queue& queue_of(int rank, const CallArgs& call);
   void match_collectives();
   void match_pair(std::size_t pair);
+  void launch_matched();
+  MatchedCall& begin_match();
+  void end_match();
   static void refuse(std::span<PostedCall> calls);
 
   std::mutex mutex_;
@@ -61,7 +65,8 @@ class DeviceMeeting {
   std::vector<Queue> collectives_;  ///< by rank
   std::vector<Queue> sends_;        ///< by sender and receiver
   std::vector<Queue> receives_;
-  std::vector<MatchedCall> matched_;
+  std::vector<MatchedCall> matched_;  ///< the first matched_count_; the others are there for their memory
+  std::size_t matched_count_ = 0;
 };
 
 }  // namespace tutti::comm

@@ -16,8 +16,12 @@ int device_of(const Communicator& communicator) { return communicator.options().
 
 Status check_memory(const Communicator& communicator, const void* address, const char* name) {
   if (!address || !cuda::devices_are_known()) return {};
-  TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(address));
   const int device = communicator.options().device;
+  if (device != kHostMemory) {
+    TUTTI_TRY_ASSIGN(const bool is_own, cuda::lies_on(address, device));
+    if (is_own) return {};
+  }
+  TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(address));
   if (device == kHostMemory) {
     if (facts.kind != cuda::MemoryKind::kDevice) return {};
     return error(Code::kInvalidArgument,

@@ -42,6 +42,9 @@ struct DeviceWays {
   Protocols protocols = Protocols::kAny;
   bool has_lines = false;
   DevicePairs pairs = DevicePairs::kAllLinked;
+
+  /// Whether some collectives go by kernels and others through host memory.
+  bool are_mixed() const { return pairs == DevicePairs::kSomeBlind || crew == DeviceCrew::kByTurns; }
 };
 
 /// What lanes are to a call.

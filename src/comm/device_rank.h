@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace tutti::comm {
@@ -47,6 +48,12 @@ class DeviceRank {
   void close();
   /// Where the ranks meet if they share a process and reach each other's memory. nullptr: closed, or they do not.
   std::shared_ptr<DeviceMeeting> meeting() const;
+  /// meeting() and ipc() at one time.
+  struct KernelWays {
+    std::shared_ptr<DeviceMeeting> meeting;
+    std::shared_ptr<DeviceIpc> ipc;
+  };
+  KernelWays kernel_ways() const;
   /// Of ranks in several processes that map each other's memory: the way of their collectives. nullptr: closed, or they do not.
   std::shared_ptr<DeviceIpc> ipc() const;
   /// The way through host memory, for all other calls. nullptr: closed, or not of this communicator.
@@ -106,7 +113,7 @@ DeviceChoice path_for(Communicator& communicator, const CallArgs& args, LaneUse 
 /// The calls of one communicator in a group, or a lone one.
 struct DeviceCalls {
   Communicator* communicator = nullptr;
-  std::vector<CallArgs> calls;
+  std::span<CallArgs> calls;  ///< whoever makes them may put them into another order, and name other streams
 };
 /// Puts them on their streams, when the ranks that they need have made them too. Some may be on their streams although an error comes
 /// back: only those that failed are not.

@@ -1,5 +1,6 @@
 #include "comm/device_segment.h"
 
+#include "comm/communicator.h"
 #include "comm/device_fifos.h"
 #include "comm/device_path.h"
 #include "comm/reach.h"
@@ -22,7 +23,8 @@ std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 DeviceSegment::Layout::Layout(std::uint32_t ranks, SegmentUse use) {
   state = 0;
-  home = aligned(state + sizeof(cuda::RankState));
+  learned = aligned(state + sizeof(cuda::RankState));
+  home = aligned(learned + sizeof(cuda::Buffers));
   bases = aligned(home + sizeof(cuda::RankHome));
   board = aligned(bases + std::size_t{ranks} * kMappings * sizeof(std::uint64_t));
   closings = aligned(board + cuda::board_bytes(ranks));
@@ -68,6 +70,20 @@ std::uint32_t resident_share(const Control& control) {
     most = std::min(most, card.resident_blocks / sharing);
   }
   return std::max(most, 1u);
+}
+
+bool same_gpu(const Control& control, int a, int b) {
+  const auto& uuid = control.device_card(a).uuid;
+  return std::memcmp(uuid, control.device_card(b).uuid, sizeof uuid) == 0;
+}
+
+bool processes_share_gpus(const Membership& members) {
+  for (const Peer& a : members.peers) {
+    for (const Peer& b : members.peers) {
+      if (a.process_token != b.process_token && same_gpu(members.control, a.rank, b.rank)) return true;
+    }
+  }
+  return false;
 }
 
 DeviceSegment::DeviceSegment(std::shared_ptr<cuda::Device> device, const Control& control, int rank, SegmentUse use)
@@ -160,6 +176,7 @@ Status DeviceSegment::link(const DeviceLinks& links) {
   home.abort_word = &words().abort;
   home.failure = &words().failure;
   home.state = reinterpret_cast<cuda::RankState*>(memory_.data() + layout_.state);
+  home.learned = reinterpret_cast<cuda::Buffers*>(memory_.data() + layout_.learned);
   home.line_memory = line_memory_for(control_.ranks());
   std::vector<std::uint64_t> bases;
   for (std::uint32_t r = 0; r < ranks; ++r) {

@@ -24,6 +24,11 @@ enum class SegmentUse : std::uint8_t { kProcesses, kOneProcess };
 /// once. The same on all ranks, once all have opened their segments.
 std::uint32_t resident_share(const Control& control);
 
+struct Membership;
+bool same_gpu(const Control& control, int a, int b);
+/// Whether ranks of two processes are on one GPU.
+bool processes_share_gpus(const Membership& members);
+
 class DeviceSegment {
  public:
   /// Bytes of a rank's buffers that others see at once. With all the rest a segment has 6 MiB.
@@ -80,7 +85,7 @@ class DeviceSegment {
   };
   /// Offsets in a segment, the same for all ranks.
   struct Layout {
-    std::size_t state, home, bases, board, closings, lines, staging, end;
+    std::size_t state, learned, home, bases, board, closings, lines, staging, end;
     Layout(std::uint32_t ranks, SegmentUse use);
   };
   struct Retired;

@@ -2,6 +2,7 @@
 
 #include "comm/batch.h"
 #include "comm/device_messages.h"
+#include "comm/device_segment.h"
 #include "comm/device_teams.h"
 #include "comm/quiet_thread.h"
 #include "cuda/driver_use.h"
@@ -80,6 +81,7 @@ StagedRank::StagedRank(Communicator& communicator, std::shared_ptr<cuda::Device>
                        DeviceOrder order)
     : comm_(communicator),
       device_(std::move(device)),
+      shares_gpu_(processes_share_gpus(communicator.members())),
       family_(StagedFamily::of(communicator.members().control)),
       gate_(std::make_shared<StagedGate>()),
       order_(std::make_shared<DeviceOrder>(std::move(order))),

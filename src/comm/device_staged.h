@@ -103,6 +103,7 @@ class StagedRank {
   /// Of everything that puts calls on streams.
   std::mutex& submitting() { return submitting_; }
   StagedResources& resources() { return resources_; }
+  bool shares_gpu() const { return shares_gpu_; }  ///< processes have a GPU by turns
   DeviceOrder& order() { return *order_; }
   /// What the calls of this capture have in common, which the graph keeps.
   Result<std::shared_ptr<CapturedCalls>> capture(const cuda::Capture& into);
@@ -130,6 +131,7 @@ class StagedRank {
 
   Communicator& comm_;
   const std::shared_ptr<cuda::Device> device_;
+  const bool shares_gpu_;
   const std::shared_ptr<StagedFamily> family_;
   const std::shared_ptr<StagedGate> gate_;
   std::mutex submitting_;

@@ -7,10 +7,12 @@
 #include "executor/backoff.h"
 
 #include <algorithm>
-#include <deque>
+#include <cstddef>
 #include <functional>
-#include <iterator>
+#include <list>
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -18,7 +20,7 @@ namespace tutti::comm {
 namespace {
 
 /// Those that go through host memory: nothing here waits for other ranks.
-Status enqueue_staged(std::deque<StagedCalls> works) {
+Status enqueue_staged(std::list<StagedCalls> works) {
   Status first;
   const auto keep = [&](const Status& status) {
     if (first.ok() && !status.ok()) first = status;
@@ -37,7 +39,8 @@ Status enqueue_staged(std::deque<StagedCalls> works) {
 }
 
 /// Those that go by teams, a step of each by turns. What waits for other threads keeps no other call from going on.
-Status enqueue_by_teams(std::deque<TeamedCall>& works) {
+Status enqueue_by_teams(std::list<TeamedCall>& works) {
+  if (works.empty()) return {};
   Status first;
   const auto keep = [&](const Status& status) {
     if (first.ok() && !status.ok()) first = status;
@@ -65,11 +68,12 @@ namespace {
 
 enum class LegWay : std::uint8_t { kHost, kKernels, kTeams };
 
-/// One communicator's calls that go the same way. By teams: one call.
+/// One communicator's calls that go the same way, its n-th such ones. By teams: one call.
 struct Leg {
   Communicator* communicator = nullptr;
-  std::vector<CallArgs> calls;
+  std::span<CallArgs> calls;
   LegWay way = LegWay::kHost;
+  std::size_t number = 0;
 };
 
 /// How a call goes of a communicator that may go several ways.
@@ -82,39 +86,46 @@ Result<LegWay> way_of(Communicator& communicator, const CallArgs& call) {
 }
 
 /// In order, sends and receives behind all others: the same on all ranks.
-Result<std::deque<Leg>> legs_of(const DeviceCalls& work) {
+Status add_legs(std::vector<Leg>& legs, const DeviceCalls& work) {
   Communicator& communicator = *work.communicator;
-  std::deque<Leg> legs;
-  const auto add = [&](const CallArgs& call, LegWay way) {
-    const bool alone = way == LegWay::kTeams;
-    if (legs.empty() || legs.back().way != way || alone) legs.push_back({&communicator, {}, way});
-    legs.back().calls.push_back(call);
-  };
   const DeviceRank& device = *communicator.device();
-  const bool some_staged = device.staged() && (!device.stages_collectives() || device.teams());
-  std::vector<CallArgs> left;
-  for (const CallArgs& call : work.calls) {
-    if (some_staged && is_point_to_point(call)) {
-      left.push_back(call);
-      continue;
-    }
-    TUTTI_TRY_ASSIGN(const LegWay way, way_of(communicator, call));
-    add(call, way);
+  const std::size_t others = legs.size();
+  const auto add = [&](std::span<CallArgs> calls, LegWay way) {
+    const bool begins = legs.size() == others || legs.back().way != way || way == LegWay::kTeams;
+    if (begins) return legs.push_back({&communicator, calls, way, legs.size() - others});
+    Leg& last = legs.back();
+    last.calls = {last.calls.data(), last.calls.size() + calls.size()};
+  };
+  const bool has_staged = device.staged() != nullptr;
+  if (!has_staged && !device.teams()) {
+    add(work.calls, LegWay::kKernels);
+    return {};
   }
-  for (const CallArgs& call : left) add(call, LegWay::kHost);
-  return legs;
+  std::span<CallArgs> first = work.calls;
+  if (has_staged && (!device.stages_collectives() || device.teams())) {
+    const auto behind = std::ranges::stable_partition(work.calls, std::not_fn(is_point_to_point));
+    first = work.calls.first(work.calls.size() - behind.size());
+  }
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    TUTTI_TRY_ASSIGN(const LegWay way, way_of(communicator, first[i]));
+    add(first.subspan(i, 1), way);
+  }
+  if (first.size() < work.calls.size()) add(work.calls.subspan(first.size()), LegWay::kHost);
+  return {};
 }
 
 /// One leg of each communicator. Nobody waits for others before everything is posted, nor for a communicator's turn while having another's.
-Status enqueue_legs(std::span<const Leg> legs) {
+Status enqueue_legs(std::span<const Leg> legs, std::size_t number) {
   Status first;
   const auto keep = [&](const Status& status) {
     if (first.ok() && !status.ok()) first = status;
   };
-  std::deque<Enqueuing> open;
-  std::deque<StagedCalls> staged;
-  std::deque<TeamedCall> teamed;
+  std::vector<std::optional<Enqueuing>> open(legs.size());
+  std::size_t opened = 0;
+  std::list<StagedCalls> staged;
+  std::list<TeamedCall> teamed;
   for (const Leg& leg : legs) {
+    if (leg.number != number) continue;
     auto rank = leg.way == LegWay::kKernels ? nullptr : leg.communicator->device()->staged();
     if (rank && leg.way == LegWay::kTeams) {
       teamed.emplace_back(*leg.communicator, std::move(rank), leg.calls[0]);
@@ -122,33 +133,28 @@ Status enqueue_legs(std::span<const Leg> legs) {
       staged.emplace_back(*leg.communicator, std::move(rank), leg.calls);
     } else {
       // Also of one that was aborted meanwhile: it says so.
-      keep(open.emplace_back(*leg.communicator, leg.calls).post());
+      keep(open[opened++].emplace(*leg.communicator, leg.calls).post());
     }
   }
-  for (Enqueuing& one : open) one.launch();
+  const std::span posted = std::span(open).first(opened);
+  for (auto& one : posted) one->launch();
   keep(enqueue_by_teams(teamed));
   keep(enqueue_staged(std::move(staged)));
-  for (Enqueuing& one : open) keep(one.wait());
+  for (auto& one : posted) keep(one->wait());
   return first;
 }
 
 }  // namespace
 
 Status enqueue_on_devices(std::span<const DeviceCalls> works) {
-  std::vector<std::deque<Leg>> left;
-  for (const DeviceCalls& work : works) {
-    TUTTI_TRY_ASSIGN(auto legs, legs_of(work));
-    if (!legs.empty()) left.push_back(std::move(legs));
-  }
+  std::vector<Leg> legs;
+  legs.reserve(works.size());
+  for (const DeviceCalls& work : works) TUTTI_TRY(add_legs(legs, work));
+  std::size_t most = 0;
+  for (const Leg& leg : legs) most = std::max(most, leg.number + 1);
   Status first;
-  while (!left.empty()) {
-    std::vector<Leg> now;
-    for (auto& legs : left) {
-      now.push_back(std::move(legs.front()));
-      legs.pop_front();
-    }
-    std::erase_if(left, [](const auto& legs) { return legs.empty(); });
-    Status status = enqueue_legs(now);
+  for (std::size_t number = 0; number < most; ++number) {
+    Status status = enqueue_legs(legs, number);
     if (first.ok() && !status.ok()) first = std::move(status);
   }
   return first;

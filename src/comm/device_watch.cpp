@@ -2,6 +2,7 @@
 
 #include "comm/device_rank.h"
 #include "comm/quiet_thread.h"
+#include "comm/this_thread.h"
 #include "cuda/driver_use.h"
 
 #include <fmt/format.h>
@@ -14,6 +15,9 @@ namespace {
 constexpr auto kLook = std::chrono::milliseconds(2);
 
 constexpr std::uint64_t kThroughHost = std::uint64_t{1} << 26;
+
+/// Of a stream_key(): all of that of the legacy default stream; the lowest bit of those of streams that it waits for, and they for it.
+constexpr std::uint64_t kLegacy = 1;
 
 DeviceCallNote note_of(const Signature& s, DeviceWatch::Way way) {
   const bool in_windows = way == DeviceWatch::Way::kWindows;
@@ -113,7 +117,7 @@ Status DeviceWatch::note(const Signature& signature, Way way, bool eager, std::u
   }
   if (stream != 0) TUTTI_TRY(compare_streams(number, stream));
   // Elsewhere kernels take all collectives.
-  if (comm_.device()->ways().pairs != DevicePairs::kSomeBlind) return {};
+  if (!comm_.device()->ways().are_mixed()) return {};
   return compare_ways(number, note);
 }
 
@@ -134,16 +138,8 @@ Status DeviceWatch::compare_ways(std::uint64_t number, const DeviceCallNote& own
   return {};
 }
 
-namespace {
-
-constexpr std::uint64_t kLegacy =
-    1;  ///< the legacy default stream; the lowest bit of others: they and it wait for each other
-
-}  // namespace
-
 Result<std::uint64_t> DeviceWatch::stream_key(const cuda::Device& device, cuda::StreamHandle stream) {
-  thread_local const std::uint64_t of_thread = 0;  // its address is the thread's own
-  if (cuda::is_per_thread_stream(stream)) return reinterpret_cast<std::uintptr_t>(&of_thread) | kLegacy;
+  if (cuda::is_per_thread_stream(stream)) return reinterpret_cast<std::uintptr_t>(thread_mark()) | kLegacy;
   const auto number = reinterpret_cast<std::uintptr_t>(stream);
   if (number <= 1) return kLegacy;
   TUTTI_TRY_ASSIGN(const bool follows, cuda::follows_default_stream(device, stream));

@@ -7,12 +7,15 @@
 
 namespace tutti::comm {
 
-Enqueuing::Enqueuing(Communicator& communicator, std::vector<CallArgs> calls)
+Enqueuing::Enqueuing(Communicator& communicator, std::span<CallArgs> calls)
+    : Enqueuing(communicator, calls, communicator.device()->kernel_ways()) {}
+
+Enqueuing::Enqueuing(Communicator& communicator, std::span<CallArgs> calls, DeviceRank::KernelWays ways)
     : comm_(communicator),
-      meeting_(comm_.device()->meeting()),
-      ipc_(comm_.device()->ipc()),
+      meeting_(std::move(ways.meeting)),
+      ipc_(std::move(ways.ipc)),
       ticket_(comm_.take_ticket()),
-      calls_(std::move(calls)) {
+      calls_(calls) {
   executor::Backoff backoff(comm_.crowded());
   while (!comm_.is_turn(ticket_)) backoff.wait();
 }
@@ -28,17 +31,17 @@ Status Enqueuing::post() {
   Status status = give();
   comm_.pass_turn();
   has_turn_ = false;
-  since_ = Clock::now();
   return status;
 }
 
 void Enqueuing::launch() {
-  if (meeting_) meeting_->launch();
+  if (completes_) meeting_->launch();
 }
 
 Result<bool> Enqueuing::poll() {
   if (submission_.open.load(std::memory_order_acquire) != 0) {
     if (comm_.failed()) return comm_.failure();
+    if (since_ == Clock::time_point{}) since_ = Clock::now();
     return false;
   }
   TUTTI_TRY(end());
@@ -70,7 +73,7 @@ Status Enqueuing::give() {
   for (const CallArgs& call : calls_) TUTTI_TRY(comm_.device()->note(call, DeviceWatch::Way::kKernels));
   TUTTI_TRY(enter_detour());
   const auto path_of = [this](const CallArgs& call) { return path_for(comm_, call).path; };
-  meeting_->post(comm_.rank(), calls_, path_of, submission_);
+  completes_ = meeting_->post(comm_.rank(), calls_, path_of, submission_);
   return {};
 }
 

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <span>
 
 namespace tutti::comm {
 
@@ -16,8 +16,8 @@ namespace tutti::comm {
 /// (device_staged.h), which has a turn of its own.
 class Enqueuing {
  public:
-  /// Waits for the turn.
-  Enqueuing(Communicator& communicator, std::vector<CallArgs> calls);
+  /// Waits for the turn. The calls stay where they are until this ends; it may name other streams in them.
+  Enqueuing(Communicator& communicator, std::span<CallArgs> calls);
   /// The calls that nobody has joined go with it, whatever ends the wait.
   ~Enqueuing();
   Enqueuing(const Enqueuing&) = delete;
@@ -25,6 +25,7 @@ class Enqueuing {
 
   /// Once.
   Status post();
+  /// What is complete by it.
   void launch();
   /// Whether all are launched, or why they will not be. True once only.
   Result<bool> poll();
@@ -35,6 +36,7 @@ class Enqueuing {
 
  private:
   using Clock = std::chrono::steady_clock;
+  Enqueuing(Communicator& communicator, std::span<CallArgs> calls, DeviceRank::KernelWays ways);
   Status give();
   Status enter_detour();
   Status end();
@@ -45,8 +47,9 @@ class Enqueuing {
   const std::uint64_t ticket_;
   bool has_turn_ = true;
   Lateness lateness_{};
-  Clock::time_point since_;  ///< posted
-  std::vector<CallArgs> calls_;
+  Clock::time_point since_;  ///< found waiting
+  bool completes_ = false;   ///< this or another's calls, which somebody has to launch
+  std::span<CallArgs> calls_;
   cuda::StreamHandle per_thread_ = nullptr;
   std::unique_ptr<Detour> detour_;  ///< in place of it
   DeviceSubmission submission_;

@@ -37,6 +37,8 @@ struct Group {
   std::vector<QueuedCall> calls;
   std::vector<Name> names;                                   ///< of the calls' communicators, in order of first use
   std::vector<std::shared_ptr<Communicator>> communicators;  ///< the same, after hold()
+  std::vector<CallArgs> device_calls;                        ///< those on device memory by communicator, when they run
+  std::vector<DeviceCalls> device_works;                     ///< parts of these
   std::vector<InitJob> jobs;
   std::optional<Error> failure;
 
@@ -47,8 +49,10 @@ struct Group {
   }
   /// Before calls of several communicators, on streams or over hosts run: keeps these alive until reset().
   Status hold() {
+    const Registry registry;
+    communicators.reserve(names.size());
     for (const Name& name : names) {
-      communicators.push_back(share(name.handle));
+      communicators.push_back(registry.share(name.handle));
       if (communicators.back() == nullptr) return gone();
     }
     return {};
@@ -65,6 +69,9 @@ struct Group {
     if (calls.capacity() > kKeptCalls) calls.shrink_to_fit();
     names.clear();
     communicators.clear();
+    device_works.clear();
+    device_calls.clear();
+    if (device_calls.capacity() > kKeptCalls) device_calls.shrink_to_fit();
     jobs.clear();
     if (failure) failure.reset();
   }
@@ -191,7 +198,7 @@ std::vector<Work> sort_by_communicator(const Group& ended) {
   return works;
 }
 
-/// Sends and receives to the own rank must pair up within the group.
+/// Sends and receives to the own rank must pair up within the group, some of whose calls are such.
 Status check_self_calls(const Communicator& communicator, const std::vector<QueuedCall>& calls) {
   std::vector<CallArgs> own;
   for (const QueuedCall& call : calls) {
@@ -201,9 +208,11 @@ Status check_self_calls(const Communicator& communicator, const std::vector<Queu
 }
 
 Status check_calls(const Group& ended) {
+  const bool some_to_self =
+      std::ranges::any_of(ended.calls, [](const QueuedCall& c) { return is_to_self(*c.communicator, c.args); });
   for (const auto& communicator : ended.communicators) {
     TUTTI_TRY(usable(*communicator));
-    TUTTI_TRY(check_self_calls(*communicator, ended.calls));
+    if (some_to_self) TUTTI_TRY(check_self_calls(*communicator, ended.calls));
   }
   for (const QueuedCall& call : ended.calls) {
     if (!call.args.stream || call.communicator->device() || executor::stream_valid(call.args.stream)) continue;
@@ -282,22 +291,23 @@ bool on_device(const std::shared_ptr<Communicator>& communicator) { return commu
 
 /// Those of communicators on device memory go to their streams; the others follow.
 Status run_host_calls(const Group& ended);
-Status run_device_calls(const Group& ended) {
-  std::vector<DeviceCalls> works;
+Status run_device_calls(Group& ended) {
+  std::vector<CallArgs>& calls = ended.device_calls;
+  calls.reserve(ended.calls.size());  // the works have parts of it
   for (const auto& communicator : ended.communicators) {
-    if (on_device(communicator)) works.push_back({communicator.get(), {}});
+    if (!on_device(communicator)) continue;
+    const std::size_t begin = calls.size();
+    for (const QueuedCall& call : ended.calls) {
+      if (call.communicator == communicator.get()) calls.push_back(call.args);
+    }
+    ended.device_works.push_back({communicator.get(), std::span(calls).subspan(begin)});
   }
+  TUTTI_TRY(enqueue_on_devices(ended.device_works));
+  if (calls.size() == ended.calls.size()) return {};
   Group others;
   for (const QueuedCall& call : ended.calls) {
-    const auto work = std::ranges::find(works, call.communicator, &DeviceCalls::communicator);
-    if (work == works.end()) {
-      others.add(*call.communicator, call.args);
-    } else {
-      work->calls.push_back(call.args);
-    }
+    if (!call.communicator->device()) others.add(*call.communicator, call.args);
   }
-  TUTTI_TRY(enqueue_on_devices(works));
-  if (others.calls.empty()) return {};
   TUTTI_TRY(others.hold());
   return run_host_calls(others);
 }

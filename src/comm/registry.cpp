@@ -70,9 +70,10 @@ std::shared_ptr<Communicator> remove(Handle handle) {
   return std::move(slot->owner);
 }
 
-std::shared_ptr<Communicator> share(Handle handle) {
-  const std::lock_guard lock(mutex);
-  Slot* slot = slot_of(handle);
+Registry::Registry() : lock_(mutex) {}
+
+std::shared_ptr<Communicator> Registry::share(Handle handle) const {
+  const Slot* const slot = slot_of(handle);
   return slot ? slot->owner : nullptr;
 }
 

@@ -4,6 +4,7 @@
 #include "comm/comm.h"
 
 #include <memory>
+#include <mutex>
 
 namespace tutti::comm {
 
@@ -11,7 +12,15 @@ namespace tutti::comm {
 Handle add(std::shared_ptr<Communicator> communicator);
 /// Takes it out; the handle is stale afterwards. nullptr for a stale handle.
 std::shared_ptr<Communicator> remove(Handle handle);
-/// For whoever must keep it alive.
-std::shared_ptr<Communicator> share(Handle handle);
+
+/// Under the lock, as often as needed: for whoever must keep communicators alive. nullptr for a stale handle.
+class Registry {
+ public:
+  Registry();
+  std::shared_ptr<Communicator> share(Handle handle) const;
+
+ private:
+  const std::unique_lock<std::mutex> lock_;
+};
 
 }  // namespace tutti::comm

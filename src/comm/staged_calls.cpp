@@ -214,8 +214,10 @@ Status StagedCalls::take() {
 
 Status StagedCalls::copy_out(const Given& given, const StagedPart& part) const {
   return for_each_piece(part.output, [&](std::size_t to, std::size_t from, std::size_t bytes) {
-    return cuda::copy_on_stream(resources().device(), bytes_at(part.args.receive, to),
-                                given.memory + part.output.at + from, bytes, streams_[0]);
+    // Others' kernels have the GPU by turns.
+    const auto copy = rank_->shares_gpu() ? cuda::copy_by_engine : cuda::copy_on_stream;
+    return copy(resources().device(), bytes_at(part.args.receive, to), given.memory + part.output.at + from, bytes,
+                streams_[0]);
   });
 }
 

@@ -127,7 +127,8 @@ Status TeamedCall::run(TeamStep step) {
   TUTTI_TRY(copy(step.before));
   if (step.calls.empty()) return copy(step.after);
   after_ = std::move(step.after);
-  inside_.emplace(teams_.inside(), std::move(step.calls));
+  calls_ = std::move(step.calls);
+  inside_.emplace(teams_.inside(), calls_);
   TUTTI_TRY(inside_->post());
   inside_->launch();
   return {};

@@ -74,8 +74,9 @@ class TeamedCall {
   TeamPlan plan_;
   StagedCalls agreement_;
   std::optional<StagedCalls> across_;  ///< nullopt: this rank has no share of it
-  std::optional<Enqueuing> inside_;    ///< what kernels are to do
-  std::vector<TeamCopy> after_;        ///< it
+  std::vector<CallArgs> calls_;        ///< what kernels are to do
+  std::optional<Enqueuing> inside_;    ///< while they wait for it
+  std::vector<TeamCopy> after_;        ///< what comes behind that
   bool has_begun_ = false;
   bool is_done_ = false;
   std::size_t turn_ = 0;  ///< part turn_ is reduced and given, and the one before it taken and gathered

@@ -36,6 +36,7 @@ class HandleTable {
 
   /// nullptr for anything that is not a live handle of this table.
   std::shared_ptr<T> find(const void* handle) {
+    if (!has_kind(handle)) return nullptr;  // no lock for pointers, which streams of CUDA's are
     const std::lock_guard lock(mutex_);
     Slot* slot = slot_of(handle);
     return slot ? slot->object : nullptr;
@@ -71,10 +72,12 @@ class HandleTable {
     return reinterpret_cast<void*>(static_cast<std::uintptr_t>(bits));
   }
 
+  static bool has_kind(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle) >> 52 == kKind; }
+
   Slot* slot_of(const void* handle) {
     const auto bits = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(handle));
     const auto index = static_cast<std::uint32_t>(bits & (kSlotsMax - 1));
-    if (bits >> 52 != kKind || index >= slots_.size()) return nullptr;
+    if (!has_kind(handle) || index >= slots_.size()) return nullptr;
     Slot& slot = slots_[index];
     if (static_cast<std::uint32_t>(bits >> 20) != slot.generation || !slot.object) return nullptr;
     return &slot;

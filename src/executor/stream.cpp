@@ -185,7 +185,11 @@ Status stream_destroy(StreamHandle handle) {
   return {};
 }
 
-bool stream_valid(StreamHandle handle) { return find_stream(handle).ok(); }
+/// Without find_stream()'s text, as calls on GPU memory ask each time.
+bool stream_valid(StreamHandle handle) {
+  const std::shared_ptr<Stream> stream = streams().find(handle);
+  return stream && !stream->is_forked_copy();
+}
 
 Status stream_enqueue(StreamHandle handle, std::function<void()> work) {
   TUTTI_TRY_ASSIGN(const std::shared_ptr<Stream> stream, find_stream(handle));

@@ -208,6 +208,7 @@ TEST_CASE("processes: other memory at a window's address is none of it", "[devic
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
     setenv("TUTTI_DEVICE", "cuda", 1);
+    setenv("TUTTI_SHARED_GPU_HOST_BYTES", "0", 1);
     if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
     Gpu::get().use(0);
     CUstream stream = Gpu::get().make_stream();
@@ -242,6 +243,7 @@ TEST_CASE("processes: a window that one rank could not add leaves its place to l
   crew::check(crew::run(2, [](const Member& m) -> std::string {
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
     setenv("TUTTI_DEVICE", "cuda", 1);
+    setenv("TUTTI_SHARED_GPU_HOST_BYTES", "0", 1);
     setenv("TUTTI_TIMEOUT_S", "5", 1);
     if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
     Gpu::get().use(0);

@@ -39,9 +39,11 @@ struct Rank {
   int device = 0;
 
   explicit Rank(const Member& member) : m(member) {}
-  /// `devices`: the ranks are on so many, if there are, by turns. On one their streams meet, on several the kernels do.
+  /// `devices`: the ranks are on so many, if there are, by turns. On one their streams meet, on several the kernels do. Small calls go by
+  /// kernels too, unless a test sets the variable.
   std::string open(int devices = 1, int id = 0) {
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    setenv("TUTTI_SHARED_GPU_HOST_BYTES", "0", 0);
     setenv("TUTTI_DEVICE", "cuda", 1);
     if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
     device = m.rank % std::min(devices, Gpu::get().devices());

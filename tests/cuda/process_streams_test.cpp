@@ -18,6 +18,7 @@ TEST_CASE("processes: two ranks of a process that share it with another and have
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
     setenv("TUTTI_DEVICE", "cuda", 1);
+    setenv("TUTTI_SHARED_GPU_HOST_BYTES", "0", 1);
     if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
     const Gpu& gpu = Gpu::get();
     gpu.use(0);

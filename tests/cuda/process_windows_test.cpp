@@ -156,6 +156,7 @@ TEST_CASE("processes: windows of threads of one process and of another process",
   // Ranks 0 and 1 are in the first process, rank 2 in the second; each has a GPU.
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     setenv("TUTTI_DEVICE", "cuda", 1);
+    setenv("TUTTI_SHARED_GPU_HOST_BYTES", "0", 1);
     if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
     if (Gpu::get().devices() < 3) return "";
     const std::vector<int> own = m.rank == 0 ? std::vector{0, 1} : std::vector{2};

@@ -3,6 +3,7 @@
 #include "mixed_calls.h"
 #include "process_ranks.h"
 
+#include <tutti/tutti.h>
 #include <catch2/catch.hpp>
 
 #include <unistd.h>
@@ -101,6 +102,44 @@ TEST_CASE("processes: kernels on a GPU that processes have by turns wait for nob
   unlink(turns);
 }
 
+TEST_CASE("processes: few bytes go through host memory on a GPU that processes have by turns, many by kernels",
+          "[device][processes]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  crew::check(crew::run(3, [&](const Member& m) -> std::string {
+    setenv("TUTTI_SHARED_GPU_HOST_BYTES", "4000", 1);
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const auto goes_through_host = [&](tuttiCollective_t collective, std::size_t count) {
+      char text[8192] = {};
+      (void)tuttiExplain(rank.comm, collective, count, ncclInt32, ncclSum, 0, text, sizeof text, nullptr);
+      return std::string_view(text).find("staged: ") != std::string_view::npos;
+    };
+    // The longest buffer counts.
+    if (!goes_through_host(tuttiAllReduce, 1000) || goes_through_host(tuttiAllReduce, 1001)) return "all-reduce";
+    if (!goes_through_host(tuttiAllGather, 333) || goes_through_host(tuttiAllGather, 334)) return "all-gather";
+    for (const std::size_t count : {std::size_t{7}, std::size_t{400}, std::size_t{1000}, std::size_t{20011}}) {
+      CREW_TRY(all_collectives(rank, count, 1));
+    }
+    CREW_TRY(check_mixed_calls(rank.comm, m.ranks, m.rank, 900));
+    return rank.close();
+  }));
+}
+
+TEST_CASE("processes: calls that differ so much that one goes through host memory are told", "[device][processes]") {
+  const std::size_t odd = GENERATE(0, 1);
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    setenv("TUTTI_SHARED_GPU_HOST_BYTES", "1M", 1);
+    Rank rank(m);
+    CREW_TRY(rank.open());
+    const std::size_t count = static_cast<std::size_t>(m.rank) == odd ? 300000 : 5;
+    const OnGpu<std::int32_t> a(values(m.rank, count));
+    (void)ncclAllReduce(a.data(), a.data(), count, ncclInt32, ncclSum, rank.comm, rank.stream);
+    CREW_TRY(fails(rank.comm, ncclInvalidUsage, {"calls differ", "count 300000", "count 5", "through host memory"}));
+    Gpu::get().wait(rank.stream);
+    return fine(ncclCommAbort(rank.comm), "ncclCommAbort");
+  }));
+}
+
 TEST_CASE("processes: calls larger than the staging, in place, of all widths", "[device][processes]") {
   const int devices = GENERATE(from_range(over_gpus({1, 4})));
   crew::check(crew::run(3, [&](const Member& m) -> std::string {
@@ -133,6 +172,14 @@ TEST_CASE("processes: calls larger than the staging, in place, of all widths", "
     if (found[0] != m.rank + 1 || found[1] != 6 || found[999] != 6 || found[1000] != m.rank + 1) return "bytes differ";
     if (doubles.read()[32] != 1.0) return "the average differs";
     if (ones.read()[99] != 2 + 3 + 4) return "the scaled sum differs";
+    CREW_TRY(fine(ncclRedOpDestroy(scaled, rank.comm), "ncclRedOpDestroy"));
+    // A factor on the GPU, which may change until the call's turn.
+    const OnGpu<std::int32_t> factors(Values(1, m.rank + 5));
+    CREW_TRY(fine(ncclRedOpCreatePreMulSum(&scaled, factors.data(), ncclInt32, ncclScalarDevice, rank.comm), "premul"));
+    const OnGpu<std::int32_t> twos(Values(100, 2));
+    CREW_TRY(fine(ncclAllReduce(twos.data(), twos.data(), 100, ncclInt32, scaled, rank.comm, rank.stream), "scaled"));
+    Gpu::get().wait(rank.stream);
+    if (twos.read()[99] != 2 * (5 + 6 + 7)) return "the sum scaled by what is on the GPU differs";
     CREW_TRY(fine(ncclRedOpDestroy(scaled, rank.comm), "ncclRedOpDestroy"));
     return rank.close();
   }));
@@ -295,6 +342,7 @@ TEST_CASE("processes: threads of one process and another process", "[device][pro
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
     setenv("TUTTI_DEVICE", "cuda", 1);
+    setenv("TUTTI_SHARED_GPU_HOST_BYTES", "0", 1);
     if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
     Gpu::get().use(0);
     const int first = m.rank == 0 ? 0 : 2;

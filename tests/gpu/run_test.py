@@ -57,13 +57,14 @@ def check_all(build):
         listed = subprocess.run([RUN, "--list", made], capture_output=True, text=True, check=True).stdout.split()
         code, _ = run(made, folder)
         # What is NVIDIA's does not run on the fake driver.
-        wanted = [step for step in listed if not step.startswith(("against-nccl", "memcheck"))]
+        wanted = [step for step in listed if not step.startswith(("against-nccl", "memcheck", "peers"))]
         assert code == 0 and list(steps(folder)) == wanted, (code, steps(folder))
         found = lines(folder)
         assert any("goal" in line for line in found) and any(line.get("conformance") for line in found)
         for ranks in (2, 4):
             assert any(line.get("what", "").startswith(f"all-reduce, {ranks} processes") for line in found)
         assert run(made, folder, "--from", "nothing")[0] == 2
+        assert run(made, folder, "--from", "paths", "--to", "nothing")[0] == 2
 
 
 def check_ends(build):
@@ -92,6 +93,8 @@ def check_ends(build):
         code, _ = run(broken, folder, "--from", "device-tests")
         states = steps(folder)
         assert code == 1 and states["device-tests"] == "wrong" and states["device-process-tests"] == "ok", (code, states)
+        code, _ = run(killed, folder, "--from", "conformance", "--to", "device-tests")
+        assert [line["step"] for line in lines(folder)[-2:]] == ["conformance", "device-tests"], lines(folder)[-3:]
         # What is wrong is the result, whatever comes after.
         code, _ = run(broken, folder, "--from", "device-process-tests-NCCL_ALGO-tree")
         assert code == 1, code

@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 namespace fake_driver {
 namespace {
@@ -125,7 +126,16 @@ struct Handle {
   std::int32_t fd;
   std::int32_t device;
   std::uint64_t bytes;
+  std::uint64_t id;
+
+  bool operator==(const Handle&) const = default;
 };
+static_assert(sizeof(Handle) <= sizeof(CUipcMemHandle));
+/// What this process has open. The driver lets a context open a handle again, but not always: better never.
+std::map<CUdeviceptr, Handle>& open_handles() {
+  static auto* made = new std::map<CUdeviceptr, Handle>;
+  return *made;
+}
 constexpr std::uint64_t kMagic = 0x66616b65'63756461;
 
 CUresult ipc_get_handle(CUipcMemHandle* handle, CUdeviceptr address) {
@@ -134,7 +144,7 @@ CUresult ipc_get_handle(CUipcMemHandle* handle, CUdeviceptr address) {
   if (shares && *shares == '0') return CUDA_ERROR_NOT_SUPPORTED;
   const Allocation* const found = find_allocation(address);
   if (!found || found->kind != Kind::kDevice) return CUDA_ERROR_INVALID_VALUE;
-  const Handle made{kMagic, getpid(), found->fd, found->device, found->bytes};
+  const Handle made{kMagic, getpid(), found->fd, found->device, found->bytes, found->id};
   static_assert(sizeof made <= sizeof handle->reserved);
   std::memset(handle, 0, sizeof *handle);
   std::memcpy(handle->reserved, &made, sizeof made);
@@ -148,6 +158,9 @@ CUresult ipc_open_handle(CUdeviceptr* address, CUipcMemHandle handle, unsigned) 
   if (from.magic != kMagic) return CUDA_ERROR_INVALID_VALUE;
   if (from.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // a handle is for other processes
   if (!reaches(current_device(), from.device)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  for (const auto& [at, handle_there] : open_handles()) {
+    if (handle_there == from && world().allocations.at(at).device == current_device()) return CUDA_ERROR_ALREADY_MAPPED;
+  }
   const int fd = open(fmt::format("/proc/{}/fd/{}", from.pid, from.fd).c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return CUDA_ERROR_INVALID_HANDLE;
   void* const memory = map_memory(fd, from.bytes);
@@ -156,12 +169,14 @@ CUresult ipc_open_handle(CUdeviceptr* address, CUipcMemHandle handle, unsigned) 
   *address = reinterpret_cast<CUdeviceptr>(memory);
   w.allocations[*address] = {from.bytes, Kind::kImport, current_device(), w.next_id++, fd};
   ++w.counts.imports;
+  open_handles()[*address] = from;
   return CUDA_SUCCESS;
 }
 CUresult ipc_close_handle(CUdeviceptr address) {
   FAKE_END("cuIpcCloseMemHandle");
   FAKE_SAFE();
   const CUresult closed = free_allocation(address, Kind::kImport);
+  if (closed == CUDA_SUCCESS) open_handles().erase(address);
   return closed == CUDA_SUCCESS ? failure : closed;
 }
 

@@ -22,8 +22,13 @@ CUresult stream_create(CUstream* stream, unsigned flags) {
 }
 CUresult stream_flags(CUstream stream, unsigned* flags) {
   FAKE_CALL("cuStreamGetFlags");
-  const Queue* const queue = queue_of(stream);
+  Queue* const queue = queue_of(stream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  // As the driver does (580, on an H100), which says nowhere why.
+  if (queue->capture != 0) {
+    world().captures.at(queue->capture).invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   *flags = queue->blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
   return CUDA_SUCCESS;
 }
@@ -206,6 +211,13 @@ CUresult copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstrea
     };
   });
 }
+/// Rows that lie one behind the other.
+CUresult copy_rows_async(const CUDA_MEMCPY2D* rows, CUstream stream) {
+  const std::size_t width = rows->WidthInBytes;
+  const bool is_unified = rows->srcMemoryType == CU_MEMORYTYPE_UNIFIED && rows->dstMemoryType == CU_MEMORYTYPE_UNIFIED;
+  if (!is_unified || width == 0 || rows->srcPitch != width || rows->dstPitch != width) return CUDA_ERROR_INVALID_VALUE;
+  return copy_async(rows->dstDevice, rows->srcDevice, width * rows->Height, stream);
+}
 CUresult set_bytes_async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {
   FAKE_CALL("cuMemsetD8Async");
   Queue* const queue = queue_of(stream);
@@ -287,6 +299,7 @@ CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* all, u
   for (const auto& one : operations) {
     const bool waits = one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32;
     if (!waits && one.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32) return CUDA_ERROR_NOT_SUPPORTED;
+    if (waits && one.waitValue.flags != CU_STREAM_WAIT_VALUE_AND) return CUDA_ERROR_NOT_SUPPORTED;
     if (!find_allocation(waits ? one.waitValue.address : one.writeValue.address)) return CUDA_ERROR_INVALID_VALUE;
   }
   return give(*queue, [operations](const std::shared_ptr<GraphRun>&) -> Work {
@@ -297,7 +310,7 @@ CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* all, u
         std::atomic_ref word(*reinterpret_cast<std::uint32_t*>(waits ? one.waitValue.address : one.writeValue.address));
         if (!waits) {
           word.store(one.writeValue.value, std::memory_order_release);
-        } else if (static_cast<std::int32_t>(word.load(std::memory_order_acquire) - one.waitValue.value) < 0) {
+        } else if ((word.load(std::memory_order_acquire) & one.waitValue.value) == 0) {
           return false;
         }
       }
@@ -321,9 +334,9 @@ std::vector<Entry> stream_entries() {
           {"cuEventRecord", entry(event_record)},       {"cuEventRecordWithFlags", entry(event_record_with_flags)},
           {"cuEventQuery", entry(event_query)},         {"cuEventSynchronize", entry(event_synchronize)},
           {"cuEventElapsedTime", entry(event_elapsed)}, {"cuStreamBatchMemOp", entry(batch)},
-          {"cuMemcpyAsync", entry(copy_async)},         {"cuMemsetD8Async", entry(set_bytes_async)},
-          {"cuMemAllocAsync", entry(mem_alloc_async)},  {"cuMemFreeAsync", entry(mem_free_async)},
-          {"cuLaunchKernelEx", entry(launch)}};
+          {"cuMemcpyAsync", entry(copy_async)},         {"cuMemcpy2DAsync", entry(copy_rows_async)},
+          {"cuMemsetD8Async", entry(set_bytes_async)},  {"cuMemAllocAsync", entry(mem_alloc_async)},
+          {"cuMemFreeAsync", entry(mem_free_async)},    {"cuLaunchKernelEx", entry(launch)}};
 }
 
 }  // namespace fake_driver

@@ -21,6 +21,7 @@ constexpr std::size_t kAlignment = 64;
 struct Rank {
   RankHome home;
   RankState state{};
+  cuda::Buffers learned{};
   FailureRecord failure{};
   std::uint64_t abort_word = 0;
   std::vector<std::unique_ptr<Buffer>> buffers;
@@ -43,9 +44,9 @@ std::string text_of(const KernelCase& c) {
   return fmt::format("{} {} {} {} ranks {} root {} count {} skew {} blocks {} x {}{}{}{}{}{}{}{}",
                      kKernelKindNames[static_cast<int>(c.kind)], name_of(c.collective), name_of(c.dtype), name_of(c.op),
                      c.ranks, c.root, c.count, c.skew, c.blocks, c.threads, c.fused ? " fused" : "",
-                     c.meets ? " meeting" : "", c.two_shot ? " two-shot" : "", c.in_place ? " in place" : "",
-                     c.scaled ? " scaled" : "", c.kind == KernelKind::kLanes ? fmt::format(" {}", c.algorithm) : "",
-                     c.direct ? " direct" : "");
+                     c.gpus != 0 ? fmt::format(" on {} GPUs", c.gpus) : "", c.two_shot ? " two-shot" : "",
+                     c.in_place ? " in place" : "", c.scaled ? " scaled" : "",
+                     c.kind == KernelKind::kLanes ? fmt::format(" {}", c.algorithm) : "", c.direct ? " direct" : "");
 }
 
 namespace {
@@ -57,6 +58,8 @@ class Run {
     if (c.kind == KernelKind::kLanes) lanes_.emplace(c, machine_);
     for (int r = 0; r < c.ranks; ++r) make_rank(r);
     for (auto& rank : ranks_) connect(*rank);
+    machine_.add_buffer(stream_calls_, sizeof stream_calls_, "stream calls");
+    machine_.add_buffer(fingerprints_, sizeof fingerprints_, "fingerprints");
     if (c.abort_at != 0) {
       machine_.at_pass(c.abort_at, [this] {
         for (auto& rank : ranks_) rank->abort_word = 1;
@@ -114,6 +117,7 @@ class Run {
     rank->home.abort_word = &rank->abort_word;
     rank->home.failure = &rank->failure;
     rank->home.state = &rank->state;
+    rank->home.learned = &rank->learned;
     rank->state.announced_sequence = rank->state.lines_sequence = c_.first_sequence;
     const std::size_t message = c_.two_shot ? lines_share_bytes(block_bytes(), ranks) : block_bytes();
     rank->home.line_memory.units = static_cast<std::uint32_t>((message + 7) / 8 + 3);
@@ -121,6 +125,7 @@ class Run {
     rank->home.closings[r] = make_words<std::uint64_t>(*rank, closing_bytes(ranks), "closings");
     rank->home.lines[r] = make_words<std::uint64_t>(*rank, rank->home.line_memory.bytes(ranks), "lines");
     machine_.add_buffer(&rank->state, sizeof rank->state, "state");
+    machine_.add_buffer(&rank->learned, sizeof rank->learned, "learned");
     make_user_buffers(*rank, r);
     ranks_.push_back(std::move(rank));
   }
@@ -220,28 +225,53 @@ class Run {
     launch.announced = announced(r);
     for (std::uint32_t k = 0; k < c_.calls_in_launch; ++k) fill_call(launch, k, r);
     const sim::GridShape grid{c_.blocks * c_.calls_in_launch, c_.threads};
-    if (!c_.meets) return machine_.add_launch(stream, grid, fold_shared_bytes(), fold_body(c_.dtype, launch));
-    launch.stage = FoldStage::kAnnounce;
-    machine_.add_launch(stream, {1, c_.threads}, fold_shared_bytes(), fold_body(c_.dtype, launch));
-    add_meeting(stream, r, 0);
-    launch.stage = FoldStage::kPart;
-    machine_.add_launch(stream, grid, fold_shared_bytes(), fold_body(c_.dtype, launch));
-    add_meeting(stream, r, 1);
+    const auto add = [&](const sim::GridShape& shape) {
+      machine_.add_launch(stream, shape, fold_shared_bytes(), fold_body(c_.dtype, launch));
+    };
+    if (c_.gpus == 0) return add(grid);
+    add_begin(stream, r);
+    if (leads(r)) {
+      launch.members = {0, true, stream_calls_, fingerprints_[r]};
+      for (int p = r; p < c_.ranks; p += c_.gpus) launch.members.bits |= 1u << p;
+      add({1, c_.threads});
+      launch.members.learns = false;
+      add(grid);
+    }
+    add_end(stream, r);
   }
-  /// As the host orders the ranks' streams: each tells each other that it is here, waits for its word, and takes that back.
-  void add_meeting(std::size_t stream, int r, int point) {
-    if (point == c_.unmet) return;
-    machine_.add_launch(stream, {1, 1}, 0, [this, r, point](sim::BlockThread& t, void*) {
-      const auto word = [&](int from, int to) { return &bells_[(point * kRanksMax + from) * kRanksMax + to]; };
-      for (int p = 0; p < c_.ranks; ++p) {
-        if (p != r) t.store_release(word(r, p), 1);
+  /// As the host orders the ranks' streams (src/comm/device_bells.h).
+  bool leads(int r) const { return r < c_.gpus; }
+  void add_begin(std::size_t stream, int r) {
+    machine_.add_launch(stream, {1, 1}, 0, [this, r](sim::BlockThread& t, void*) {
+      const AnnouncedBuffers own = announced(r);
+      StreamCall& call = stream_calls_[r];
+      const auto store = [&](std::uint32_t(&halves)[2], std::uint64_t word) {
+        t.store(&halves[0], static_cast<std::uint32_t>(word));
+        t.store(&halves[1], static_cast<std::uint32_t>(word >> 32));
+      };
+      store(call.input, StreamCall::pack(own.own.input));
+      store(call.output, StreamCall::pack(own.own.output));
+      store(call.factor, factor(r).value);
+      for (int l = 0; l < c_.gpus; ++l) {
+        t.store(&fingerprints_[l][r], own.fingerprint | 1);
+        t.store_release(&came_[l][r], 1);
       }
-      for (int p = 0; p < c_.ranks; ++p) {
-        if (p == r) continue;
-        while (t.load_acquire(word(p, r)) == 0) t.pause();
-        t.store_release(word(p, r), 0);
+      for (int p = 0; p < c_.ranks && leads(r) && c_.unmet != 0; ++p) wait_for(t, came_[r][p]);
+    });
+  }
+  void add_end(std::size_t stream, int r) {
+    machine_.add_launch(stream, {1, 1}, 0, [this, r](sim::BlockThread& t, void*) {
+      for (int p = 0; p < c_.ranks && leads(r); ++p) {
+        if (p != r) t.store_release(&done_[r][p], 1);
+      }
+      for (int l = 0; l < c_.gpus && c_.unmet != 1; ++l) {
+        if (l != r) wait_for(t, done_[l][r]);
       }
     });
+  }
+  static void wait_for(sim::BlockThread& t, std::uint64_t& word) {
+    while (t.load_acquire(&word) == 0) t.pause();
+    t.store_release(&word, 0);
   }
   /// The k-th part of the elements, the last one being the longest.
   void fill_call(FoldLaunch& launch, std::uint32_t k, int r) {
@@ -323,7 +353,11 @@ class Run {
   sim::BlockMachine machine_;
   std::optional<LaneSetup> lanes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::array<std::uint64_t, 2 * kRanksMax * kRanksMax> bells_{};
+  // By rank, and by leader and rank.
+  StreamCall stream_calls_[kRanksMax];
+  std::uint32_t fingerprints_[kRanksMax][kRanksMax] = {};
+  std::uint64_t came_[kRanksMax][kRanksMax] = {};
+  std::uint64_t done_[kRanksMax][kRanksMax] = {};
   std::string problem_;
 };
 

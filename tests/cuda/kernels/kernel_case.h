@@ -22,7 +22,8 @@ struct KernelCase {
   DataType dtype = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   bool fused = false;  ///< one launch for all ranks
-  bool meets = false;  ///< folds per rank: in two launches, and the streams meet behind each
+  int gpus =
+      0;  ///< folds: not 0: the first rank of each GPU does the parts of all its ranks (rank % gpus), between meetings
   bool two_shot = false;
   bool in_place = false;
   bool scaled = false;
@@ -39,7 +40,7 @@ struct KernelCase {
   std::optional<KernelKind> odd_kind;  ///< ... of another kind
   std::uint64_t abort_at = 0;          ///< pass at which all abort words are set; 0: never
   int silent_rank = -1;                ///< never launches
-  int unmet = -1;  ///< 0 or 1: the streams do not meet behind the announcing launch, or behind the other
+  int unmet = -1;  ///< 0 or 1: the streams do not wait for each other before that launch, or behind it
   // Lanes only.
   std::string_view algorithm = "ring";
   std::uint32_t rows = 1;

@@ -70,9 +70,9 @@ TEST_CASE("folds of each rank do every collective", "[kernels]") {
   for_collectives([](const KernelCase& c) { require_right(c, 4); }, base);
 }
 
-TEST_CASE("folds of each rank whose streams meet do every collective", "[kernels]") {
+TEST_CASE("folds for all ranks of a GPU, whose streams meet, do every collective", "[kernels]") {
   KernelCase base;
-  base.meets = true;
+  base.gpus = GENERATE(1, 2);
   base.count = 333;
   base.blocks = 2;
   base.threads = 32;
@@ -80,17 +80,14 @@ TEST_CASE("folds of each rank whose streams meet do every collective", "[kernels
   for_collectives([](const KernelCase& c) { require_right(c, 4); }, base);
 }
 
-TEST_CASE("streams that do not meet behind a fold are found", "[kernels]") {
+TEST_CASE("streams that do not meet before or behind a fold are found", "[kernels]") {
   KernelCase c;
-  c.meets = true;
+  c.gpus = GENERATE(1, 2);
   c.ranks = 3;
   c.threads = 32;
   c.in_place = true;
   c.calls = 3;
-  // Before it nobody need wait: the fold finds what is announced, or waits for it.
-  c.unmet = 0;
-  require_right(c, 4);
-  c.unmet = 1;
+  c.unmet = GENERATE(0, 1);
   bool found = false;
   for (std::uint64_t seed = 0; seed < 20 && !found; ++seed) found = !run_case(c, seed).problem.empty();
   CHECK(found);

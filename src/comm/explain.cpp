@@ -276,6 +276,11 @@ Result<std::string> explain(Communicator& communicator, const CallArgs& args) {
              "access: GPU memory: each rank's kernel pushes into line memory of the others what they need, sums in "
              "rank order\n";
     }
+    if (device->ways().crew == DeviceCrew::kByTurns) {
+      return text +
+             "access: GPU memory of several processes, mapped; one rank's kernel does the parts of all that share its "
+             "GPU,\nfrom staging or windows, sums in rank order\n";
+    }
     return text + (device->ipc() ? "access: GPU memory of several processes, mapped; each rank's kernel does its part, "
                                    "from staging or windows,\nsums in rank order\n"
                                  : "access: GPU memory: the ranks share a process; kernels do everybody's part, "

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -27,14 +28,17 @@ UserMemory& user_memory() {
 }
 
 /// What this process has opened of others. The driver counts handles that a context opens twice, but not if two threads do at once: one is told
-/// CUDA_ERROR_ALREADY_MAPPED (580, H100). So each is opened once.
+/// CUDA_ERROR_ALREADY_MAPPED (580, H100). So each is opened once. While the driver opens or closes one, which may take until a device is
+/// idle, only who wants the same one waits.
 struct Imports {
   struct Import {
     CUdeviceptr data = 0;
     int holders = 0;
+    bool changes = true;  ///< the driver is at it
   };
   using Key = std::pair<void*, std::array<std::uint8_t, sizeof(MemoryHandle)>>;  ///< context and handle
   std::mutex mutex;
+  std::condition_variable changed;
   std::map<Key, Import> all;
 };
 Imports& imports() {
@@ -166,35 +170,53 @@ Result<ImportedMemory> ImportedMemory::open(const MemoryHandle& handle, void* co
   const ContextScope scope(static_cast<CUcontext>(context));
   TUTTI_TRY(scope.status());
   Imports& table = imports();
-  const std::lock_guard lock(table.mutex);
+  std::unique_lock lock(table.mutex);
   const Imports::Key key{context, std::to_array(handle.bytes)};
-  if (!table.all.contains(key)) {
+  table.changed.wait(lock, [&] {
+    const auto found = table.all.find(key);
+    return found == table.all.end() || !found->second.changes;
+  });
+  const auto [own, is_new] = table.all.try_emplace(key);
+  if (is_new) {
     CUipcMemHandle copy{};
     std::memcpy(&copy, &handle, sizeof copy);
     CUdeviceptr data = 0;
-    TUTTI_TRY(driver().ipc_open_handle(&data, copy, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    table.all[key].data = data;
+    lock.unlock();
+    Status opened = driver().ipc_open_handle(&data, copy, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    lock.lock();
+    table.changed.notify_all();
+    if (!opened.ok()) {
+      table.all.erase(own);
+      return std::move(opened).error();
+    }
+    own->second.data = data;
+    own->second.changes = false;
   }
-  Imports::Import& import = table.all[key];
-  ++import.holders;
+  ++own->second.holders;
   ImportedMemory memory;
   memory.context_ = context;
-  memory.data_ = reinterpret_cast<std::byte*>(import.data);
+  memory.data_ = reinterpret_cast<std::byte*>(own->second.data);
   return memory;
 }
 
 ImportedMemory::~ImportedMemory() {
   if (!data_) return;
+  const auto data = reinterpret_cast<CUdeviceptr>(data_);
   Imports& table = imports();
-  const std::lock_guard lock(table.mutex);
-  const auto own = std::ranges::find_if(table.all, [this](const auto& one) {
-    return one.first.first == context_ && one.second.data == reinterpret_cast<CUdeviceptr>(data_);
+  std::unique_lock lock(table.mutex);
+  const auto own = std::ranges::find_if(table.all, [&](const auto& one) {
+    return one.first.first == context_ && one.second.data == data && !one.second.changes;
   });
   if (--own->second.holders != 0) return;
+  own->second.changes = true;
+  lock.unlock();
+  {
+    const ContextScope scope(static_cast<CUcontext>(context_));
+    if (!scope.is_gone()) (void)driver().ipc_close_handle(data);
+  }
+  lock.lock();
   table.all.erase(own);
-  const ContextScope scope(static_cast<CUcontext>(context_));
-  if (scope.is_gone()) return;
-  (void)driver().ipc_close_handle(reinterpret_cast<CUdeviceptr>(data_));
+  table.changed.notify_all();
 }
 
 }  // namespace tutti::cuda

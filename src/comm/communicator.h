@@ -157,7 +157,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void end_passed() { turns_.end_passed(); }
   /// Somebody's call ended without being carried through (no memory, for instance): no peer may wait for it.
   void give_up_ticket(std::uint64_t ticket, Code code, const std::string& text);
-  bool is_idle() { return turns_.is_idle(); }
+  /// No call is under way or waits, whichever way it goes.
+  bool is_idle();
 
   /// The next collective's number; calls of one communicator are numbered alike on every rank.
   std::uint32_t next_sequence() { return ++sequence_; }

@@ -24,6 +24,11 @@ constexpr double kTellS = 1;
 
 DeviceTeams* Communicator::teams() const { return device_ ? device_->teams() : nullptr; }
 
+bool Communicator::is_idle() {
+  const auto ipc = device_ ? device_->ipc() : nullptr;
+  return turns_.is_idle() && (!ipc || ipc->turns().is_idle());
+}
+
 Status Communicator::finalize() {
   executor::Backoff backoff(true);
   while (!is_idle() || (teams() && !teams()->is_idle())) backoff.wait();

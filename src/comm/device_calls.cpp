@@ -55,7 +55,7 @@ Result<bool> DeviceRank::takes(Communicator& communicator, const CallArgs& args,
   if (is_point_to_point(args)) return false;
   if (ways_.pairs != DevicePairs::kSomeBlind) {
     const auto ipc = this->ipc();
-    return ipc ? ipc->takes(args) : Result<bool>(false);
+    return ipc ? ipc->takes(communicator, args) : Result<bool>(false);
   }
   if (path_for(communicator, args, use).path != DevicePath::kLanes) return false;
   if (ipc()) return true;

@@ -53,7 +53,7 @@ struct DeviceCard {
   std::uint64_t mail_token[2] = {};
   std::uint64_t maps = 0;  ///< 1: the rank has others' segments mapped, or is about to
   // While the communicator works, of ranks in several processes, and of those whose GPUs do not all reach each other's memory:
-  static constexpr std::size_t kNotes = 8;
+  static constexpr std::size_t kNotes = 32;
   std::uint64_t calls = 0;  ///< eager collectives so far; written last
   DeviceCallNote notes[kNotes];
   static constexpr std::size_t kWindows = 8;

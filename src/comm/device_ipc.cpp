@@ -79,11 +79,12 @@ void DeviceIpc::close() {
   comm_ = nullptr;
 }
 
-Result<bool> DeviceIpc::takes(const CallArgs& args) {
-  const std::uint64_t longest =
-      args.count * size_of(args.type) * staging_of(args.collective, static_cast<std::uint64_t>(comm_->ranks())).blocks;
-  if (!bells_ || longest > comm_->members().control.settings().shared_gpu_host_bytes) return true;
-  TUTTI_TRY_ASSIGN(const auto places, find_windows(args));
+Result<bool> DeviceIpc::takes(Communicator& communicator, const CallArgs& args) {
+  if (!bells_) return true;
+  const std::uint64_t blocks = staging_of(args.collective, static_cast<std::uint64_t>(communicator.ranks())).blocks;
+  const std::uint64_t longest = args.count * size_of(args.type) * blocks;
+  if (longest > communicator.members().control.settings().shared_gpu_host_bytes) return true;
+  TUTTI_TRY_ASSIGN(const auto places, find_windows(communicator, args));
   return places.has_value();
 }
 
@@ -108,7 +109,7 @@ Status DeviceIpc::put(const CallArgs& args) {
   const DevicePath path = path_for(*comm_, args).path;
   std::optional<Places> places;
   if (path == DevicePath::kDirect) {
-    TUTTI_TRY_ASSIGN(places, find_windows(args));
+    TUTTI_TRY_ASSIGN(places, find_windows(*comm_, args));
   }
   using Way = DeviceWatch::Way;
   std::uint64_t stream = 0;
@@ -194,13 +195,14 @@ Status DeviceIpc::put_piece(const CallArgs& args, const Staging& staging, const 
   return copy_blocks(args, piece, shape.output_bytes, false, output);
 }
 
-Result<std::optional<DeviceIpc::Places>> DeviceIpc::find_windows(const CallArgs& args) {
+Result<std::optional<DeviceIpc::Places>> DeviceIpc::find_windows(const Communicator& communicator,
+                                                                 const CallArgs& args) {
   std::optional<Places> none;
   // All ranks must come to the same: those that have no buffer in a rooted call would not.
   if (is_rooted(args.collective) || args.count == 0) return none;
   // The only one that is not right in place.
   if (args.collective == Collective::kAllToAll && args.send == args.receive) return none;
-  const CallShape shape = shape_of(args, comm_->ranks(), comm_->rank());
+  const CallShape shape = shape_of(args, communicator.ranks(), communicator.rank());
   TUTTI_TRY_ASSIGN(const auto input, windows_->find(args.send, shape.input_bytes));
   if (!input) return none;
   TUTTI_TRY_ASSIGN(const auto output, windows_->find(args.receive, shape.output_bytes));

@@ -64,7 +64,9 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   /// Whether kernels do this call. The host is quicker where processes share a GPU, few bytes are to be moved, and each rank would have to
   /// bring its own there: going from one process to another takes a GPU longer than copies to host memory and back. The same on all ranks,
   /// if all or none use windows.
-  Result<bool> takes(const CallArgs& args);
+  Result<bool> takes(Communicator& communicator, const CallArgs& args);
+  /// Of calls by kernels: they come before and behind what goes through host memory, in whose turn only a thread waits.
+  Turns& turns() { return turns_; }
   /// Puts the collectives on their streams, in order, and waits for nobody. By whoever has the communicator's turn, in the caller's
   /// thread. After a failure the communicator has failed too.
   Status enqueue(std::span<const CallArgs> calls);
@@ -102,7 +104,7 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   Status put_lanes(const CallArgs& args);
   Status put_pieces(const CallArgs& args);
   /// Nothing if the call's buffers are not in windows.
-  Result<std::optional<Places>> find_windows(const CallArgs& args);
+  Result<std::optional<Places>> find_windows(const Communicator& communicator, const CallArgs& args);
   Status put_launches(const CallArgs& args, const Places& places, std::uint64_t count, std::uint64_t bytes,
                       std::uint32_t fingerprint);
   Status put_piece(const CallArgs& args, const Staging& staging, const Piece& piece);
@@ -111,7 +113,8 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
 
   const std::shared_ptr<cuda::Device> device_;
   const std::unique_ptr<DeviceSegment> segment_;
-  Communicator* comm_ = nullptr;
+  Communicator* comm_ = nullptr;  ///< only for whoever has the turn
+  Turns turns_;
   std::unique_ptr<DeviceBells> bells_;  ///< where processes share a GPU
   DeviceMail mail_;
   std::unique_ptr<DeviceWindows> windows_;

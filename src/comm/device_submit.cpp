@@ -81,8 +81,11 @@ Result<LegWay> way_of(Communicator& communicator, const CallArgs& call) {
   const DeviceRank& device = *communicator.device();
   if (const DeviceTeams* teams = device.teams(); teams && teams->takes(call)) return LegWay::kTeams;
   if (device.staged() && device.stages_collectives()) return LegWay::kHost;
-  TUTTI_TRY_ASSIGN(const bool takes, device.takes(communicator, call));
-  return takes ? LegWay::kKernels : LegWay::kHost;
+  const Result<bool> takes = device.takes(communicator, call);
+  if (takes.ok()) return takes.value() ? LegWay::kKernels : LegWay::kHost;
+  // As when the call were on its way: the others may be in theirs.
+  communicator.fail(takes.error().code, communicator.rank(), takes.error().message);
+  return takes.error();
 }
 
 /// In order, sends and receives behind all others: the same on all ranks.
@@ -149,10 +152,17 @@ Status enqueue_legs(std::span<const Leg> legs, std::size_t number) {
 Status enqueue_on_devices(std::span<const DeviceCalls> works) {
   std::vector<Leg> legs;
   legs.reserve(works.size());
-  for (const DeviceCalls& work : works) TUTTI_TRY(add_legs(legs, work));
+  Status first;
+  for (const DeviceCalls& work : works) {
+    const std::size_t others = legs.size();
+    Status added = add_legs(legs, work);
+    if (added.ok()) continue;
+    // That communicator has failed; the calls of others are made all the same.
+    legs.resize(others);
+    if (first.ok()) first = std::move(added);
+  }
   std::size_t most = 0;
   for (const Leg& leg : legs) most = std::max(most, leg.number + 1);
-  Status first;
   for (std::size_t number = 0; number < most; ++number) {
     Status status = enqueue_legs(legs, number);
     if (first.ok() && !status.ok()) first = std::move(status);

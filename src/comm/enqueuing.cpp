@@ -14,22 +14,23 @@ Enqueuing::Enqueuing(Communicator& communicator, std::span<CallArgs> calls, Devi
     : comm_(communicator),
       meeting_(std::move(ways.meeting)),
       ipc_(std::move(ways.ipc)),
-      ticket_(comm_.take_ticket()),
+      turns_(ipc_ ? ipc_->turns() : comm_.turns()),
+      ticket_(turns_.take()),
       calls_(calls) {
   executor::Backoff backoff(comm_.crowded());
-  while (!comm_.is_turn(ticket_)) backoff.wait();
+  while (!turns_.is_turn(ticket_)) backoff.wait();
 }
 
 Enqueuing::~Enqueuing() {
   if (submission_.open.load(std::memory_order_acquire) != 0) meeting_->withdraw(submission_);
   if (detour_) comm_.device()->give_back(std::move(detour_));
-  if (has_turn_) comm_.pass_turn();
-  comm_.end_passed();
+  if (has_turn_) turns_.pass();
+  turns_.end_passed();
 }
 
 Status Enqueuing::post() {
   Status status = give();
-  comm_.pass_turn();
+  turns_.pass();
   has_turn_ = false;
   return status;
 }

@@ -44,6 +44,7 @@ class Enqueuing {
   Communicator& comm_;
   const std::shared_ptr<DeviceMeeting> meeting_;
   const std::shared_ptr<DeviceIpc> ipc_;  ///< in place of the meeting: nobody waits for others' threads
+  Turns& turns_;
   const std::uint64_t ticket_;
   bool has_turn_ = true;
   Lateness lateness_{};

@@ -138,7 +138,10 @@ TEST_CASE("processes: a window that one rank does not use is a call that differs
 }
 
 TEST_CASE("processes: a window that a rank has not registered when it leaves is told", "[device][processes]") {
-  crew::check(crew::run(2, [](const Member& m) -> std::string {
+  // Also where the call would go through host memory without it.
+  const char* const host_bytes = GENERATE("0", "1M");
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    setenv("TUTTI_SHARED_GPU_HOST_BYTES", host_bytes, 1);
     Rank rank(m);
     CREW_TRY(rank.open());
     if (m.rank == 1) return rank.close();
@@ -146,6 +149,7 @@ TEST_CASE("processes: a window that a rank has not registered when it leaves is 
     CREW_TRY(window.open(rank, 4096, Memory::kAllocated));
     CREW_TRY(refused(ncclAllReduce(window.at(0), window.at(0), 9, ncclInt32, ncclSum, rank.comm, rank.stream),
                      ncclRemoteError, {"rank 1 has no window 1, with which rank 0 calls"}, rank.comm));
+    CREW_TRY(fails(rank.comm, ncclRemoteError, {"rank 1 has no window 1"}));
     Gpu::get().destroy(rank.stream);
     return fine(ncclCommAbort(rank.comm), "ncclCommAbort");
   }));

@@ -38,6 +38,10 @@ std::vector<KernelCase> cases() {
     add(make(KernelKind::kFold, collective, 3, 1403));
     add(make(KernelKind::kLines, collective, 3, 301));
   }
+  for (const Collective collective : {kAllReduce, kAllGather, kAllToAll}) {
+    KernelCase members = make(KernelKind::kFold, collective, 3, 1403);
+    for (members.gpus = 1; members.gpus <= 2; ++members.gpus) add(members);
+  }
   add(make(KernelKind::kFold, kAllReduce, 3, 9001), false, false, true);
   KernelCase skewed = make(KernelKind::kFold, kAllReduce, 3, 5005);
   skewed.skew = 4;
@@ -69,6 +73,14 @@ std::string search_special(std::uint64_t seed) {
     if (outcome.output_written) return "output was written by a call that differs";
     if (outcome.failures[1].failure != Failure::kMismatch) return "a call that differs was not noticed";
   }
+  KernelCase member = make(KernelKind::kFold, Collective::kAllReduce, 3, 301);
+  member.gpus = 1;
+  member.calls = 1;
+  member.odd_rank = 1;
+  const Outcome led = run_case(member, seed);
+  if (!led.problem.empty()) return led.problem;
+  if (led.output_written || led.failures[0].failure != Failure::kMismatch)
+    return "a member's call that differs was not noticed";
   KernelCase ring = make(KernelKind::kLanes, Collective::kAllGather, 4, 301);
   ring.announces = true;
   ring.knows_neighbours = true;

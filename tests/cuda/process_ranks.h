@@ -57,6 +57,25 @@ struct Rank {
   }
 };
 
+/// Of three ranks on one GPU, of which 0 and 1 are in the first of two processes, those of this one.
+struct TwoAndOne {
+  int first;
+  std::vector<ncclComm_t> comms;
+
+  explicit TwoAndOne(const Member& m) : first(m.rank == 0 ? 0 : 2), comms(m.rank == 0 ? 2 : 1) {}
+  std::string open(const Member& m) {
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    setenv("TUTTI_DEVICE", "cuda", 1);
+    if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
+    Gpu::get().use(0);
+    CREW_TRY(fine(ncclGroupStart(), "group"));
+    for (std::size_t i = 0; i < comms.size(); ++i) {
+      CREW_TRY(fine(ncclCommInitRank(&comms[i], 3, m.ids[0], first + static_cast<int>(i)), "ncclCommInitRank"));
+    }
+    return fine(ncclGroupEnd(), "ncclGroupEnd");
+  }
+};
+
 /// Asks until the communicator has failed so, up to 10 s.
 inline std::string fails(ncclComm_t comm, ncclResult_t wanted, const std::vector<std::string>& parts) {
   ncclResult_t state = ncclSuccess;

@@ -11,25 +11,17 @@
 #include <memory>
 
 namespace tutti::test {
+
 TEST_CASE("processes: two ranks of a process that share it with another and have one stream are refused",
           "[device][processes]") {
-  // Ranks 0 and 1 are in the first process, rank 2 in the second.
   const bool by_default_stream = GENERATE(false, true);
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
-    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
-    setenv("TUTTI_DEVICE", "cuda", 1);
     setenv("TUTTI_SHARED_GPU_HOST_BYTES", "0", 1);
-    if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
+    TwoAndOne ranks(m);
+    CREW_TRY(ranks.open(m));
+    const auto& [first, comms] = ranks;
+    const std::size_t own = comms.size();
     const Gpu& gpu = Gpu::get();
-    gpu.use(0);
-    const int first = m.rank == 0 ? 0 : 2;
-    const std::size_t own = m.rank == 0 ? 2 : 1;
-    std::vector<ncclComm_t> comms(own);
-    CREW_TRY(fine(ncclGroupStart(), "group"));
-    for (std::size_t i = 0; i < own; ++i) {
-      CREW_TRY(fine(ncclCommInitRank(&comms[i], 3, m.ids[0], first + static_cast<int>(i)), "ncclCommInitRank"));
-    }
-    CREW_TRY(fine(ncclGroupEnd(), "ncclGroupEnd"));
     const CUstream stream = by_default_stream ? gpu.make_blocking_stream() : gpu.make_stream();
     const OnGpu<std::int32_t> a(values(first, 100));
     const OnGpu<std::int32_t> b(values(first, 100));

@@ -127,26 +127,17 @@ TEST_CASE("processes: few bytes go through host memory on a GPU that processes h
 
 TEST_CASE("processes: a call by kernels does not wait for one through host memory that others have yet to make",
           "[device][processes]") {
-  // Ranks 0 and 1 are one thread's, rank 2 is in another process.
+  // Ranks 0 and 1 are one thread's.
   crew::check(crew::run(2, [](const Member& m) -> std::string {
     setenv("TUTTI_TIMEOUT_S", "10", 1);
     setenv("TUTTI_SHARED_GPU_HOST_BYTES", "4000", 1);
-    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
-    setenv("TUTTI_DEVICE", "cuda", 1);
-    if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
+    TwoAndOne ranks(m);
+    CREW_TRY(ranks.open(m));
+    const auto& [first, comms] = ranks;
     const Gpu& gpu = Gpu::get();
-    gpu.use(0);
-    const int first = m.rank == 0 ? 0 : 2;
-    const std::size_t own = m.rank == 0 ? 2 : 1;
-    std::vector<ncclComm_t> comms(own);
-    CREW_TRY(fine(ncclGroupStart(), "group"));
-    for (std::size_t i = 0; i < own; ++i) {
-      CREW_TRY(fine(ncclCommInitRank(&comms[i], 3, m.ids[0], first + static_cast<int>(i)), "ncclCommInitRank"));
-    }
-    CREW_TRY(fine(ncclGroupEnd(), "ncclGroupEnd"));
     std::vector<std::unique_ptr<OnGpu<std::int32_t>>> buffers;
     std::vector<CUstream> streams;
-    for (std::size_t i = 0; i < own; ++i) {
+    for (std::size_t i = 0; i < comms.size(); ++i) {
       streams.push_back(gpu.make_stream());
       for (const std::size_t count : {std::size_t{100}, std::size_t{20000}, std::size_t{200}}) {
         buffers.push_back(std::make_unique<OnGpu<std::int32_t>>(values(first + static_cast<int>(i), count)));

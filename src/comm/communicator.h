@@ -146,7 +146,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status wait_initialised();
   bool is_initialised() const { return init_state_.load(std::memory_order_acquire) == InitState::kReady; }
 
-  /// Calls of a communicator run one after another in the order they were taken, whatever their streams.
+  /// Calls of a communicator run one after another in the order they were taken, whatever their streams. Those that kernels do among
+  /// processes have turns of their own (DeviceIpc).
   Turns& turns() { return turns_; }
   std::uint64_t take_ticket() { return turns_.take(); }
   bool is_turn(std::uint64_t ticket) const { return turns_.is_turn(ticket); }

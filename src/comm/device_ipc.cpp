@@ -229,21 +229,20 @@ Status DeviceIpc::put_launches(const CallArgs& args, const Places& places, std::
   call.inputs[rank] = places.input;
   call.outputs[rank] = places.output;
   constexpr std::uint64_t kBlockBytes = std::uint64_t{cuda::kThreads} * 16;
-  call.block_count = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes / kBlockBytes, 1, blocks_max_));
-  const auto put = [&] {
-    return device_->launch(cuda::KernelKind::kFold, kernel_of(args), call.block_count, &launch, args.stream);
+  const auto blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes / kBlockBytes, 1, blocks_max_));
+  const auto put = [&](std::uint32_t count_of_blocks) {
+    call.block_count = count_of_blocks;
+    return device_->launch(cuda::KernelKind::kFold, kernel_of(args), count_of_blocks, &launch, args.stream);
   };
-  if (!bells_) return put();
+  if (!bells_) return put(blocks);
   TUTTI_TRY(
       bells_->begin(launch.announced, args.scaled ? &launch.factors[rank] : nullptr, size_of(args.type), args.stream));
   if (bells_->leads()) {
-    const std::uint32_t blocks = std::exchange(call.block_count, 1);
     launch.members = bells_->members();
     launch.members.learns = true;
-    TUTTI_TRY(put());
-    call.block_count = blocks;
+    TUTTI_TRY(put(1));
     launch.members.learns = false;
-    TUTTI_TRY(put());
+    TUTTI_TRY(put(blocks));
   }
   return bells_->end(args.stream);
 }

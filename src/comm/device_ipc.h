@@ -1,5 +1,6 @@
-// Calls on device memory among ranks in several processes of one host. Each rank launches its own part; the kernels wait for each other on
-// the devices (cuda/opening.h), and no thread does.
+// Calls on device memory among ranks in several processes of one host, by kernels. No thread waits for another rank: the kernels wait for each
+// other on the devices (cuda/opening.h), or, where processes share a GPU, the streams do (device_bells.h). There takes() leaves few bytes
+// to the way through host memory.
 //
 // A call is cut into pieces that fit into the ranks' staging (device_segment.h). For each piece, in the order of the caller's stream:
 //
@@ -67,7 +68,7 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   Result<bool> takes(Communicator& communicator, const CallArgs& args);
   /// Of calls by kernels: they come before and behind what goes through host memory, in whose turn only a thread waits.
   Turns& turns() { return turns_; }
-  /// Puts the collectives on their streams, in order, and waits for nobody. By whoever has the communicator's turn, in the caller's
+  /// Puts the collectives on their streams, in order, and waits for nobody. By whoever has the turn of turns(), in the caller's
   /// thread. After a failure the communicator has failed too.
   Status enqueue(std::span<const CallArgs> calls);
   /// Waits until what is on the streams is done. It is over soon if the communicator fails.

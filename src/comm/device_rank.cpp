@@ -16,8 +16,6 @@
 namespace tutti::comm {
 namespace {
 
-bool same_device(const DeviceCard& a, const DeviceCard& b) { return std::memcmp(a.uuid, b.uuid, sizeof a.uuid) == 0; }
-
 /// How the ranks' data gets from one to another.
 enum class Route : std::uint8_t {
   kMeeting,  ///< kernels load from and store to others' memory; one process
@@ -31,7 +29,7 @@ Result<DeviceLinks> links_here(const Control& control) {
   for (int r = 0; r < control.ranks(); ++r) {
     TUTTI_TRY_ASSIGN(const auto from, cuda::Device::open(control.device_card(r).device));
     for (int other = 0; other < r; ++other) {
-      const bool same = same_device(control.device_card(r), control.device_card(other));
+      const bool same = same_gpu(control, r, other);
       const bool far = (control.device_card(r).far >> other & 1) != 0;
       if (!same && (far || control.settings().p2p_disable != 0)) continue;
       TUTTI_TRY_ASSIGN(const auto to, cuda::Device::open(control.device_card(other).device));
@@ -74,7 +72,7 @@ Status keep_apart(Communicator& communicator) {
     DeviceCard& card = control.device_card(a);
     for (int b = 0; b < ranks; ++b) {
       const bool near = distances.ok() ? distances.value()[static_cast<std::size_t>(a) * ranks + b] <= level
-                                       : same_device(card, control.device_card(b));
+                                       : same_gpu(control, a, b);
       card.far |= (near ? 0u : 1u) << b;
       far += !near && b < a;
     }
@@ -123,7 +121,7 @@ Status check_sharing(const Control& control) {
   if (config().multi_rank_gpu) return {};
   for (int r = 0; r < control.ranks(); ++r) {
     for (int other = r + 1; other < control.ranks(); ++other) {
-      if (!same_device(control.device_card(r), control.device_card(other))) continue;
+      if (!same_gpu(control, r, other)) continue;
       return error(Code::kInvalidUsage,
                    fmt::format("ranks {} and {} are both on the GPU {}. Give each rank a GPU of its own "
                                "(cudaSetDevice), or set NCCL_MULTI_RANK_GPU_ENABLE=1 to let ranks share one",
@@ -341,7 +339,7 @@ bool wants_lines(const Control& control, DeviceCrew crew) {
 
 DeviceCrew crew_here(const Control& control) {
   for (int r = 1; r < control.ranks(); ++r) {
-    if (!same_device(control.device_card(0), control.device_card(r))) return DeviceCrew::kTogether;
+    if (!same_gpu(control, 0, r)) return DeviceCrew::kTogether;
   }
   return DeviceCrew::kOneLaunch;
 }

@@ -59,22 +59,22 @@ struct DeviceSegment::Retired {
   }
 };
 
+bool same_gpu(const Control& control, int a, int b) {
+  const auto& uuid = control.device_card(a).uuid;
+  return std::memcmp(uuid, control.device_card(b).uuid, sizeof uuid) == 0;
+}
+
 std::uint32_t resident_share(const Control& control) {
   std::uint32_t most = cuda::kBlocksMax;
   for (int r = 0; r < control.ranks(); ++r) {
     const DeviceCard& card = control.device_card(r);
     std::uint32_t sharing = 0;
     for (int other = 0; other < control.ranks(); ++other) {
-      sharing += std::memcmp(control.device_card(other).uuid, card.uuid, sizeof card.uuid) == 0;
+      sharing += same_gpu(control, r, other) ? 1 : 0;
     }
     most = std::min(most, card.resident_blocks / sharing);
   }
   return std::max(most, 1u);
-}
-
-bool same_gpu(const Control& control, int a, int b) {
-  const auto& uuid = control.device_card(a).uuid;
-  return std::memcmp(uuid, control.device_card(b).uuid, sizeof uuid) == 0;
 }
 
 bool processes_share_gpus(const Membership& members) {

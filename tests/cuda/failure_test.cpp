@@ -424,4 +424,19 @@ TEST_CASE("device: memory that another GPU gets no access to is named, and the c
   gpu.use(0);
 }
 
+TEST_CASE("device: ncclMemAlloc gives whole blocks, which nothing else lies in", "[device]") {
+  setenv("TUTTI_DEVICE", "cuda", 1);
+  Gpu::get().use(0);
+  constexpr std::int64_t kBlock = 2 << 20;
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{kBlock}, std::size_t{kBlock} + 1}) {
+    const std::int64_t before = fake_driver::live().device_bytes;
+    void* memory = nullptr;
+    REQUIRE(ncclMemAlloc(&memory, bytes) == ncclSuccess);
+    CHECK(fake_driver::live().device_bytes - before == (bytes > kBlock ? 2 * kBlock : kBlock));
+    CHECK(ncclMemFree(memory) == ncclSuccess);
+  }
+  void* memory = nullptr;
+  CHECK(ncclMemAlloc(&memory, SIZE_MAX) != ncclSuccess);
+}
+
 }  // namespace tutti::test

@@ -237,6 +237,31 @@ TEST_CASE("processes: other memory at a window's address is none of it", "[devic
   }));
 }
 
+TEST_CASE("processes: few bytes come to a GPU that processes have by turns as rows, which take no turn",
+          "[device][processes]") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    setenv("TUTTI_SHARED_GPU_HOST_BYTES", "1M", 1);
+    Rank rank(m);
+    CREW_TRY(rank.open());
+    // One byte is no row; long copies are no kernels' work anyhow.
+    for (const auto& [count, rows] :
+         {std::pair<std::size_t, std::uint64_t>{1, 0}, {2, 1}, {999, 1}, {1024, 1}, {4096, 0}}) {
+      const OnGpu<std::uint8_t> bytes(std::vector<std::uint8_t>(count + 2, static_cast<std::uint8_t>(m.rank + 1)));
+      const std::uint64_t before = fake_driver::staged().rows;
+      CREW_TRY(
+          fine(ncclAllReduce(bytes.data() + 1, bytes.data() + 1, count, ncclUint8, ncclSum, rank.comm, rank.stream),
+               "bytes"));
+      Gpu::get().wait(rank.stream);
+      if (fake_driver::staged().rows - before != rows)
+        return std::to_string(count) + " bytes did not come as they should";
+      std::vector<std::uint8_t> wanted(count + 2, 3);
+      wanted.front() = wanted.back() = static_cast<std::uint8_t>(m.rank + 1);
+      if (bytes.read() != wanted) return std::to_string(count) + " bytes differ";
+    }
+    return rank.close();
+  }));
+}
+
 TEST_CASE("processes: a window that one rank could not add leaves its place to later ones",
           "[device][processes][failure]") {
   constexpr int kPlaces = 8;

@@ -144,11 +144,33 @@ TEST_CASE("processes: a window that a rank has not registered when it leaves is 
     setenv("TUTTI_SHARED_GPU_HOST_BYTES", host_bytes, 1);
     Rank rank(m);
     CREW_TRY(rank.open());
-    if (m.rank == 1) return rank.close();
+    ncclComm_t other = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&other, m.ranks, m.ids[1], m.rank), "ncclCommInitRank"));
+    const OnGpu<std::int32_t> numbers(values(m.rank, 9));
+    const auto sum_up = [&] {
+      return ncclAllReduce(numbers.data(), numbers.data(), 9, ncclInt32, ncclSum, other, rank.stream);
+    };
+    // Another communicator's call of the group is made all the same.
+    const auto check = [&]() -> std::string {
+      Gpu::get().wait(rank.stream);
+      CREW_TRY(differs(
+          "the other's", numbers.read(), [&](std::size_t i) { return sum(2, i); }, 9));
+      return fine(ncclCommDestroy(other), "ncclCommDestroy");
+    };
+    if (m.rank == 1) {
+      CREW_TRY(fine(sum_up(), "sum"));
+      CREW_TRY(fine(ncclCommDestroy(rank.comm), "ncclCommDestroy"));  // which the other rank is told of
+      CREW_TRY(check());
+      Gpu::get().destroy(rank.stream);
+      return "";
+    }
     Window window;
     CREW_TRY(window.open(rank, 4096, Memory::kAllocated));
-    CREW_TRY(refused(ncclAllReduce(window.at(0), window.at(0), 9, ncclInt32, ncclSum, rank.comm, rank.stream),
-                     ncclRemoteError, {"rank 1 has no window 1, with which rank 0 calls"}, rank.comm));
+    CREW_TRY(fine(ncclGroupStart(), "group"));
+    CREW_TRY(fine(ncclAllReduce(window.at(0), window.at(0), 9, ncclInt32, ncclSum, rank.comm, rank.stream), "sum"));
+    CREW_TRY(fine(sum_up(), "sum"));
+    CREW_TRY(refused(ncclGroupEnd(), ncclRemoteError, {"rank 1 has no window 1, with which rank 0 calls"}, rank.comm));
+    CREW_TRY(check());
     CREW_TRY(fails(rank.comm, ncclRemoteError, {"rank 1 has no window 1"}));
     Gpu::get().destroy(rank.stream);
     return fine(ncclCommAbort(rank.comm), "ncclCommAbort");

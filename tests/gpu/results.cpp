@@ -34,8 +34,12 @@ std::string Results::place() const {
   const std::time_t now = std::time(nullptr);
   char date[32] = {};
   std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  return fmt::format(R"("date":"{}","device":{},"driver":{},"commit":{},"way":{})", date, quoted(Gpu::get().name()),
-                     Gpu::get().driver_version(), quoted(commit_), quoted(way_));
+  // The kernel's part of the driver, where there is one; `driver` is the version of CUDA that it is for.
+  std::string module;
+  std::ifstream("/sys/module/nvidia/version") >> module;
+  return fmt::format(R"("date":"{}","device":{},"driver":{},"module":{},"commit":{},"way":{})", date,
+                     quoted(Gpu::get().name()), Gpu::get().driver_version(), quoted(module), quoted(commit_),
+                     quoted(way_));
 }
 
 void Results::add(const std::string& fields) const {

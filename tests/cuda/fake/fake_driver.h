@@ -62,6 +62,7 @@ FAKE_EXPORT std::uint64_t launches();
 struct Staged {
   std::uint64_t bytes = 0;
   std::uint64_t flushes = 0;
+  std::uint64_t rows = 0;  ///< copies made as rows
 };
 FAKE_EXPORT Staged staged();
 

@@ -216,6 +216,7 @@ CUresult copy_rows_async(const CUDA_MEMCPY2D* rows, CUstream stream) {
   const std::size_t width = rows->WidthInBytes;
   const bool is_unified = rows->srcMemoryType == CU_MEMORYTYPE_UNIFIED && rows->dstMemoryType == CU_MEMORYTYPE_UNIFIED;
   if (!is_unified || width == 0 || rows->srcPitch != width || rows->dstPitch != width) return CUDA_ERROR_INVALID_VALUE;
+  ++world().staged.rows;
   return copy_async(rows->dstDevice, rows->srcDevice, width * rows->Height, stream);
 }
 CUresult set_bytes_async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {

@@ -17,13 +17,17 @@
 namespace tutti::cuda {
 namespace {
 
-/// What allocate_for_user() has made, with the device that it keeps open.
-struct UserMemory {
+/// What allocate_for_user() has made.
+struct UserAllocations {
+  struct Allocation {
+    std::size_t bytes = 0;
+    std::shared_ptr<Device> device;  ///< kept open
+  };
   std::mutex mutex;
-  std::map<const void*, std::shared_ptr<Device>> allocations;
+  std::map<const void*, Allocation> all;
 };
-UserMemory& user_memory() {
-  static auto* made = new UserMemory;
+UserAllocations& user_allocations() {
+  static auto* made = new UserAllocations;
   return *made;
 }
 
@@ -120,39 +124,67 @@ Result<void*> allocate_for_user(std::size_t bytes) {
                  fmt::format("{} bytes of device {}'s memory: {}", bytes, ordinal, made.error().message));
   }
   void* const memory = reinterpret_cast<void*>(data);
-  UserMemory& known = user_memory();
+  UserAllocations& known = user_allocations();
   const std::lock_guard lock(known.mutex);
-  known.allocations[memory] = std::move(device);
+  known.all[memory] = {whole, std::move(device)};
   return memory;
 }
 
-Status free_for_user(void* memory) {
-  UserMemory& known = user_memory();
-  std::shared_ptr<Device> device;
-  {
-    const std::lock_guard lock(known.mutex);
-    const auto found = known.allocations.find(memory);
-    if (found == known.allocations.end()) {
-      return error(Code::kInvalidArgument,
-                   fmt::format("{} was not allocated by ncclMemAlloc, or is freed already", fmt::ptr(memory)));
-    }
-    device = std::move(found->second);
-    known.allocations.erase(found);
-  }
-  const ContextScope scope(static_cast<CUcontext>(device->context()));
-  if (!scope.status().ok()) {
-    // It is not freed: the user may try again.
-    const std::lock_guard lock(known.mutex);
-    known.allocations[memory] = std::move(device);
-    return scope.status();
-  }
-  return driver().mem_free(reinterpret_cast<CUdeviceptr>(memory));
+std::optional<AddressRange> user_range(const void* address) {
+  UserAllocations& known = user_allocations();
+  const std::lock_guard lock(known.mutex);
+  const auto next = known.all.upper_bound(address);
+  if (next == known.all.begin()) return std::nullopt;
+  const auto& [memory, allocation] = *std::prev(next);
+  const auto begin = reinterpret_cast<std::uint64_t>(memory);
+  if (reinterpret_cast<std::uint64_t>(address) - begin >= allocation.bytes) return std::nullopt;
+  return AddressRange{begin, allocation.bytes};
 }
 
 bool is_for_user(const void* memory) {
-  UserMemory& known = user_memory();
+  UserAllocations& known = user_allocations();
   const std::lock_guard lock(known.mutex);
-  return known.allocations.contains(memory);
+  return known.all.contains(memory);
+}
+
+Result<UserMemory> UserMemory::take(void* memory) {
+  UserAllocations& known = user_allocations();
+  const std::lock_guard lock(known.mutex);
+  const auto found = known.all.find(memory);
+  if (found == known.all.end()) {
+    return error(Code::kInvalidArgument,
+                 fmt::format("{} was not allocated by ncclMemAlloc, or is freed already", fmt::ptr(memory)));
+  }
+  UserMemory taken(memory, found->second.bytes, std::move(found->second.device));
+  known.all.erase(found);
+  return taken;
+}
+
+UserMemory& UserMemory::operator=(UserMemory&& other) noexcept {
+  give_back();
+  memory_ = std::exchange(other.memory_, nullptr);
+  bytes_ = other.bytes_;
+  device_ = std::move(other.device_);
+  return *this;
+}
+
+void UserMemory::give_back() {
+  if (!memory_) return;
+  UserAllocations& known = user_allocations();
+  const std::lock_guard lock(known.mutex);
+  known.all[std::exchange(memory_, nullptr)] = {bytes_, std::move(device_)};
+}
+
+Status UserMemory::finish() const {
+  const ContextScope scope(static_cast<CUcontext>(device_->context()));
+  TUTTI_TRY(scope.status());
+  return driver().context_synchronize();
+}
+
+Status UserMemory::free() {
+  const ContextScope scope(static_cast<CUcontext>(device_->context()));
+  TUTTI_TRY(scope.status());
+  return driver().mem_free(reinterpret_cast<CUdeviceptr>(std::exchange(memory_, nullptr)));
 }
 
 Result<MemoryHandle> export_memory(const void* allocation, void* context) {

@@ -5,6 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
 
 namespace tutti::cuda {
 
@@ -41,9 +44,34 @@ Result<AddressRange> address_range(const Device& device, const void* address);
 
 /// Memory for users (ncclMemAlloc), on the device that is current. Other processes can map it.
 Result<void*> allocate_for_user(std::size_t bytes);
-Status free_for_user(void* memory);
+/// The memory of allocate_for_user() that the address lies in, if nobody has freed it.
+std::optional<AddressRange> user_range(const void* address);
 /// Whether allocate_for_user() made it and nobody has freed it.
 bool is_for_user(const void* memory);
+
+/// Such memory that is being freed: the user's again if free() is not called, or fails before the driver has done anything.
+class UserMemory {
+ public:
+  /// kInvalidArgument: it is no such memory, or is freed already.
+  static Result<UserMemory> take(void* memory);
+  UserMemory(UserMemory&& other) noexcept
+      : memory_(std::exchange(other.memory_, nullptr)), bytes_(other.bytes_), device_(std::move(other.device_)) {}
+  UserMemory& operator=(UserMemory&& other) noexcept;
+  ~UserMemory() { give_back(); }
+
+  /// Waits for all that its device has to do.
+  Status finish() const;
+  Status free();
+
+ private:
+  UserMemory(void* memory, std::size_t bytes, std::shared_ptr<Device> device)
+      : memory_(memory), bytes_(bytes), device_(std::move(device)) {}
+  void give_back();
+
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::shared_ptr<Device> device_;
+};
 
 /// 64 bytes that another process opens.
 struct MemoryHandle {

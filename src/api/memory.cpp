@@ -24,9 +24,10 @@ Status check_buffer(const void* buffer, std::size_t size) {
 }
 
 Status register_buffer(ncclComm_t comm, void* buffer, std::size_t size, void** handle) {
-  TUTTI_TRY(checked_communicator(comm));
+  TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
   TUTTI_TRY(checked_pointer(handle, "handle"));
   TUTTI_TRY(check_buffer(buffer, size));
+  comm::add_registered(*communicator, buffer, size);
   *handle = Registrations::process().add({RegistrationKind::kBuffer, comm, buffer, size});
   return {};
 }
@@ -44,7 +45,11 @@ Status register_window(ncclComm_t comm, void* buffer, std::size_t size, ncclWind
         Code::kInvalidArgument,
         fmt::format("buff {} is not a multiple of {} (NCCL_WIN_REQUIRED_ALIGNMENT); ncclMemAlloc gives memory that is",
                     fmt::ptr(buffer), NCCL_WIN_REQUIRED_ALIGNMENT));
-  if (flags == NCCL_WIN_COLL_SYMMETRIC) TUTTI_TRY(comm::add_window(*communicator, buffer, size));
+  if (flags == NCCL_WIN_COLL_SYMMETRIC) {
+    TUTTI_TRY(comm::add_window(*communicator, buffer, size));
+  } else {
+    comm::add_registered(*communicator, buffer, size);
+  }
   *window = static_cast<ncclWindow_t>(Registrations::process().add({RegistrationKind::kWindow, comm, buffer, size}));
   return {};
 }
@@ -54,7 +59,7 @@ Status deregister(RegistrationKind kind, ncclComm_t comm, const void* handle) {
   // A window that was not needed is NULL in NCCL, and goes back as such.
   if (!handle && kind == RegistrationKind::kWindow) return {};
   TUTTI_TRY_ASSIGN(const void* const address, Registrations::process().remove(kind, comm, handle));
-  if (kind == RegistrationKind::kWindow) comm::remove_window(*communicator, address);
+  comm::remove_registered(*communicator, address, kind == RegistrationKind::kWindow);
   return {};
 }
 

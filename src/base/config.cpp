@@ -312,6 +312,8 @@ struct Loaded {
     reader.read_bytes("TUTTI_SINGLE_COPY_MIN_BYTES", config.single_copy_min_bytes, 1, std::size_t{1} << 40);
     reader.read_bytes("TUTTI_CARRY_BYTES", config.carry_bytes, 1, std::size_t{1} << 30, "none");
     reader.read_bytes("TUTTI_SHARED_GPU_HOST_BYTES", config.shared_gpu_host_bytes, 1, std::size_t{1} << 40, "none");
+    reader.read("TUTTI_EXPORT_BUFFERS", config.export_buffers);
+    reader.read_seconds("TUTTI_IN_PLACE_WAIT_S", config.in_place_wait_s);
     reader.read_bytes("TUTTI_STREAM_MIN_BYTES", config.stream_min_bytes, 1, std::size_t{1} << 40);
     reader.read_choice("TUTTI_SLOT_STORES", config.slot_stores, {"ordinary", "streamed"});
     reader.read_bytes("TUTTI_STAGING_BYTES", config.staging_bytes, 4096, std::size_t{1} << 30);

@@ -46,7 +46,10 @@ struct Config {
   std::size_t slot_bytes = 0;                    ///< TUTTI_SLOT_BYTES: 0 = by rank count
   std::size_t single_copy_min_bytes = 0;  ///< TUTTI_SINGLE_COPY_MIN_BYTES: single copies from here on; 0 = by cost
   std::size_t shared_gpu_host_bytes =
-      std::size_t{1} << 20;  ///< TUTTI_SHARED_GPU_HOST_BYTES: longest call of GPU ranks by turns through host memory
+      std::size_t{1} << 20;     ///< TUTTI_SHARED_GPU_HOST_BYTES: longest call of GPU ranks by turns through host memory
+  bool export_buffers = false;  ///< TUTTI_EXPORT_BUFFERS: other processes may work on unregistered GPU buffers in place
+  double in_place_wait_s =
+      -1;  ///< TUTTI_IN_PLACE_WAIT_S: for others, so that a GPU's call goes in place; < 0 = by its length
   std::size_t carry_bytes = std::size_t{1} << 20;  ///< TUTTI_CARRY_BYTES: longest input carried beside announce lines
   std::size_t stream_min_bytes =
       0;                    ///< TUTTI_STREAM_MIN_BYTES: calls that touch so much write past the caches; 0 = default

@@ -1,7 +1,9 @@
 #include "comm/control.h"
 
 #include "base/config.h"
+#include "comm/device_agreement.h"
 #include "comm/device_bells.h"
+#include "comm/device_exports.h"
 #include "comm/far_inputs.h"
 #include "executor/host_machine.h"
 #include "planner/tuning.h"
@@ -146,8 +148,8 @@ planner::SlotStores slot_stores_of(std::string_view name) {
 }  // namespace
 
 struct Control::Layout {
-  std::size_t tuning, machine, ranks, processors, cards, bells, bells_end, shrinks, shrink_lists, announces, inputs,
-      signatures, pairs, pair_inputs, counts, lines, slots, end;
+  std::size_t tuning, machine, ranks, processors, cards, bells, bells_end, agreement, exports, shrinks, shrink_lists,
+      announces, inputs, signatures, pairs, pair_inputs, counts, lines, slots, end;
 
   Layout(std::size_t n, protocol::SlotShape shape) {
     // A rank has no channel to itself, and one that is alone announces and carries nothing.
@@ -163,8 +165,11 @@ struct Control::Layout {
     processors = ranks + n * sizeof(RankState);
     cards = round_up(processors + n * sizeof(std::uint32_t), 64);
     bells = round_up(cards + n * sizeof(DeviceCard), n > 1 ? kPage : 64);
-    bells_end = bells + (n > 1 && n <= cuda::kRanksMax ? round_up(DeviceBells::bytes_for(n), kPage) : 0);
-    shrinks = round_up(bells_end, 64);
+    const bool has_gpus = n > 1 && n <= cuda::kRanksMax;
+    bells_end = bells + (has_gpus ? round_up(DeviceBells::bytes_for(n), kPage) : 0);
+    agreement = round_up(bells_end, 64);
+    exports = agreement + (has_gpus ? round_up(DeviceAgreement::bytes_for(n), 64) : 0);
+    shrinks = exports + (has_gpus ? round_up(DeviceExports::bytes_for(n), 64) : 0);
     shrink_lists = shrinks + n * sizeof(ShrinkPlace);
     announces = round_up(shrink_lists + n * ((n + 63) / 64) * sizeof(std::uint64_t), 64);
     inputs = round_up(announces + protocol::kAnnounceDepth * announcing * sizeof(protocol::AnnounceLine), kPage);
@@ -312,6 +317,14 @@ DeviceCard& Control::device_card(int rank) const { return at<DeviceCard>(Layout(
 std::span<std::byte> Control::bells() const {
   const Layout l(ranks_, kAnySlots);
   return {at<std::byte>(l.bells), l.bells_end - l.bells};
+}
+std::span<std::byte> Control::agreement() const {
+  const Layout l(ranks_, kAnySlots);
+  return {at<std::byte>(l.agreement), l.exports - l.agreement};
+}
+std::span<std::byte> Control::exports() const {
+  const Layout l(ranks_, kAnySlots);
+  return {at<std::byte>(l.exports), l.shrinks - l.exports};
 }
 ShrinkPlace& Control::shrink_place(int rank) const { return at<ShrinkPlace>(Layout(ranks_, kAnySlots).shrinks)[rank]; }
 std::uint64_t* Control::shrink_list(int rank) const {

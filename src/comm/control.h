@@ -227,6 +227,9 @@ class Control {
   PairSignatures pair_signatures(int from, int to) const;
   /// For streams of ranks that share a GPU (device_bells.h): whole pages; empty with too many ranks for GPUs.
   std::span<std::byte> bells() const;
+  /// For buffers that ranks in several processes work on in place (device_agreement.h, device_exports.h); empty as well.
+  std::span<std::byte> agreement() const;
+  std::span<std::byte> exports() const;
   /// The memory itself, for what carries parts of it to other hosts' copies, which are laid out alike.
   std::span<std::byte> memory() const;
   /// What rank 0 writes for all before its phase: sizes and settings, measured crossovers.

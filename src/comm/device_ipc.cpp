@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace tutti::comm {
 namespace {
@@ -49,7 +50,7 @@ Status DeviceIpc::link(const Membership& members, int rank) {
 Status DeviceIpc::start(Communicator& communicator, const DeviceLinks& links) {
   comm_ = &communicator;
   TUTTI_TRY(segment_->link(links));
-  windows_ = std::make_unique<DeviceWindows>(communicator, *segment_, *device_, mail_);
+  places_ = std::make_unique<DevicePlaces>(communicator, *segment_, device_, mail_, crew(), !bells_ || bells_->leads());
   TUTTI_TRY_ASSIGN(watch_, DeviceWatch::start(communicator, *segment_, bells_.get()));
   return {};
 }
@@ -72,6 +73,11 @@ Status DeviceIpc::give_lanes(std::shared_ptr<DeviceLanes> lanes) {
   return {};
 }
 
+DeviceIpc::~DeviceIpc() {
+  close();
+  if (places_) places_->close();
+}
+
 void DeviceIpc::close() {
   if (comm_ == nullptr) return;
   finish();
@@ -81,24 +87,37 @@ void DeviceIpc::close() {
 
 Result<bool> DeviceIpc::takes(Communicator& communicator, const CallArgs& args) {
   if (!bells_) return true;
-  const std::uint64_t blocks = staging_of(args.collective, static_cast<std::uint64_t>(communicator.ranks())).blocks;
-  const std::uint64_t longest = args.count * size_of(args.type) * blocks;
+  const std::uint64_t longest = DevicePlaces::longest_bytes(args, communicator.ranks());
   if (longest > communicator.members().control.settings().shared_gpu_host_bytes) return true;
-  TUTTI_TRY_ASSIGN(const auto places, find_windows(communicator, args));
+  TUTTI_TRY_ASSIGN(const auto places, places_->in_windows(args));
   return places.has_value();
 }
 
-Status DeviceIpc::enqueue(std::span<const CallArgs> calls) {
+Status DeviceIpc::fail(Status status) const {
+  if (!status.ok()) comm_->fail(status.error().code, comm_->rank(), status.error().message);
+  return status;
+}
+
+Status DeviceIpc::arrive(std::span<const CallArgs> calls) {
+  arrivals_.clear();
   for (const CallArgs& call : calls) {
-    Status status = put(call);
-    if (status.ok()) continue;
-    comm_->fail(status.error().code, comm_->rank(), status.error().message);
-    return status;
+    auto& arrival = arrivals_.emplace_back();
+    if (path_for(*comm_, call).path != DevicePath::kDirect) continue;
+    Result<DevicePlaces::Arrival> made = places_->arrive(call);
+    if (!made.ok()) return fail(made.error());
+    arrival = std::move(made).value();
   }
   return {};
 }
 
-Status DeviceIpc::put(const CallArgs& args) {
+Status DeviceIpc::enqueue(std::span<const CallArgs> calls) {
+  std::vector<DevicePlaces::Arrival> arrivals = std::exchange(arrivals_, {});
+  arrivals.resize(calls.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) TUTTI_TRY(fail(put(calls[i], arrivals[i])));
+  return {};
+}
+
+Status DeviceIpc::put(const CallArgs& args, const DevicePlaces::Arrival& arrival) {
   TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*device_, args.stream));
   if (capture.id != 0 && capture.id != held_by_) {
     TUTTI_TRY(cuda::keep_for_graph(capture, shared_from_this()));
@@ -107,23 +126,21 @@ Status DeviceIpc::put(const CallArgs& args) {
   TUTTI_TRY(order_.follow(args.stream, capture.id));
   const Signature signature = signature_of(args);
   const DevicePath path = path_for(*comm_, args).path;
-  std::optional<Places> places;
-  if (path == DevicePath::kDirect) {
-    TUTTI_TRY_ASSIGN(places, find_windows(*comm_, args));
-  }
   using Way = DeviceWatch::Way;
   std::uint64_t stream = 0;
   if (bells_ && capture.id == 0) {
     TUTTI_TRY_ASSIGN(stream, DeviceWatch::stream_key(*device_, args.stream));
   }
-  TUTTI_TRY(watch_->note(signature, places ? Way::kWindows : Way::kKernels, capture.id == 0, stream));
+  const bool in_windows = arrival.windows.has_value();
+  TUTTI_TRY(watch_->note(signature, in_windows ? Way::kWindows : Way::kKernels, capture.id == 0, stream));
+  TUTTI_TRY_ASSIGN(const auto places, places_->settle(arrival));
   if (path == DevicePath::kLanes) {
     TUTTI_TRY(put_lanes(args));
   } else if (path != DevicePath::kDirect) {
     TUTTI_TRY(put_lines(args, path));
   } else if (places) {
     const std::uint64_t bytes = args.count * size_of(args.type);
-    TUTTI_TRY(put_launches(args, *places, args.count, bytes, DeviceWatch::fingerprint_of(signature, true)));
+    TUTTI_TRY(put_launches(args, *places, args.count, bytes, DeviceWatch::fingerprint_of(signature, in_windows)));
   } else {
     TUTTI_TRY(put_pieces(args));
   }
@@ -193,24 +210,6 @@ Status DeviceIpc::put_piece(const CallArgs& args, const Staging& staging, const 
   TUTTI_TRY(put_launches(args, places, piece.count, piece.count * size_of(args.type) * staging.blocks,
                          DeviceWatch::fingerprint_of(signature_of(args), false)));
   return copy_blocks(args, piece, shape.output_bytes, false, output);
-}
-
-Result<std::optional<DeviceIpc::Places>> DeviceIpc::find_windows(const Communicator& communicator,
-                                                                 const CallArgs& args) {
-  std::optional<Places> none;
-  // All ranks must come to the same: those that have no buffer in a rooted call would not.
-  if (is_rooted(args.collective) || args.count == 0) return none;
-  // The only one that is not right in place.
-  if (args.collective == Collective::kAllToAll && args.send == args.receive) return none;
-  const CallShape shape = shape_of(args, communicator.ranks(), communicator.rank());
-  TUTTI_TRY_ASSIGN(const auto input, windows_->find(args.send, shape.input_bytes));
-  if (!input) return none;
-  TUTTI_TRY_ASSIGN(const auto output, windows_->find(args.receive, shape.output_bytes));
-  if (!output) return none;
-  Places places{args.send, args.receive, {}};
-  places.announced.input = *input;
-  places.announced.output = *output;
-  return std::optional(places);
 }
 
 Status DeviceIpc::put_launches(const CallArgs& args, const Places& places, std::uint64_t count, std::uint64_t bytes,

@@ -11,7 +11,8 @@
 //                               opening and closing       the streams meet
 //   own staging -> output       a copy                    own staging -> output
 //
-// A call whose buffers are in windows of all ranks (device_windows.h) is one piece, in place, without copies. A small one where kernels
+// A call whose buffers are in windows of all ranks (device_windows.h) is one piece, in place, without copies; so is a long one of which all
+// ranks agree, while they make it, that the others come to their buffers (device_exports.h, device_agreement.h). A small one where kernels
 // wait for each other goes as lines (device_path.h): one launch, from the user's buffers, into the others' line memory.
 //
 //  I1. A piece's kernel, or the second meeting, ends when all ranks are through with it: so the copies of the next piece, and of the next call, find the staging
@@ -27,14 +28,15 @@
 #include "comm/device_mail.h"
 #include "comm/device_order.h"
 #include "comm/device_path.h"
+#include "comm/device_places.h"
 #include "comm/device_segment.h"
 #include "comm/device_watch.h"
-#include "comm/device_windows.h"
 #include "cuda/device.h"
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace tutti::comm {
 
@@ -43,7 +45,7 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   /// Before the ranks meet. Failure: this rank's memory cannot be shared.
   static Result<std::shared_ptr<DeviceIpc>> open(std::shared_ptr<cuda::Device> device, const Control& control,
                                                  int rank);
-  ~DeviceIpc() { close(); }
+  ~DeviceIpc();
   DeviceIpc(const DeviceIpc&) = delete;
   DeviceIpc& operator=(const DeviceIpc&) = delete;
 
@@ -57,7 +59,7 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   /// Before the first call, by all ranks or by none: lanes have a part of the staging for their FIFOs.
   Status give_lanes(std::shared_ptr<DeviceLanes> lanes);
 
-  DeviceWindows& windows() { return *windows_; }
+  DevicePlaces& places() { return *places_; }
   DeviceWatch& watch() { return *watch_; }
   /// Whether kernels of this communicator wait for each other by themselves.
   DeviceCrew crew() const { return bells_ ? DeviceCrew::kByTurns : DeviceCrew::kTogether; }
@@ -68,8 +70,10 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   Result<bool> takes(Communicator& communicator, const CallArgs& args);
   /// Of calls by kernels: they come before and behind what goes through host memory, in whose turn only a thread waits.
   Turns& turns() { return turns_; }
-  /// Puts the collectives on their streams, in order, and waits for nobody. By whoever has the turn of turns(), in the caller's
-  /// thread. After a failure the communicator has failed too.
+  /// Before enqueue(), by all ranks or by none: tells the others how this rank could do the calls. Waits for nobody who is not far behind.
+  Status arrive(std::span<const CallArgs> calls);
+  /// Puts the collectives on their streams, in order. By whoever has the turn of turns(), in the caller's thread. Waits for nobody but, after
+  /// arrive(), a little for the others' calls: as long as they save by going in place. After a failure the communicator has failed too.
   Status enqueue(std::span<const CallArgs> calls);
   /// Waits until what is on the streams is done. It is over soon if the communicator fails.
   void finish() const { order_.finish(*comm_); }
@@ -90,22 +94,17 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
     std::uint64_t first = 0;  ///< element of each block
     std::uint64_t count = 0;
   };
-  /// A rank's buffers as its kernel and the others' see them.
-  struct Places {
-    const void* input = nullptr;
-    void* output = nullptr;
-    protocol::BufferReferences announced{};
-  };
+  using Places = DevicePlaces::Places;
   Staging staging_of(Collective collective, std::uint64_t ranks) const;
 
   DeviceIpc(std::shared_ptr<cuda::Device> device, std::unique_ptr<DeviceSegment> segment)
       : device_(std::move(device)), segment_(std::move(segment)) {}
-  Status put(const CallArgs& args);
+  /// Passes a failure on to the communicator.
+  Status fail(Status status) const;
+  Status put(const CallArgs& args, const DevicePlaces::Arrival& arrival);
   Status put_lines(const CallArgs& args, DevicePath path);
   Status put_lanes(const CallArgs& args);
   Status put_pieces(const CallArgs& args);
-  /// Nothing if the call's buffers are not in windows.
-  Result<std::optional<Places>> find_windows(const Communicator& communicator, const CallArgs& args);
   Status put_launches(const CallArgs& args, const Places& places, std::uint64_t count, std::uint64_t bytes,
                       std::uint32_t fingerprint);
   Status put_piece(const CallArgs& args, const Staging& staging, const Piece& piece);
@@ -116,9 +115,10 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   const std::unique_ptr<DeviceSegment> segment_;
   Communicator* comm_ = nullptr;  ///< only for whoever has the turn
   Turns turns_;
-  std::unique_ptr<DeviceBells> bells_;  ///< where processes share a GPU
+  std::vector<DevicePlaces::Arrival> arrivals_;  ///< of the calls that come next; whoever has the turn
+  std::unique_ptr<DeviceBells> bells_;           ///< where processes share a GPU
   DeviceMail mail_;
-  std::unique_ptr<DeviceWindows> windows_;
+  std::unique_ptr<DevicePlaces> places_;
   std::unique_ptr<DeviceWatch> watch_;
   std::shared_ptr<DeviceLanes> lanes_;
   std::uint32_t blocks_max_ = 1;  ///< of a launch

@@ -51,18 +51,27 @@ bool is_device_visible(const void* address) {
 
 Status add_window(Communicator& communicator, const void* memory, std::size_t bytes) {
   const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
-  return ipc ? ipc->windows().add(memory, bytes) : Status();
+  return ipc ? ipc->places().windows().add(memory, bytes) : Status();
 }
 
-void remove_window(Communicator& communicator, const void* memory) {
+void add_registered(Communicator& communicator, const void* memory, std::size_t bytes) {
+  if (const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr)
+    ipc->places().exports().add(memory, bytes);
+}
+
+void remove_registered(Communicator& communicator, const void* memory, bool is_window) {
   const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
   if (!ipc) return;
   ipc->finish();
-  ipc->windows().remove(memory);
+  const bool was_symmetric = is_window && ipc->places().windows().remove(memory);
+  if (!was_symmetric) ipc->places().exports().remove(memory);
 }
 
-Result<void*> allocate_device_memory(std::size_t bytes) { return cuda::allocate_for_user(bytes); }
-Status free_device_memory(void* memory) { return cuda::free_for_user(memory); }
+Result<void*> allocate_device_memory(std::size_t bytes) {
+  DeviceExports::tidy();
+  return cuda::allocate_for_user(bytes);
+}
+Status free_device_memory(void* memory) { return DeviceExports::free_memory(memory); }
 bool is_device_allocation(const void* memory) { return cuda::is_for_user(memory); }
 
 }  // namespace tutti::comm

@@ -26,9 +26,12 @@ Status check_memory(const Communicator& communicator, const void* address, const
 /// Whether kernels can load from there.
 bool is_device_visible(const void* address);
 
-/// A window of all ranks (NCCL_WIN_COLL_SYMMETRIC), and its end. Nothing to do on host memory, or where all ranks share a process.
+/// A window of all ranks (NCCL_WIN_COLL_SYMMETRIC). Nothing to do on host memory, or where all ranks share a process.
 Status add_window(Communicator& communicator, const void* memory, std::size_t bytes);
-void remove_window(Communicator& communicator, const void* memory);
+/// The same for what is registered otherwise: it may be worked on in place by calls of which all ranks' buffers may.
+void add_registered(Communicator& communicator, const void* memory, std::size_t bytes);
+/// The end of either, when the streams are done with it.
+void remove_registered(Communicator& communicator, const void* memory, bool is_window);
 
 /// ncclMemAlloc on a device, and its end.
 Result<void*> allocate_device_memory(std::size_t bytes);

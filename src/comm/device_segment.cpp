@@ -192,15 +192,15 @@ Status DeviceSegment::link(const DeviceLinks& links) {
     home.mappings[r].bases = reinterpret_cast<const std::uint64_t*>(memory_.data() + layout_.bases) + bases.size();
     home.mappings[r].count = kMappings;
     bases.insert(bases.end(), {0, reinterpret_cast<std::uint64_t>(base)});
-    bases.insert(bases.end(), DeviceCard::kWindows, cuda::kNoMapping);
+    bases.insert(bases.end(), kMappings - kMapping - 1, cuda::kNoMapping);
   }
   TUTTI_TRY(memory_.write(layout_.bases, bases.data(), bases.size() * sizeof(std::uint64_t)));
   return memory_.write(layout_.home, &home, sizeof home);
 }
 
-Status DeviceSegment::set_window(int peer, std::size_t place, std::uint64_t base) const {
-  const std::size_t number = static_cast<std::size_t>(peer) * kMappings + window_mapping(place);
-  return memory_.write(layout_.bases + number * sizeof base, &base, sizeof base);
+Status DeviceSegment::set_mapping(int peer, std::uint64_t number, std::uint64_t base) const {
+  const std::size_t place = static_cast<std::size_t>(peer) * kMappings + number;
+  return memory_.write(layout_.bases + place * sizeof base, &base, sizeof base);
 }
 
 void DeviceSegment::abort() const { executor::store_release(&words().abort, std::uint64_t{1}); }

@@ -36,6 +36,10 @@ class DeviceSegment {
   /// Number of a rank's own segment in PeerMappings; 0 is what all ranks have at the same address.
   static constexpr std::uint64_t kMapping = 1;
   static constexpr std::uint64_t window_mapping(std::size_t place) { return kMapping + 1 + place; }
+  static constexpr std::uint64_t export_mapping(std::size_t place) {
+    return window_mapping(DeviceCard::kWindows) + place;
+  }
+  static constexpr std::size_t kExports = 32;  ///< allocations of a rank (device_exports.h)
 
   /// Allocates it, and writes on the rank's card how others open it.
   static Result<std::unique_ptr<DeviceSegment>> open(std::shared_ptr<cuda::Device> device, const Control& control,
@@ -67,8 +71,8 @@ class DeviceSegment {
   protocol::BufferReference reference_to(const std::byte* address) const {
     return {kMapping, static_cast<std::uint64_t>(address - memory_.data())};
   }
-  /// Where this rank has a peer's window mapped.
-  Status set_window(int peer, std::size_t place, std::uint64_t base) const;
+  /// Where this rank has what a peer announces with this number; kNoMapping: nowhere.
+  Status set_mapping(int peer, std::uint64_t number, std::uint64_t base) const;
   /// What the kernels of this rank report.
   const cuda::FailureRecord& failure() const { return words().failure; }
   /// Kernels of this rank that wait give up.
@@ -78,7 +82,7 @@ class DeviceSegment {
   static void sweep();
 
  private:
-  static constexpr std::uint64_t kMappings = kMapping + 1 + DeviceCard::kWindows;
+  static constexpr std::uint64_t kMappings = kMapping + 1 + DeviceCard::kWindows + kExports;
   struct Words {
     cuda::FailureRecord failure;
     std::uint64_t abort;

@@ -11,6 +11,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -74,7 +75,25 @@ struct Leg {
   std::span<CallArgs> calls;
   LegWay way = LegWay::kHost;
   std::size_t number = 0;
+  bool is_ipc = false;  ///< by kernels among processes
 };
+
+/// Those of ranks in several processes. They may wait a little for the others' calls (DeviceIpc::enqueue()): so first all of them arrive, which takes
+/// all their communicators' turns, in one order in all threads. Then they come to their streams in the program's order.
+Status post_among_processes(std::span<const Leg* const> legs) {
+  Status first;
+  const auto keep = [&](const Status& status) {
+    if (first.ok() && !status.ok()) first = status;
+  };
+  std::vector<std::size_t> by_communicator(legs.size());
+  std::iota(by_communicator.begin(), by_communicator.end(), std::size_t{0});
+  std::ranges::sort(by_communicator, std::less(), [&](std::size_t i) { return legs[i]->communicator; });
+  std::vector<std::optional<Enqueuing>> open(legs.size());
+  for (const std::size_t i : by_communicator) keep(open[i].emplace(*legs[i]->communicator, legs[i]->calls).arrive());
+  for (auto& one : open) keep(one->post());
+  for (auto& one : open) keep(one->wait());
+  return first;
+}
 
 /// How a call goes of a communicator that may go several ways.
 Result<LegWay> way_of(Communicator& communicator, const CallArgs& call) {
@@ -93,13 +112,16 @@ Status add_legs(std::vector<Leg>& legs, const DeviceCalls& work) {
   Communicator& communicator = *work.communicator;
   const DeviceRank& device = *communicator.device();
   const std::size_t others = legs.size();
+  const bool has_staged = device.staged() != nullptr;
+  const bool is_ipc = device.ipc() != nullptr;
   const auto add = [&](std::span<CallArgs> calls, LegWay way) {
     const bool begins = legs.size() == others || legs.back().way != way || way == LegWay::kTeams;
-    if (begins) return legs.push_back({&communicator, calls, way, legs.size() - others});
+    if (begins) {
+      return legs.push_back({&communicator, calls, way, legs.size() - others, is_ipc && way == LegWay::kKernels});
+    }
     Leg& last = legs.back();
     last.calls = {last.calls.data(), last.calls.size() + calls.size()};
   };
-  const bool has_staged = device.staged() != nullptr;
   if (!has_staged && !device.teams()) {
     add(work.calls, LegWay::kKernels);
     return {};
@@ -127,8 +149,13 @@ Status enqueue_legs(std::span<const Leg> legs, std::size_t number) {
   std::size_t opened = 0;
   std::list<StagedCalls> staged;
   std::list<TeamedCall> teamed;
+  std::vector<const Leg*> among_processes;
   for (const Leg& leg : legs) {
-    if (leg.number != number) continue;
+    if (leg.number == number && leg.is_ipc) among_processes.push_back(&leg);
+  }
+  if (!among_processes.empty()) keep(post_among_processes(among_processes));
+  for (const Leg& leg : legs) {
+    if (leg.number != number || leg.is_ipc) continue;
     auto rank = leg.way == LegWay::kKernels ? nullptr : leg.communicator->device()->staged();
     if (rank && leg.way == LegWay::kTeams) {
       teamed.emplace_back(*leg.communicator, std::move(rank), leg.calls[0]);

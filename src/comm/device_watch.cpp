@@ -206,8 +206,10 @@ void DeviceWatch::look() {
 
 std::string DeviceWatch::why(const cuda::FailureRecord& record) const {
   if (static_cast<cuda::Failure>(record.failure) != cuda::Failure::kMismatch) {
-    return fmt::format("a kernel of rank {} has no mapping {} of rank {}'s memory", comm_.rank(), record.theirs,
-                       record.peer);
+    const auto ipc = comm_.device()->ipc();
+    const std::string why_not = ipc ? ipc->places().exports().why_not(record.peer, record.theirs) : "";
+    return fmt::format("a kernel of rank {} has no mapping {} of rank {}'s memory{}{}", comm_.rank(), record.theirs,
+                       record.peer, why_not.empty() ? "" : ": ", why_not);
   }
   return calls_differ(find_call(card_, record.ours), comm_.rank(),
                       find_call(comm_.members().control.device_card(record.peer), record.theirs), record.peer);

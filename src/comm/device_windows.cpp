@@ -11,13 +11,6 @@
 
 namespace tutti::comm {
 
-Result<DeviceWindows::Allocation> DeviceWindows::look_up(std::uint64_t begin, std::uint64_t end) {
-  const auto* const address = reinterpret_cast<const void*>(begin);
-  TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(address));
-  TUTTI_TRY_ASSIGN(const std::uint64_t physical, cuda::physical_id(address));
-  return Allocation{begin, end, facts.buffer_id, physical};
-}
-
 Status DeviceWindows::share(Window& window, DeviceWindow& place) const {
   const auto* const begin = reinterpret_cast<const void*>(window.begin);
   TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(begin));
@@ -30,7 +23,7 @@ Status DeviceWindows::share(Window& window, DeviceWindow& place) const {
   place.allocation = range.begin;
   place.bytes = range.bytes;
   place.kind = DeviceWindowKind::kHandle;
-  TUTTI_TRY_ASSIGN(const Allocation whole, look_up(range.begin, range.begin + range.bytes));
+  TUTTI_TRY_ASSIGN(const DeviceAllocation whole, DeviceAllocation::look_up(range.begin, range.begin + range.bytes));
   window.allocations = {whole};
   return {};
 }
@@ -45,10 +38,10 @@ Status DeviceWindows::share_pieces(Window& window, DeviceWindow& place, const st
     return {};
   }
   const cuda::SharedPieces& pieces = exported.value();
-  std::vector<Allocation> allocations;
+  std::vector<DeviceAllocation> allocations;
   std::uint64_t at = pieces.begin;
   for (const std::size_t bytes : pieces.bytes) {
-    TUTTI_TRY_ASSIGN(const Allocation piece, look_up(at, at + bytes));
+    TUTTI_TRY_ASSIGN(const DeviceAllocation piece, DeviceAllocation::look_up(at, at + bytes));
     allocations.push_back(piece);
     at += bytes;
   }
@@ -75,11 +68,11 @@ Status DeviceWindows::share_pieces(Window& window, DeviceWindow& place, const st
 Result<bool> DeviceWindows::Window::holds(std::uint64_t at, std::size_t length) const {
   const std::uint64_t last = at + std::max<std::size_t>(length, 1) - 1;
   for (std::uint64_t byte = at;; byte = last) {
-    const auto one = std::ranges::find_if(
-        allocations, [byte](const Allocation& found) { return found.begin <= byte && byte < found.end; });
+    const auto one =
+        std::ranges::find_if(allocations, [byte](const DeviceAllocation& found) { return found.holds(byte, 1); });
     if (one == allocations.end()) return false;
-    TUTTI_TRY_ASSIGN(const Allocation now, look_up(one->begin, one->end));
-    if (now.buffer_id != one->buffer_id || now.physical_id != one->physical_id) return false;
+    TUTTI_TRY_ASSIGN(const bool is_there, one->is_there());
+    if (!is_there) return false;
     if (last < one->end) return true;
   }
 }
@@ -111,11 +104,13 @@ Status DeviceWindows::add(const void* begin, std::size_t bytes) {
   return shared;
 }
 
-void DeviceWindows::remove(const void* begin) {
+bool DeviceWindows::remove(const void* begin) {
   const std::lock_guard lock(mutex_);
   const auto found = std::ranges::find(windows_, reinterpret_cast<std::uint64_t>(begin), &Window::begin);
-  if (found != windows_.end()) windows_.erase(found);
+  const bool is_there = found != windows_.end();
+  if (is_there) windows_.erase(found);
   sift_mail();
+  return is_there;
 }
 
 Result<std::optional<protocol::BufferReference>> DeviceWindows::find(const void* address, std::size_t bytes) {
@@ -190,7 +185,7 @@ Status DeviceWindows::link(Window& window) {
   }
   for (int r = 0; usable && r < comm_.ranks(); ++r) {
     TUTTI_TRY_ASSIGN(const std::uint64_t base, map(r, window));
-    TUTTI_TRY(segment_.set_window(r, place, base));
+    TUTTI_TRY(segment_.set_mapping(r, DeviceSegment::window_mapping(place), base));
   }
   window.is_linked = true;
   window.is_usable = usable;

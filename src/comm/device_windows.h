@@ -13,6 +13,7 @@
 #pragma once
 
 #include "comm/communicator.h"
+#include "comm/device_allocation.h"
 #include "comm/device_mail.h"
 #include "comm/device_segment.h"
 #include "cuda/pointers.h"
@@ -31,26 +32,18 @@ class DeviceWindows {
 
   /// Memory that cannot be exported, or of a window too many, is one that calls do not find. Failure: there is no window.
   Status add(const void* begin, std::size_t bytes);
-  /// The streams are done with it. The memory may be freed when every rank has removed its own.
-  void remove(const void* begin);
+  /// The streams are done with it. The memory may be freed when every rank has removed its own. False: there is none.
+  bool remove(const void* begin);
 
   /// What is announced for `bytes` at this address, if they are in a window that all ranks can use. kRemote: a rank has not added its own.
   Result<std::optional<protocol::BufferReference>> find(const void* address, std::size_t bytes);
 
  private:
-  /// What CUDA has mapped as one.
-  struct Allocation {
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-    std::uint64_t buffer_id = 0;
-    std::uint64_t physical_id = 0;
-  };
-  static Result<Allocation> look_up(std::uint64_t begin, std::uint64_t end);
   struct Window {
     std::uint64_t number = 0;  ///< of this communicator's, from 1
     std::uint64_t begin = 0;
     std::size_t bytes = 0;
-    std::vector<Allocation> allocations;  ///< one behind the other; none: calls do not find it
+    std::vector<DeviceAllocation> allocations;  ///< one behind the other; none: calls do not find it
     bool is_linked = false;
     bool is_usable = false;
     std::vector<cuda::ImportedMemory> imports;

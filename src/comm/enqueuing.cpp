@@ -28,6 +28,8 @@ Enqueuing::~Enqueuing() {
   turns_.end_passed();
 }
 
+Status Enqueuing::arrive() { return ipc_ && !comm_.failed() ? ipc_->arrive(calls_) : Status(); }
+
 Status Enqueuing::post() {
   Status status = give();
   turns_.pass();

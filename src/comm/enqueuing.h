@@ -23,6 +23,8 @@ class Enqueuing {
   Enqueuing(const Enqueuing&) = delete;
   Enqueuing& operator=(const Enqueuing&) = delete;
 
+  /// Before post(), where all ranks' calls come this way: see DeviceIpc::arrive().
+  Status arrive();
   /// Once.
   Status post();
   /// What is complete by it.

@@ -24,6 +24,8 @@ using crew::fine;
 using crew::Member;
 
 constexpr std::size_t kCount = 3000;
+/// Of a call on which ranks agree.
+constexpr std::size_t kLargeCount = (1 << 18) + 5;
 /// The calls that look for the device come before the ranks meet: a rank that fails there is one that never comes.
 constexpr int kCallsBeforeMeeting = 3;
 /// Of how many calls one fails, where they take turns.
@@ -54,9 +56,9 @@ class Outcome {
   std::string reason_;
 };
 
-/// A communicator from beginning to end; everything of the library's in `counted` calls.
+/// A communicator from beginning to end; everything of the library's in `counted` calls. `large`: of ncclMemAlloc, in no window.
 Outcome everything(const Member& m, const ncclUniqueId& id, const OnGpu<std::int32_t>& buffer, void* memory,
-                   const std::vector<CUstream>& streams) {
+                   void* large, const std::vector<CUstream>& streams) {
   Outcome outcome;
   ncclComm_t comm = nullptr;
   ncclWindow_t window = nullptr;
@@ -71,6 +73,7 @@ Outcome everything(const Member& m, const ncclUniqueId& id, const OnGpu<std::int
     for (CUstream stream : streams) {
       if (!outcome(ncclAllReduce(buffer.data(), buffer.data(), kCount, ncclInt32, ncclSum, comm, stream))) break;
       if (!outcome(ncclAllReduce(memory, memory, kCount, ncclInt32, ncclSum, comm, stream))) break;
+      if (!outcome(ncclAllReduce(large, large, kLargeCount, ncclInt32, ncclSum, comm, stream))) break;
     }
   }
   fake_driver::set_counting(false);
@@ -117,6 +120,7 @@ std::string rank_of_rounds(const Member& m, Rounds& rounds, int devices) {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   setenv("TUTTI_DEVICE", "cuda", 1);
   setenv("TUTTI_TIMEOUT_S", "20", 1);
+  setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
   if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
   Gpu::get().use(m.rank % devices);
   const OnGpu<std::int32_t> buffer(std::vector<std::int32_t>(kCount, m.rank));
@@ -126,6 +130,8 @@ std::string rank_of_rounds(const Member& m, Rounds& rounds, int devices) {
   void* const mapped = devices > 1 ? Gpu::get().map(m.rank % devices, kPiece, 2, true) : nullptr;
   if (mapped) memory = static_cast<std::byte*>(mapped) + kPiece - 4096;
   if (!mapped) CREW_TRY(fine(ncclMemAlloc(&memory, kCount * 4), "ncclMemAlloc"));
+  void* large = nullptr;
+  CREW_TRY(fine(ncclMemAlloc(&large, kLargeCount * 4), "ncclMemAlloc"));
   const std::vector<CUstream> streams = {Gpu::get().make_stream(), Gpu::get().make_stream()};
   // Keeps the device open, so that its opening is not tried again in each round.
   ncclComm_t keeper = nullptr;
@@ -145,7 +151,7 @@ std::string rank_of_rounds(const Member& m, Rounds& rounds, int devices) {
     if (rounds.broken != 0) return "";
     const std::uint64_t call = kCallsBeforeMeeting + 1 + turn_of(kShare) + static_cast<std::uint64_t>(round - 1) * step;
     if (m.rank == 0) fake_driver::fail_after(call, CUDA_ERROR_OUT_OF_MEMORY);
-    const Outcome outcome = everything(m, rounds.id, buffer, memory, streams);
+    const Outcome outcome = everything(m, rounds.id, buffer, memory, large, streams);
     const std::string function = m.rank == 0 ? fake_driver::failed_function() : "";
     if (m.rank == 0) fake_driver::fail_after(0, CUDA_SUCCESS);
     const std::string where = "call " + std::to_string(call) + ", " + function + ": ";
@@ -171,6 +177,7 @@ std::string rank_of_rounds(const Member& m, Rounds& rounds, int devices) {
   if (staged < 5) return "only " + std::to_string(staged) + " rounds went through host memory";
   CREW_TRY(fine(ncclCommDestroy(keeper), "ncclCommDestroy"));
   for (CUstream stream : streams) Gpu::get().destroy(stream);
+  CREW_TRY(fine(ncclMemFree(large), "ncclMemFree"));
   if (!mapped) return fine(ncclMemFree(memory), "ncclMemFree");
   Gpu::get().unmap(mapped, kPiece, 2);
   return "";

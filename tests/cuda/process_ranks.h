@@ -63,14 +63,14 @@ struct TwoAndOne {
   std::vector<ncclComm_t> comms;
 
   explicit TwoAndOne(const Member& m) : first(m.rank == 0 ? 0 : 2), comms(m.rank == 0 ? 2 : 1) {}
-  std::string open(const Member& m) {
+  std::string open(const Member& m, int id = 0) {
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
     setenv("TUTTI_DEVICE", "cuda", 1);
     if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
     Gpu::get().use(0);
     CREW_TRY(fine(ncclGroupStart(), "group"));
     for (std::size_t i = 0; i < comms.size(); ++i) {
-      CREW_TRY(fine(ncclCommInitRank(&comms[i], 3, m.ids[0], first + static_cast<int>(i)), "ncclCommInitRank"));
+      CREW_TRY(fine(ncclCommInitRank(&comms[i], 3, m.ids[id], first + static_cast<int>(i)), "ncclCommInitRank"));
     }
     return fine(ncclGroupEnd(), "ncclGroupEnd");
   }

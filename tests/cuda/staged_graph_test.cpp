@@ -99,9 +99,10 @@ TEST_CASE("staged: graphs and calls on any streams go in the order in which the 
 
 TEST_CASE("staged: an abort ends a call that is being made, and a replay that comes meanwhile", "[staged][graph]") {
   constexpr int kTrials = 10;
+  auto* const launched = static_cast<std::atomic<int>*>(crew::shared_page());
   crew::check(crew::run(
       2,
-      [](const Member& m) -> std::string {
+      [launched](const Member& m) -> std::string {
         const Gpu& gpu = Gpu::get();
         constexpr std::size_t kLong = std::size_t{1} << 20;  // a thousand parts
         Rank rank;
@@ -121,6 +122,9 @@ TEST_CASE("staged: an abort ends a call that is being made, and a replay that co
           *gate = 0;
           gpu.wait_for_word(rank.stream, gate, 1);
           gpu.launch(executable, rank.stream);
+          // Of a communicator that a peer has aborted no call can be captured.
+          ++*launched;
+          while (*launched < m.ranks * (trial + 1)) usleep(50);
           ncclResult_t aborted = ncclInternalError;
           {
             const std::jthread opens([gate, trial] {

@@ -186,14 +186,14 @@ double copy_gbps(std::size_t bytes, int repeats) {
 
 std::size_t large_bytes(const Options& o) { return o.smoke ? 1 << 16 : std::size_t{256} << 20; }
 
-/// By number of processes, without windows and with. They are forked from this one, which has not used CUDA yet.
-using ProcessesTimes = std::map<std::pair<int, bool>, ProcessesTime>;
+/// By number of processes and what their buffers are. They are forked from this one, which has not used CUDA yet.
+using ProcessesTimes = std::map<std::pair<int, ProcessBuffers>, ProcessesTime>;
 ProcessesTimes time_all_processes(const Options& o) {
   ProcessesTimes times;
   if (!o.has("processes")) return times;
   for (const int ranks : {2, 4}) {
-    for (const bool windows : {false, true}) {
-      times[{ranks, windows}] = time_processes(ranks, large_bytes(o), o.smoke ? 3 : 20, windows);
+    for (const ProcessBuffers kind : {ProcessBuffers::kOwn, ProcessBuffers::kAllocated, ProcessBuffers::kWindows}) {
+      times[{ranks, kind}] = time_processes(ranks, large_bytes(o), o.smoke ? 3 : 20, kind);
     }
   }
   return times;
@@ -203,9 +203,11 @@ void processes(Report& report, const Options& o, const ProcessesTimes& times) {
   const std::size_t bytes = large_bytes(o);
   const double copy = copy_gbps(bytes, o.smoke ? 3 : 20);
   for (const auto& [how, time] : times) {
-    const auto [ranks, windows] = how;
-    const std::string what =
-        fmt::format("all-reduce, {} processes, float32, {} MiB{}", ranks, bytes >> 20, windows ? ", windows" : "");
+    const auto [ranks, kind] = how;
+    const char* const buffers = kind == ProcessBuffers::kOwn         ? ""
+                                : kind == ProcessBuffers::kAllocated ? ", ncclMemAlloc"
+                                                                     : ", windows";
+    const std::string what = fmt::format("all-reduce, {} processes, float32, {} MiB{}", ranks, bytes >> 20, buffers);
     if (time.why.empty()) {
       report.ratio(what, 2.0 * ranks * static_cast<double>(bytes) / time.us / 1000, copy, "GB/s", 0.60);
     } else {

@@ -31,7 +31,7 @@ constexpr unsigned kLimitS = 60;
 std::string text_of(const char* what) { return fmt::format("{}: {}", what, ncclGetLastError(nullptr)); }
 
 /// What is wrong; empty: nothing.
-std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, bool windows, Page& page) {
+std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, ProcessBuffers kind, Page& page) {
   using Clock = std::chrono::steady_clock;
   if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
   const Gpu& gpu = Gpu::get();
@@ -50,9 +50,14 @@ std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, bool w
     values[i] = static_cast<float>((i * 31 + static_cast<std::size_t>(rank)) % 1024);
   std::vector<void*> buffers(2);  // input and output
   for (void*& buffer : buffers) {
+    if (kind == ProcessBuffers::kOwn) {
+      buffer = gpu.allocate(bytes);
+      continue;
+    }
     if (ncclMemAlloc(&buffer, bytes) != ncclSuccess) return text_of("ncclMemAlloc");
     ncclWindow_t window = nullptr;
-    if (windows && ncclCommWindowRegister(comm, buffer, bytes, &window, NCCL_WIN_COLL_SYMMETRIC) != ncclSuccess) {
+    if (kind == ProcessBuffers::kWindows &&
+        ncclCommWindowRegister(comm, buffer, bytes, &window, NCCL_WIN_COLL_SYMMETRIC) != ncclSuccess) {
       return text_of("ncclCommWindowRegister");
     }
   }
@@ -76,7 +81,7 @@ std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, bool w
   }
   gpu.destroy(stream);
   if (ncclCommDestroy(comm) != ncclSuccess) return text_of("ncclCommDestroy");
-  for (void* buffer : buffers) (void)ncclMemFree(buffer);
+  for (void* buffer : buffers) kind == ProcessBuffers::kOwn ? gpu.release(buffer) : (void)ncclMemFree(buffer);
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
   if (rank == 0) page.us = times[times.size() / 2];
   return "";
@@ -84,7 +89,7 @@ std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, bool w
 
 }  // namespace
 
-ProcessesTime time_processes(int ranks, std::size_t bytes, int repeats, bool windows) {
+ProcessesTime time_processes(int ranks, std::size_t bytes, int repeats, ProcessBuffers kind) {
   void* const memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return {0, "no memory to share"};
   Page& page = *static_cast<Page*>(memory);
@@ -93,7 +98,7 @@ ProcessesTime time_processes(int ranks, std::size_t bytes, int repeats, bool win
     const pid_t child = fork();
     if (child == 0) {
       alarm(kLimitS);
-      const std::string wrong = run_rank(ranks, rank, bytes, repeats, windows, page);
+      const std::string wrong = run_rank(ranks, rank, bytes, repeats, kind, page);
       if (!wrong.empty()) fmt::format_to_n(page.why, sizeof page.why - 1, "rank {}: {}", rank, wrong);
       _exit(wrong.empty() ? 0 : 1);
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace tutti::test {
@@ -10,8 +11,13 @@ struct ProcessesTime {
   double us = 0;    ///< median of one all-reduce, as rank 0 saw it
   std::string why;  ///< not empty: it has none
 };
-/// An all-reduce of so many bytes of float32 per rank, checked and then timed. `windows`: buffers that all ranks have registered, which are
-/// worked on in place; else what cudaMalloc gives. To be called before this process uses CUDA.
-ProcessesTime time_processes(int ranks, std::size_t bytes, int repeats, bool windows);
+/// What the ranks' buffers are.
+enum class ProcessBuffers : std::uint8_t {
+  kOwn,        ///< cudaMalloc's: copied into staging
+  kAllocated,  ///< ncclMemAlloc's: worked on in place when the ranks agree
+  kWindows,    ///< and in windows of all ranks: worked on in place
+};
+/// An all-reduce of so many bytes of float32 per rank, checked and then timed. To be called before this process uses CUDA.
+ProcessesTime time_processes(int ranks, std::size_t bytes, int repeats, ProcessBuffers kind);
 
 }  // namespace tutti::test

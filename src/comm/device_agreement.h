@@ -1,0 +1,51 @@
+// Whether ranks in several processes work on a call's buffers where they lie. All must cut a call alike, and each knows of its own buffers only
+// whether the others can reach them (device_exports.h). So the ranks' hosts settle it, call by call, while they make the call:
+//
+//   arrive()   counts this rank in, with a refusal if its buffers are not to be reached; waits for nobody
+//   settle()   all have come, and none has refused: in place. One has refused, or waited longer than that would gain: through staging
+//
+//  A1. A call has one word, which says how many have come and whether it is refused: who changes it sees what it was. It is refused before all
+//      have come, or never: so all ranks read the same from it, whenever they look.
+//  A2. A word is another call's when all ranks have settled the one that it was: kDepth calls later at the earliest.
+//  A3. Nobody waits for ever: settle() refuses when its time is over, arrive() waits only for a rank that is kDepth such calls behind, and
+//      both end when the communicator has failed.
+#pragma once
+
+#include "executor/backoff.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+namespace tutti::comm {
+
+class DeviceAgreement {
+ public:
+  static constexpr std::uint64_t kDepth = 64;
+  static constexpr std::size_t bytes_for(std::size_t ranks) { return (kDepth + ranks) * sizeof(std::uint64_t); }
+  /// `words`: memory that all ranks share, zero at first; outlives it.
+  DeviceAgreement(std::span<std::byte> words, int ranks, int rank);
+
+  using GivesUp = std::function<bool()>;
+  /// This rank makes its next call: its number, for settle(). By whoever has the rank's turn.
+  std::uint64_t arrive(bool is_willing, const GivesUp& gives_up);
+  /// Whether the call goes in place, the same on all ranks. In order of the numbers.
+  bool settle(std::uint64_t number, std::chrono::nanoseconds patience, const GivesUp& gives_up);
+
+ private:
+  static constexpr std::uint64_t kComeMask = 0xff;
+  static constexpr std::uint64_t kRefused = 1 << 8;
+  static constexpr int kNumberShift = 16;
+  std::uint64_t& call(std::uint64_t number) const { return words_[number % kDepth]; }
+  std::uint64_t& settled(int rank) const { return words_[kDepth + static_cast<std::size_t>(rank)]; }
+  bool have_all_settled(std::uint64_t number) const;
+
+  std::uint64_t* const words_;
+  const int ranks_;
+  const int rank_;
+  std::uint64_t arrived_ = 0;
+};
+
+}  // namespace tutti::comm

@@ -1,0 +1,338 @@
+#include "comm/device_exports.h"
+
+#include "base/config.h"
+#include "base/log.h"
+#include "comm/reach.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+namespace tutti::comm {
+
+/// Memory of ncclMemAlloc in a place of a communicator's, which may have ended since.
+struct DeviceExports::Loan {
+  std::uint64_t allocation = 0;
+  Control control;
+  std::vector<std::int32_t> pids;  ///< by rank
+  Place* place = nullptr;
+  std::uint64_t number = 0;
+
+  bool is_held() const {
+    const std::uint64_t now = std::atomic_ref(place->number).load(std::memory_order_seq_cst);
+    if (now != 0 && now != number) return false;  // the place is another allocation's
+    const std::uint32_t holders = std::atomic_ref(place->holders).load(std::memory_order_seq_cst);
+    for (std::size_t r = 0; r < pids.size(); ++r) {
+      if ((holders >> r & 1) != 0 && (kill(pids[r], 0) == 0 || errno != ESRCH)) return true;
+    }
+    return false;
+  }
+};
+
+/// What all communicators of this process have in common. Never destroyed: a process ends without.
+struct DeviceExports::Shared {
+  struct Retired {
+    cuda::UserMemory memory;
+    std::vector<Loan> loans;
+
+    bool is_held() const { return std::ranges::any_of(loans, &Loan::is_held); }
+  };
+  std::mutex mutex;
+  std::vector<std::weak_ptr<DeviceExports>> exports;
+  std::vector<Loan> loans;
+  std::vector<Retired> retired;
+
+  static Shared& get() {
+    static auto* made = new Shared;
+    return *made;
+  }
+  std::vector<std::shared_ptr<DeviceExports>> alive() {
+    const std::lock_guard lock(mutex);
+    std::vector<std::shared_ptr<DeviceExports>> found;
+    std::erase_if(exports, [&](const std::weak_ptr<DeviceExports>& one) {
+      auto held = one.lock();
+      if (held) found.push_back(std::move(held));
+      return one.expired();
+    });
+    return found;
+  }
+  void lend(Loan loan) {
+    const std::lock_guard lock(mutex);
+    std::erase_if(loans, [&](const Loan& one) { return one.place == loan.place; });
+    loans.push_back(std::move(loan));
+  }
+  bool is_lent(std::uint64_t allocation) {
+    const std::lock_guard lock(mutex);
+    return std::ranges::any_of(loans, [&](const Loan& one) { return one.allocation == allocation; });
+  }
+  /// Those of memory that is about to be freed.
+  std::vector<Loan> take_loans(std::uint64_t allocation) {
+    const std::lock_guard lock(mutex);
+    const auto others =
+        std::ranges::stable_partition(loans, [&](const Loan& one) { return one.allocation != allocation; });
+    std::vector<Loan> taken(std::make_move_iterator(others.begin()), std::make_move_iterator(others.end()));
+    loans.erase(others.begin(), others.end());
+    return taken;
+  }
+};
+
+DeviceExports::DeviceExports(const Control& control, const Reach& reach, const DeviceSegment& segment,
+                             std::shared_ptr<cuda::Device> device, int rank, bool works)
+    : control_(control),
+      boards_(reinterpret_cast<Board*>(control.exports().data()), static_cast<std::size_t>(control.ranks())),
+      segment_(segment),
+      device_(std::move(device)),
+      rank_(rank),
+      works_(works),
+      seen_(boards_.size()),
+      imports_(boards_.size()) {
+  for (int r = 0; r < control.ranks(); ++r) {
+    pids_.push_back(reach.pid(r));
+    same_process_.push_back(reach.same_process(r));
+  }
+}
+
+std::shared_ptr<DeviceExports> DeviceExports::make(const Control& control, const Reach& reach,
+                                                   const DeviceSegment& segment, std::shared_ptr<cuda::Device> device,
+                                                   int rank, bool works) {
+  std::shared_ptr<DeviceExports> made(new DeviceExports(control, reach, segment, std::move(device), rank, works));
+  Shared& shared = Shared::get();
+  const std::lock_guard lock(shared.mutex);
+  shared.exports.push_back(made);
+  return made;
+}
+
+void DeviceExports::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+    for (const Own& own : own_) take_back(own);
+    own_.clear();
+    for (int r = 0; r < control_.ranks(); ++r) {
+      auto& imports = imports_[static_cast<std::size_t>(r)];
+      for (std::size_t place = 0; place < kPlaces; ++place) {
+        if (imports[place].number == 0) continue;
+        imports[place] = {};
+        std::atomic_ref(board(r).places[place].holders).fetch_and(~(1u << rank_), std::memory_order_seq_cst);
+      }
+    }
+  }
+  tidy();
+}
+
+void DeviceExports::add(const void* begin, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto at = reinterpret_cast<std::uint64_t>(begin);
+  registered_.push_back({at, at + bytes});
+}
+
+void DeviceExports::remove(const void* begin) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(registered_, reinterpret_cast<std::uint64_t>(begin), &Range::begin);
+    if (found == registered_.end()) return;
+    const Range gone = *found;
+    registered_.erase(found);
+    std::erase_if(own_, [&](const Own& own) {
+      const auto overlaps = [&own](const Range& range) {
+        return range.begin < own.allocation.end && own.allocation.begin < range.end;
+      };
+      const auto* const begins = reinterpret_cast<const void*>(own.allocation.begin);
+      if (!overlaps(gone) || std::ranges::any_of(registered_, overlaps) || cuda::is_for_user(begins)) return false;
+      take_back(own);
+      return true;
+    });
+  }
+  tidy();
+}
+
+Result<bool> DeviceExports::may_export(const Range& range) const {
+  const auto holds = [&](const Range& one) { return one.begin <= range.begin && range.end <= one.end; };
+  if (config().export_buffers || std::ranges::any_of(registered_, holds)) return true;
+  const auto memory = cuda::user_range(reinterpret_cast<const void*>(range.begin));
+  return memory && holds({memory->begin, memory->begin + memory->bytes});
+}
+
+Result<std::optional<protocol::BufferReference>> DeviceExports::find(const void* address, std::size_t bytes) {
+  std::optional<protocol::BufferReference> none;
+  const auto at = reinterpret_cast<std::uint64_t>(address);
+  const std::lock_guard lock(mutex_);
+  auto found = std::ranges::find_if(own_, [&](const Own& own) { return own.allocation.holds(at, bytes); });
+  if (found != own_.end()) {
+    TUTTI_TRY_ASSIGN(const bool is_there, found->allocation.is_there());
+    if (!is_there) {
+      take_back(*found);
+      own_.erase(found);
+      found = own_.end();
+    }
+  }
+  if (found == own_.end()) {
+    TUTTI_TRY_ASSIGN(const bool may, may_export({at, at + bytes}));
+    if (!may) return none;
+    TUTTI_TRY_ASSIGN(const auto made, export_allocation({at, at + bytes}));
+    if (!made) return none;
+    found = own_.insert(own_.end(), *made);
+  }
+  if (found->place == kNoPlace || !found->allocation.holds(at, bytes)) return none;
+  return std::optional(
+      protocol::BufferReference{DeviceSegment::export_mapping(found->place), at - found->allocation.begin});
+}
+
+Result<std::optional<DeviceExports::Own>> DeviceExports::export_allocation(const Range& range) {
+  std::optional<Own> none;
+  const auto* const address = reinterpret_cast<const void*>(range.begin);
+  TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(address));
+  if (facts.kind != cuda::MemoryKind::kDevice) return none;
+  TUTTI_TRY_ASSIGN(const cuda::AddressRange whole, cuda::address_range(*device_, address));
+  const auto* const begin = reinterpret_cast<const void*>(whole.begin);
+  Own own;
+  TUTTI_TRY_ASSIGN(own.allocation, DeviceAllocation::look_up(whole.begin, whole.begin + whole.bytes));
+  TUTTI_TRY(take_back_freed());
+  const Result<cuda::MemoryHandle> handle = cuda::export_memory(begin, device_->context());
+  if (!handle.ok()) {
+    log_info("the memory of rank {} at {} is not shared with other processes, calls copy what lies in it: {}", rank_,
+             fmt::ptr(begin), handle.error().message);
+    return std::optional(own);
+  }
+  own.place = free_place();
+  if (own.place == kNoPlace) return none;
+  Place& place = board(rank_).places[own.place];
+  place.allocation = whole.begin;
+  std::memcpy(place.handle, &handle.value(), sizeof place.handle);
+  const std::uint64_t number = ++exported_;
+  if (cuda::is_for_user(begin)) Shared::get().lend({whole.begin, control_, pids_, &place, number});
+  std::atomic_ref(place.number).store(number, std::memory_order_seq_cst);
+  std::atomic_ref(board(rank_).changes).fetch_add(1, std::memory_order_seq_cst);
+  return std::optional(own);
+}
+
+Status DeviceExports::take_back_freed() {
+  for (auto own = own_.begin(); own != own_.end();) {
+    TUTTI_TRY_ASSIGN(const bool is_there, own->allocation.is_there());
+    if (!is_there) take_back(*own);
+    own = is_there ? own + 1 : own_.erase(own);
+  }
+  return {};
+}
+
+std::size_t DeviceExports::free_place() const {
+  const Board& own = board(rank_);
+  for (std::size_t i = 0; i < kPlaces; ++i) {
+    Place& place = const_cast<Place&>(own.places[i]);
+    if (place.number == 0 && std::atomic_ref(place.holders).load(std::memory_order_seq_cst) == 0) return i;
+  }
+  return kNoPlace;
+}
+
+void DeviceExports::take_back(const Own& own) {
+  if (own.place == kNoPlace) return;
+  std::atomic_ref(board(rank_).places[own.place].number).store(0, std::memory_order_seq_cst);
+  std::atomic_ref(board(rank_).changes).fetch_add(1, std::memory_order_seq_cst);
+}
+
+void DeviceExports::take_back(std::uint64_t allocation) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(own_, [&](const Own& own) {
+    if (own.allocation.begin != allocation) return false;
+    take_back(own);
+    return true;
+  });
+}
+
+Status DeviceExports::link() { return works_ ? look(true) : Status(); }
+
+std::string DeviceExports::why_not(int peer, std::uint64_t mapping) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t place = mapping - DeviceSegment::export_mapping(0);
+  return place < kPlaces ? imports_[static_cast<std::size_t>(peer)][place].why_not : "";
+}
+
+Status DeviceExports::look(bool opens) {
+  const std::lock_guard lock(mutex_);
+  if (is_closed_) return {};
+  for (int peer = 0; peer < control_.ranks(); ++peer) {
+    std::uint64_t& seen = seen_[static_cast<std::size_t>(peer)];
+    const std::uint64_t changes = std::atomic_ref(board(peer).changes).load(std::memory_order_seq_cst);
+    if (peer == rank_ || changes == seen) continue;
+    for (std::size_t place = 0; place < kPlaces; ++place) TUTTI_TRY(look_at(peer, place, opens));
+    if (opens) seen = changes;
+  }
+  return {};
+}
+
+Status DeviceExports::look_at(int peer, std::size_t at, bool opens) {
+  Place& place = board(peer).places[at];
+  Import& import = imports_[static_cast<std::size_t>(peer)][at];
+  const std::atomic_ref number(place.number);
+  const std::atomic_ref holders(place.holders);
+  const std::uint32_t bit = 1u << rank_;
+  const std::uint64_t mapping = DeviceSegment::export_mapping(at);
+  if (import.number != 0 && number.load(std::memory_order_seq_cst) != import.number) {
+    TUTTI_TRY(segment_.set_mapping(peer, mapping, cuda::kNoMapping));
+    import = {};
+    holders.fetch_and(~bit, std::memory_order_seq_cst);
+  }
+  const std::uint64_t found = number.load(std::memory_order_seq_cst);
+  if (!opens || found == import.number) return {};
+  holders.fetch_or(bit, std::memory_order_seq_cst);
+  if (number.load(std::memory_order_seq_cst) != found) {
+    holders.fetch_and(~bit, std::memory_order_seq_cst);
+    return {};
+  }
+  std::uint64_t base = place.allocation;
+  if (!same_process_[static_cast<std::size_t>(peer)]) {
+    cuda::MemoryHandle handle{};
+    std::memcpy(&handle, place.handle, sizeof handle);
+    auto opened = cuda::ImportedMemory::open(handle, device_->context());
+    import.number = found;
+    if (!opened.ok()) {
+      holders.fetch_and(~bit, std::memory_order_seq_cst);
+      import.why_not = opened.error().message;
+      log_info("rank {} cannot open what rank {} has at {:#x}: {}", rank_, peer, base, import.why_not);
+      return {};
+    }
+    import.memory = std::move(opened).value();
+    base = reinterpret_cast<std::uint64_t>(import.memory.data());
+  }
+  import.number = found;
+  return segment_.set_mapping(peer, mapping, base);
+}
+
+Status DeviceExports::free_memory(void* memory) {
+  TUTTI_TRY_ASSIGN(cuda::UserMemory taken, cuda::UserMemory::take(memory));
+  Shared& shared = Shared::get();
+  const auto allocation = reinterpret_cast<std::uint64_t>(memory);
+  if (!shared.is_lent(allocation)) return taken.free();
+  TUTTI_TRY(taken.finish());
+  for (const auto& one : shared.alive()) one->take_back(allocation);
+  Shared::Retired retired{std::move(taken), shared.take_loans(allocation)};
+  tidy();
+  if (!retired.is_held()) return retired.memory.free();
+  const std::lock_guard lock(shared.mutex);
+  shared.retired.push_back(std::move(retired));
+  return {};
+}
+
+void DeviceExports::tidy() {
+  Shared& shared = Shared::get();
+  for (const auto& one : shared.alive()) (void)one->look(false);
+  std::vector<Shared::Retired> free;
+  {
+    const std::lock_guard lock(shared.mutex);
+    const auto unused =
+        std::ranges::stable_partition(shared.retired, [](const Shared::Retired& one) { return one.is_held(); });
+    std::move(unused.begin(), unused.end(), std::back_inserter(free));
+    shared.retired.erase(unused.begin(), unused.end());
+    std::erase_if(shared.loans, [](const Loan& one) {
+      return std::atomic_ref(one.place->number).load(std::memory_order_seq_cst) != one.number && !one.is_held();
+    });
+  }
+  for (Shared::Retired& one : free) (void)one.memory.free();
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,127 @@
+// Buffers that ranks in several processes work on where they lie, though they are in no window: memory of ncclMemAlloc, and what is registered
+// (ncclCommRegister, windows without NCCL_WIN_COLL_SYMMETRIC); with TUTTI_EXPORT_BUFFERS=1 all memory of cudaMalloc. One rank may call with
+// such a buffer and another with one of its own, so the ranks agree for each call (device_agreement.h).
+//
+//   find()     a call's buffer: exports the allocation that it lies in, at the first call, and writes where others can read it how to open it
+//   link()     opens what the others have exported, at a call of which all have agreed that it goes in place, on ranks that work on it
+//   tidy()     lets go of what others take back
+//
+//  E1. An allocation is known by its numbers: another one at its address is another one. What was freed is taken back when its address is met
+//      again, when its registration ends, and by ncclMemFree.
+//  E2. Who opens an allocation says so before it looks whether it is still there; who takes one back does so before it looks whether anybody has
+//      it open. So ncclMemFree frees memory only when nobody has: CUDA leaves undefined what else would become of it. Until then somebody
+//      keeps it (free_memory(), tidy()).
+//  E3. A place is another allocation's only when nobody has the one before open.
+//  E4. All calls that use it are through when memory is taken back: ncclMemFree waits for them; who ends a registration has done so.
+#pragma once
+
+#include "comm/control.h"
+#include "comm/device_allocation.h"
+#include "comm/device_segment.h"
+#include "cuda/pointers.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tutti::comm {
+
+class DeviceExports {
+ public:
+  static std::size_t bytes_for(std::size_t ranks) { return ranks * sizeof(Board); }
+
+  /// `segment` outlives close(). `works`: whether this rank's kernels work on others' buffers.
+  static std::shared_ptr<DeviceExports> make(const Control& control, const Reach& reach, const DeviceSegment& segment,
+                                             std::shared_ptr<cuda::Device> device, int rank, bool works);
+  /// Takes everything back, and lets go of the others'.
+  void close();
+
+  /// Of this communicator: may be exported as long as it is registered.
+  void add(const void* begin, std::size_t bytes);
+  /// Its calls are through.
+  void remove(const void* begin);
+
+  /// What is announced for `bytes` at this address, if others can come to them.
+  Result<std::optional<protocol::BufferReference>> find(const void* address, std::size_t bytes);
+  /// The others' buffers, as far as their calls have come. What cannot be opened is none that a call uses, mostly; else its kernel fails.
+  Status link();
+  /// Why what a peer announces with this number could not be opened; "": it could, or it is none of these.
+  std::string why_not(int peer, std::uint64_t mapping);
+
+  /// Takes back and frees what cuda::allocate_for_user() made: at once, or when nobody has it open any more.
+  static Status free_memory(void* memory);
+  /// Lets go of what others have taken back, and frees what nobody has open any more. By whoever allocates, frees or ends something: the
+  /// processes of a job mostly do so at the same time.
+  static void tidy();
+
+ private:
+  static constexpr std::size_t kPlaces = DeviceSegment::kExports;  ///< allocations beyond are not exported
+  struct Place {
+    std::uint64_t number = 0;      ///< of the rank's exports, from 1; written last. 0: none, or taken back
+    std::uint64_t allocation = 0;  ///< where it begins at that rank
+    std::uint8_t handle[64] = {};
+    std::uint32_t holders = 0;  ///< a bit for each rank that has it open, or is about to
+  };
+  /// What a rank has exported, in memory of all ranks.
+  struct Board {
+    std::uint64_t changes = 0;  ///< counts what is exported and taken back
+    Place places[kPlaces];
+  };
+  static constexpr std::size_t kNoPlace = kPlaces;
+  struct Own {
+    DeviceAllocation allocation;
+    std::size_t place = kNoPlace;  ///< kNoPlace: it cannot be exported
+  };
+  struct Import {
+    std::uint64_t number = 0;  ///< 0: none
+    cuda::ImportedMemory memory;
+    std::string why_not;  ///< not empty: it could not be opened
+  };
+  struct Range {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+  struct Loan;
+  struct Shared;
+
+  DeviceExports(const Control& control, const Reach& reach, const DeviceSegment& segment,
+                std::shared_ptr<cuda::Device> device, int rank, bool works);
+  Board& board(int rank) const { return boards_[static_cast<std::size_t>(rank)]; }
+  Result<bool> may_export(const Range& range) const;
+  // With the lock:
+  /// nullopt: no memory of devices, or no place is free.
+  Result<std::optional<Own>> export_allocation(const Range& range);
+  Status take_back_freed();
+  std::size_t free_place() const;
+  void take_back(const Own& own);
+  Status look_at(int peer, std::size_t place, bool opens);
+
+  void take_back(std::uint64_t allocation);
+  /// `opens`: also what is new.
+  Status look(bool opens);
+
+  const Control control_;
+  const std::span<Board> boards_;
+  const DeviceSegment& segment_;
+  const std::shared_ptr<cuda::Device> device_;
+  const int rank_;
+  const bool works_;
+  std::vector<std::int32_t> pids_;  ///< by rank
+  std::vector<bool> same_process_;  ///< by rank
+
+  std::mutex mutex_;
+  bool is_closed_ = false;
+  std::uint64_t exported_ = 0;
+  std::vector<Own> own_;
+  std::vector<Range> registered_;
+  std::vector<std::uint64_t> seen_;                                  ///< by rank: Board::changes
+  std::vector<std::array<Import, DeviceExports::kPlaces>> imports_;  ///< by rank
+};
+
+}  // namespace tutti::comm

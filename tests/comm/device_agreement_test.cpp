@@ -1,0 +1,110 @@
+// What ranks agree on, call by call: all the same, whatever they want and whenever they come.
+#include "comm/device_agreement.h"
+
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace tutti::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Words {
+  std::vector<std::uint64_t> words;
+  explicit Words(std::size_t ranks) : words(DeviceAgreement::bytes_for(ranks) / 8) {}
+  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(words)); }
+};
+
+const DeviceAgreement::GivesUp kNever = [] { return false; };
+
+/// Whether a rank wants the call in place, the same for all who ask.
+bool is_willing(std::uint32_t seed, int rank, int call) {
+  std::seed_seq sequence{seed, static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(call)};
+  std::mt19937 random(sequence);
+  return random() % 8 != 0;
+}
+
+}  // namespace
+
+TEST_CASE("agreement: all ranks come to the same, whenever they come", "[agreement]") {
+  const int ranks = GENERATE(1, 2, 3, 5, 16);
+  const std::uint32_t seed = GENERATE(1u, 2u, 3u);
+  const bool is_patient = GENERATE(true, false);
+  constexpr int kCalls = 600;  // many times as many as there are words
+  Words words(static_cast<std::size_t>(ranks));
+  std::vector<std::vector<bool>> agreed(static_cast<std::size_t>(ranks));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      DeviceAgreement agreement(words.bytes(), ranks, rank);
+      std::minstd_rand random(seed * 31 + static_cast<std::uint32_t>(rank));
+      auto& own = agreed[static_cast<std::size_t>(rank)];
+      for (int call = 0; call < kCalls; ++call) {
+        if (random() % 64 == 0) std::this_thread::sleep_for(200us);
+        const auto number = agreement.arrive(is_willing(seed, rank, call), kNever);
+        if (random() % 64 == 0) std::this_thread::sleep_for(200us);
+        const auto patience = is_patient ? std::chrono::nanoseconds(1h) : std::chrono::nanoseconds(random() % 20000);
+        own.push_back(agreement.settle(number, patience, kNever));
+      }
+    });
+  }
+  threads.clear();
+  int in_place = 0;
+  for (int call = 0; call < kCalls; ++call) {
+    bool all_willing = true;
+    for (int rank = 0; rank < ranks; ++rank) all_willing &= is_willing(seed, rank, call);
+    const bool first = agreed[0][static_cast<std::size_t>(call)];
+    for (const auto& one : agreed) REQUIRE(one[static_cast<std::size_t>(call)] == first);
+    if (is_patient) REQUIRE(first == all_willing);
+    if (first) REQUIRE(all_willing);
+    in_place += first;
+  }
+  if (is_patient) CHECK((in_place > 0 && in_place < kCalls));
+}
+
+TEST_CASE("agreement: whoever waits too long decides for all", "[agreement]") {
+  Words words(2);
+  DeviceAgreement first(words.bytes(), 2, 0);
+  DeviceAgreement second(words.bytes(), 2, 1);
+  CHECK_FALSE(first.settle(first.arrive(true, kNever), 1ms, kNever));
+  CHECK_FALSE(second.settle(second.arrive(true, kNever), 1h, kNever));
+  // Several calls are arrived at before the first is settled.
+  const auto a = first.arrive(true, kNever);
+  const auto b = first.arrive(false, kNever);
+  const auto c = first.arrive(true, kNever);
+  CHECK(second.settle(second.arrive(true, kNever), 0ns, kNever));
+  CHECK_FALSE(second.settle(second.arrive(true, kNever), 1h, kNever));
+  CHECK(second.settle(second.arrive(true, kNever), 0ns, kNever));
+  CHECK(first.settle(a, 0ns, kNever));
+  CHECK_FALSE(first.settle(b, 0ns, kNever));
+  CHECK(first.settle(c, 0ns, kNever));
+}
+
+TEST_CASE("agreement: a rank that never comes holds nobody for ever", "[agreement]") {
+  Words words(2);
+  DeviceAgreement agreement(words.bytes(), 2, 0);
+  const auto give_up_at = std::chrono::steady_clock::now() + 50ms;
+  const DeviceAgreement::GivesUp later = [&] { return std::chrono::steady_clock::now() >= give_up_at; };
+  CHECK_FALSE(agreement.settle(agreement.arrive(true, later), 1h, later));
+  CHECK(later());
+  // So far ahead that the words are others' still.
+  int asked = 0;
+  const DeviceAgreement::GivesUp counts = [&] { return ++asked > 3; };
+  for (std::uint64_t i = 1; i < DeviceAgreement::kDepth; ++i) {
+    CHECK_FALSE(agreement.settle(agreement.arrive(true, counts), 0ns, counts));
+  }
+  CHECK(asked == 0);
+  (void)agreement.arrive(true, counts);
+  CHECK(asked == 4);
+  // Once it comes, there is room again.
+  DeviceAgreement other(words.bytes(), 2, 1);
+  CHECK_FALSE(other.settle(other.arrive(true, kNever), 1h, kNever));
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,134 @@
+// What ranks that are processes copy, open and keep of buffers that are in no window: as the fake driver counts it.
+#include "fake_driver.h"
+#include "shared_buffers.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <optional>
+
+#include <unistd.h>
+
+namespace tutti::test {
+namespace {
+
+constexpr BufferKind kA = BufferKind::kAllocated;
+constexpr BufferKind kR = BufferKind::kRegistered;
+constexpr BufferKind kO = BufferKind::kOwn;
+constexpr std::size_t kCount = 300007;
+
+/// Copies of data, words apart, since note_given().
+std::size_t copies() {
+  using What = fake_driver::Given::What;
+  const auto all = fake_driver::given();
+  return static_cast<std::size_t>(std::ranges::count_if(all, [](const fake_driver::Given& one) {
+    return (one.what == What::kCopy || one.what == What::kCopyToHost) && one.bytes > 4096;
+  }));
+}
+
+std::string sum_up(const Rank& rank, const SharedBuffer& buffer, std::int32_t number, std::int32_t wanted) {
+  buffer.write(Ints(kCount, number));
+  CREW_TRY(
+      fine(ncclAllReduce(buffer.data(), buffer.data(), kCount, ncclInt32, ncclSum, rank.comm, rank.stream), "sum"));
+  Gpu::get().wait(rank.stream);
+  return differs(
+      "sum", buffer.read(), [wanted](std::size_t) { return wanted; }, kCount);
+}
+
+/// The ranks go on when all have come so far.
+void meet(std::atomic<int>& come, int ranks, int times) {
+  ++come;
+  while (come < ranks * times) usleep(100);
+}
+
+}  // namespace
+
+TEST_CASE("processes: nothing is copied if all ranks' buffers are shared", "[device][processes][places]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  const auto [kinds, exports, in_place] =
+      GENERATE(std::tuple(std::array{kA, kA}, "0", true), std::tuple(std::array{kA, kR}, "0", true),
+               std::tuple(std::array{BufferKind::kWindow, kR}, "0", true), std::tuple(std::array{kO, kA}, "0", false),
+               std::tuple(std::array{kO, kA}, "1", true));
+  crew::check(crew::run(2, [&, kinds = kinds, exports = exports, in_place = in_place](const Member& m) -> std::string {
+    setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
+    unsetenv("NCCL_ALGO");  // lanes neither copy nor open anything
+    setenv("TUTTI_EXPORT_BUFFERS", exports, 1);
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    SharedBuffer in;
+    SharedBuffer out;
+    const BufferKind kind = kinds[static_cast<std::size_t>(m.rank)];
+    CREW_TRY(in.open(rank.comm, kind, 2 * kCount));
+    CREW_TRY(out.open(rank.comm, kind, 2 * kCount));
+    CREW_TRY(collectives_on(rank, in, out, kCount, 1, [&](const char* name, const Call& call) -> std::string {
+      fake_driver::note_given();
+      CREW_TRY(fine(call(), name));
+      Gpu::get().wait(rank.stream);
+      return in_place == (copies() == 0) ? "" : std::string(name) + ": " + std::to_string(copies()) + " copies";
+    }));
+    CREW_TRY(in.close());
+    CREW_TRY(out.close());
+    return rank.close();
+  }));
+}
+
+TEST_CASE("processes: what is freed while another rank has it open is kept until it has not",
+          "[device][processes][places]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  CAPTURE(devices);
+  auto* const come = static_cast<std::atomic<int>*>(crew::shared_page());
+  *come = 0;
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
+    unsetenv("NCCL_ALGO");  // lanes neither copy nor open anything
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const auto allocations = [] { return fake_driver::live().device_allocations; };
+    const fake_driver::Live before = fake_driver::live();
+    SharedBuffer buffer;
+    CREW_TRY(buffer.open(rank.comm, kA, kCount));
+    CREW_TRY(sum_up(rank, buffer, m.rank, 1));
+    // Rank 0 works on rank 1's buffer, on one GPU; on two, both on each other's.
+    const bool opens = m.rank == 0 || rank.device != 0;
+    if (fake_driver::live().imports != before.imports + opens)
+      return "imports: " + fake_driver::describe(before) + "; now " + fake_driver::describe(fake_driver::live());
+    meet(*come, 2, 1);
+    if (m.rank == 1) {
+      CREW_TRY(buffer.close());
+      if (allocations() != before.device_allocations + 1) return "it was freed although it is open elsewhere";
+      if (ncclMemFree(buffer.data() - SharedBuffer::kFirst) != ncclInvalidArgument) return "it was freed twice";
+    }
+    meet(*come, 2, 2);
+    if (m.rank == 0) {
+      CREW_TRY(buffer.close());
+      if (fake_driver::live().imports != before.imports) return "it is still open";
+    }
+    meet(*come, 2, 3);
+    // The next that is allocated or freed here, when it was there.
+    SharedBuffer next;
+    CREW_TRY(next.open(rank.comm, kA, kCount));
+    meet(*come, 2, 4);
+    CREW_TRY(next.close());
+    CREW_TRY(next.open(rank.comm, kA, kCount));
+    if (allocations() != before.device_allocations + 1)
+      return "it was not freed: " + fake_driver::describe(fake_driver::live());
+    CREW_TRY(sum_up(rank, next, m.rank + 1, 3));
+    // A rank that is gone has nothing open.
+    if (m.rank == 0) {
+      Gpu::get().destroy(rank.stream);
+      _exit(0);
+    }
+    usleep(100000);
+    CREW_TRY(next.close());
+    CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    Gpu::get().destroy(rank.stream);
+    void* memory = nullptr;
+    CREW_TRY(fine(ncclMemAlloc(&memory, 8), "ncclMemAlloc"));
+    CREW_TRY(fine(ncclMemFree(memory), "ncclMemFree"));
+    return "";
+  }));
+}
+
+}  // namespace tutti::test

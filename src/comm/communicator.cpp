@@ -146,6 +146,7 @@ Status Communicator::wait_initialised() {
 }
 
 Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* parent) {
+  prepare_process_barrier();
   BootstrapArgs args;
   args.ids = std::move(ids);
   args.ranks = ranks_;

@@ -1,8 +1,10 @@
 #include "comm/turns.h"
 
 #include "base/log.h"
+#include "comm/quiet_thread.h"
 
 #include <linux/membarrier.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,9 +27,30 @@ void process_barrier() {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
+/// The kernel has been asked, and is ready.
+std::atomic<bool> barrier_is_ready{false};
+
+bool is_only_thread() {
+  struct stat tasks = {};
+  // Links to it: its name, its ".", and a ".." for each thread.
+  return stat("/proc/self/task", &tasks) == 0 && tasks.st_nlink == 3;
+}
+
 }  // namespace
 
-bool have_process_barrier() { return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
+bool have_process_barrier() {
+  const bool have = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+  barrier_is_ready.store(have, std::memory_order_release);
+  return have;
+}
+
+void prepare_process_barrier() {
+  static std::atomic<bool> asked{false};
+  if (asked.exchange(true)) return;
+  if (is_only_thread()) return static_cast<void>(have_process_barrier());
+  auto asking = start_quiet_thread("tutti-barrier", [] { have_process_barrier(); });
+  if (asking.ok()) asking.value().detach();
+}
 
 std::uint64_t Turns::take() {
   const std::uint64_t ticket = issued_.fetch_add(1, std::memory_order_seq_cst);
@@ -65,9 +88,8 @@ void Turns::offer() {
   }
   if (++streak_ < wanted_streak_.load(std::memory_order_relaxed)) return;
   streak_ = 0;
-  if (!has_last_ticket()) return;
+  if (!has_last_ticket() || !barrier_is_ready.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(mutex_);
-  if (!have_process_barrier()) return want_longer_streak();
   owner_.store(last_, std::memory_order_relaxed);
   owned_.store(true, std::memory_order_seq_cst);
   if (has_last_ticket()) return;

@@ -11,7 +11,7 @@
 //
 // With a full fence on both sides one of them would see the other's store. The kernel makes the owner's: what of the owner's program lies
 // before it there is seen by the other thread, and what lies behind it sees the other's store. Where the kernel refuses that
-// system call, nobody owns the order, and all take tickets.
+// system call, or until it is ready for it, nobody owns the order, and all take tickets.
 #pragma once
 
 #include "comm/this_thread.h"
@@ -62,8 +62,7 @@ class Turns {
   void want_longer_streak();
   bool has_last_ticket() const;
 
-  /// Calls in a row after which a thread owns the order; twice as many each time that another thread has taken it away, or the kernel
-  /// refuses.
+  /// Calls in a row after which a thread owns the order; twice as many each time that another thread has taken it away.
   static constexpr std::uint32_t kFirstStreak = 32;
   static constexpr std::uint32_t kLongestStreak = 1 << 20;
 
@@ -79,7 +78,11 @@ class Turns {
   std::atomic<std::uint32_t> wanted_streak_{kFirstStreak};
 };
 
-/// Whether the kernel makes full fences on other cores for this process: asks it to be ready for that.
+/// Whether the kernel makes full fences on other cores for this process: asks it to be ready for that. In a process that has threads
+/// this takes some 10 ms the first time.
 bool have_process_barrier();
+
+/// The same before the first call of a process, once and without waiting: until the kernel is ready, nobody owns an order.
+void prepare_process_barrier();
 
 }  // namespace tutti::comm

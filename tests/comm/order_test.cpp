@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <linux/filter.h>
+#include <linux/membarrier.h>
 #include <linux/seccomp.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -270,6 +271,33 @@ TEST_CASE("a file that grows between two imports is read as far as it goes") {
       return "";
     });
   }));
+}
+
+TEST_CASE("what the shortest way of a call needs of the kernel is asked for when the communicator is made") {
+  const auto membarrier = [](int command) { return syscall(SYS_membarrier, command, 0, 0); };
+  const long offered = membarrier(MEMBARRIER_CMD_QUERY);
+  if (offered < 0 || (offered & MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
+  for (const bool threads : {false, true}) {
+    CAPTURE(threads);
+    crew::check(crew::run(2, [&](const Member& m) -> std::string {
+      std::atomic<bool> over{false};
+      std::thread other([&] {
+        while (threads && !over) usleep(1000);
+      });
+      if (!threads) other.join();
+      const std::string wrong = with_comm(m, [&](ncclComm_t) -> std::string {
+        // No call has been made; where there are threads it takes a moment.
+        for (int tries = 0; tries < (threads ? 5000 : 1); ++tries) {
+          if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return "";
+          usleep(1000);
+        }
+        return "the first call that needs it is to wait for it";
+      });
+      over = true;
+      if (threads) other.join();
+      return wrong;
+    }));
+  }
 }
 
 TEST_CASE("a thread that has made many calls ends, and others destroy the communicator or set schedules") {

@@ -97,7 +97,7 @@ struct ScaledSum {
   std::uint64_t scale;
   bool is_address = false;  ///< `scale` is where the element lies, in memory that the device reads
 };
-/// A one-time sum operation: PreMulSum. Indexes are dense from 0 per communicator.
+/// A one-time sum operation: PreMulSum. Indexes are dense from 0 per communicator; those of destroyed ones are given again.
 int create_scaled_sum(Communicator& communicator, const ScaledSum& sum);
 Status destroy_scaled_sum(Communicator& communicator, int index);
 /// Error if the index was never made or is destroyed.

@@ -219,6 +219,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Batch& batch();
 
   std::vector<std::optional<ScaledSum>> scaled_sums;  ///< guarded by state_mutex()
+  std::vector<int> free_scaled_sums;                  ///< places in it; guarded by state_mutex()
   std::mutex& state_mutex() { return state_mutex_; }
   std::string last_error;  ///< guarded by state_mutex()
 

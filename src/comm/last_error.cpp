@@ -17,6 +17,16 @@ constexpr std::size_t kHandedOut = 8;
 thread_local std::array<std::string, kHandedOut> handed_out_texts;
 thread_local std::size_t handed_out_count = 0;
 
+/// Under the communicator's lock.
+Result<ScaledSum> live_scaled_sum(const Communicator& communicator, int index) {
+  const auto& sums = communicator.scaled_sums;
+  if (index >= 0 && index < static_cast<int>(sums.size()) && sums[index]) return *sums[index];
+  return error(
+      Code::kInvalidArgument,
+      fmt::format("operation {} was not made by ncclRedOpCreatePreMulSum of this communicator, or is destroyed",
+                  index + kReduceOps));
+}
+
 }  // namespace
 
 void set_last_error(Communicator* communicator, const std::string& text) {
@@ -43,27 +53,27 @@ const char* last_error(Communicator* communicator) {
 
 int create_scaled_sum(Communicator& communicator, const ScaledSum& sum) {
   const std::lock_guard lock(communicator.state_mutex());
-  communicator.scaled_sums.push_back(sum);
-  return static_cast<int>(communicator.scaled_sums.size()) - 1;
+  if (communicator.free_scaled_sums.empty()) {
+    communicator.scaled_sums.push_back(sum);
+    return static_cast<int>(communicator.scaled_sums.size()) - 1;
+  }
+  const int index = communicator.free_scaled_sums.back();
+  communicator.free_scaled_sums.pop_back();
+  communicator.scaled_sums[index] = sum;
+  return index;
 }
 
 Status destroy_scaled_sum(Communicator& communicator, int index) {
-  TUTTI_TRY(scaled_sum(communicator, index));
   const std::lock_guard lock(communicator.state_mutex());
+  TUTTI_TRY(live_scaled_sum(communicator, index));
+  communicator.free_scaled_sums.push_back(index);
   communicator.scaled_sums[index].reset();
   return {};
 }
 
 Result<ScaledSum> scaled_sum(Communicator& communicator, int index) {
   const std::lock_guard lock(communicator.state_mutex());
-  const auto& sums = communicator.scaled_sums;
-  if (index < 0 || index >= static_cast<int>(sums.size()) || !sums[index]) {
-    return error(
-        Code::kInvalidArgument,
-        fmt::format("operation {} was not made by ncclRedOpCreatePreMulSum of this communicator, or is destroyed",
-                    index + kReduceOps));
-  }
-  return *sums[index];
+  return live_scaled_sum(communicator, index);
 }
 
 }  // namespace tutti::comm

@@ -2,6 +2,7 @@
 // do.
 #include "in_process.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -171,6 +172,30 @@ TEST_CASE("PreMulSum operations belong to their communicator and type") {
   CHECK(ncclRedOpDestroy(op, ranks[0]) == ncclSuccess);
   check_invalid(ncclRedOpDestroy(op, ranks[0]), {"destroyed already"});
   check_invalid(ncclAllReduce(&x, &x, 1, ncclFloat, op, ranks[0], nullptr), {"destroyed already"});
+}
+
+TEST_CASE("operations that were destroyed leave their places to others") {
+  const Ranks ranks(1);
+  const auto made = [&](float scale) {
+    ncclRedOp_t op = ncclSum;
+    REQUIRE(ncclRedOpCreatePreMulSum(&op, &scale, ncclFloat, ncclScalarHostImmediate, ranks[0]) == ncclSuccess);
+    return op;
+  };
+  const auto times = [&](ncclRedOp_t op) {
+    float x = 3;
+    CHECK(ncclAllReduce(&x, &x, 1, ncclFloat, op, ranks[0], nullptr) == ncclSuccess);
+    return x / 3;
+  };
+  const ncclRedOp_t kept = made(2);
+  for (int i = 0; i < 1000; ++i) {
+    const ncclRedOp_t one = made(4);
+    const ncclRedOp_t other = made(8);
+    REQUIRE(std::max<int>(one, other) <= ncclNumOps + 2);
+    if (i % 100 == 0) CHECK((times(one) == 4 && times(other) == 8 && times(kept) == 2));
+    REQUIRE(ncclRedOpDestroy(one, ranks[0]) == ncclSuccess);
+    REQUIRE(ncclRedOpDestroy(other, ranks[0]) == ncclSuccess);
+  }
+  CHECK(times(kept) == 2);
 }
 
 TEST_CASE("a wrong call in a group fails the group, and nothing of it runs") {

@@ -308,7 +308,7 @@ struct Loaded {
     reader.read("NCCL_SHM_DISABLE", config.shm_disable);
     reader.read("TUTTI_SINGLE_COPY", config.single_copy);
     reader.read("TUTTI_CALIBRATE", config.calibrate);
-    reader.read_bytes("TUTTI_SLOT_BYTES", config.slot_bytes, 64, std::size_t{1} << 30);
+    reader.read_bytes("TUTTI_SLOT_BYTES", config.slot_bytes, 64, std::size_t{64} << 20);
     reader.read_bytes("TUTTI_SINGLE_COPY_MIN_BYTES", config.single_copy_min_bytes, 1, std::size_t{1} << 40);
     reader.read_bytes("TUTTI_CARRY_BYTES", config.carry_bytes, 1, std::size_t{1} << 30, "none");
     reader.read_bytes("TUTTI_SHARED_GPU_HOST_BYTES", config.shared_gpu_host_bytes, 1, std::size_t{1} << 40, "none");

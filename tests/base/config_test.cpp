@@ -162,8 +162,9 @@ TEST_CASE("numbers are read strictly", "[config]") {
     CHECK(in_child({{"TUTTI_TIMEOUT_S", bad}}, timeout).report == "1800");
   }
   const auto slots = [](const tutti::Config& c) { return fmt::format("{}", c.slot_bytes); };
-  CHECK(in_child({{"TUTTI_SLOT_BYTES", "1g"}}, slots).report == "1073741824");
-  for (const char* bad : {"2G", "-64", "64KB", "K", "64 K", "18446744073709551616", "18446744073709551552", "+64"}) {
+  CHECK(in_child({{"TUTTI_SLOT_BYTES", "64m"}}, slots).report == "67108864");
+  for (const char* bad :
+       {"67108928", "1G", "-64", "64KB", "K", "64 K", "18446744073709551616", "18446744073709551552", "+64"}) {
     CHECK(in_child({{"TUTTI_SLOT_BYTES", bad}}, slots).report == "0");
   }
   const auto staging = [](const tutti::Config& c) { return fmt::format("{}", c.staging_bytes); };

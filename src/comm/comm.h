@@ -73,6 +73,7 @@ Communicator* find(Handle handle);
 
 Status submit(Communicator& communicator, const CallArgs& args);
 
+/// Waits for the calls under way; further ones are refused: kInvalidUsage.
 Status finalize(Communicator& communicator);
 /// The handle is invalid afterwards, whatever is returned.
 Status destroy(Handle handle);

@@ -169,6 +169,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     const std::uint64_t* const abort_word = lone_abort_word_.load(std::memory_order_acquire);
     return abort_word != nullptr && executor::load_acquire(abort_word) == 0;
   }
+  /// By ncclCommFinalize: no more calls.
+  bool is_finalized() const { return finalized_.load(std::memory_order_acquire); }
   bool failed() const { return members_ && executor::load_acquire(members_->control.abort_word()) != 0; }
   /// The stored failure as this rank's error.
   Error failure() const;
@@ -286,6 +288,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::unique_ptr<DeviceRank> device_;  ///< goes before members_
   std::atomic<InitState> init_state_{InitState::kPending};
   std::atomic<bool> cancelled_{false};
+  std::atomic<bool> finalized_{false};
   std::atomic<const std::uint64_t*> lone_abort_word_{nullptr};  ///< nullptr: takes_lone_calls() is false
   std::thread init_thread_;
   Turns turns_;

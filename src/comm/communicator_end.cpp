@@ -30,6 +30,8 @@ bool Communicator::is_idle() {
 }
 
 Status Communicator::finalize() {
+  finalized_.store(true, std::memory_order_release);
+  lone_abort_word_.store(nullptr, std::memory_order_release);
   executor::Backoff backoff(true);
   while (!is_idle() || (teams() && !teams()->is_idle())) backoff.wait();
   if (failed()) return failure();

@@ -136,7 +136,8 @@ struct StreamWork {
 
 /// Why calls cannot be made.
 Error unusable(Communicator& communicator) {
-  if (communicator.is_initialised()) return communicator.failure();
+  if (communicator.is_initialised() && communicator.failed()) return communicator.failure();
+  if (communicator.is_finalized()) return finalized();
   if (communicator.async_state() == Code::kInProgress) {
     return error(Code::kInvalidUsage,
                  "the communicator is still initialising; poll ncclCommGetAsyncError until it is no "
@@ -146,7 +147,8 @@ Error unusable(Communicator& communicator) {
 }
 
 Status usable(Communicator& communicator) {
-  return communicator.is_initialised() && !communicator.failed() ? Status() : Status(unusable(communicator));
+  const bool ready = communicator.is_initialised() && !communicator.failed() && !communicator.is_finalized();
+  return ready ? Status() : Status(unusable(communicator));
 }
 
 /// On the stream's thread; the caller has gone on, so that failures are kept.

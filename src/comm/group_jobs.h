@@ -33,6 +33,9 @@ Status schedule(std::shared_ptr<Communicator> communicator, Handle* handle, std:
 /// Of a communicator made from another. nullptr: the parent's.
 Options child_options(Communicator& parent, const Options* wanted);
 
+/// Why nothing is taken after ncclCommFinalize.
+Error finalized();
+
 /// What the planner expects the call to take.
 Result<double> predict_us(Communicator& communicator, const CallArgs& args);
 

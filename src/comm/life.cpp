@@ -178,6 +178,7 @@ Status split(Communicator& parent, int color, int key, Handle* child, const Opti
     return error(Code::kInvalidUsage, "ncclCommSplit of a communicator that is still initialising or has failed to");
   }
   if (parent.failed()) return parent.failure();
+  if (parent.is_finalized()) return finalized();
   const std::shared_ptr<Communicator> keep = parent.shared_from_this();
   // Without a color the child stays empty; the exchange still has to run, in a group beside the others.
   Options wanted_options = child_options(parent, options);
@@ -202,6 +203,13 @@ Status split(Communicator& parent, int color, int key, Handle* child, const Opti
         if (status.ok() && !wanted) raw->skip_initialisation();
       },
       turn);
+}
+
+Error finalized() {
+  return error(
+      Code::kInvalidUsage,
+      "ncclCommFinalize was the communicator's last operation; end it by ncclCommDestroy or ncclCommAbort, and "
+      "make another one for further calls");
 }
 
 Status finalize(Communicator& communicator) {

@@ -268,6 +268,7 @@ Status shrink(Communicator& parent, std::span<const int> excluded, bool abort, H
   *child = nullptr;
   if (!parent.is_initialised())
     return error(Code::kInvalidUsage, "ncclCommShrink of a communicator that is still initialising or has failed to");
+  if (parent.is_finalized()) return finalized();
   auto communicator = std::make_shared<Communicator>(child_options(parent, options));
   *child = add(communicator);
   if (!*child) return error(Code::kSystem, "too many communicators are open (16384); destroy some");

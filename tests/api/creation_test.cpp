@@ -3,6 +3,8 @@
 
 #include <cstring>
 #include <functional>
+#include <string>
+#include <vector>
 
 using tutti::test::check_invalid;
 using tutti::test::check_refused;
@@ -141,6 +143,34 @@ TEST_CASE("splits are checked") {
   config.magic = 0;
   check_invalid(ncclCommSplit(ranks[0], 0, 0, &child, &config), {"NCCL_CONFIG_INITIALIZER"});
   check_usable(ranks);
+}
+
+TEST_CASE("a finalized communicator takes no more operations") {
+  const Ranks ranks(1);
+  float x = 1;
+  const auto sum = [&] { return ncclAllReduce(&x, &x, 1, ncclFloat, ncclSum, ranks[0], nullptr); };
+  REQUIRE(sum() == ncclSuccess);
+  REQUIRE(ncclCommFinalize(ranks[0]) == ncclSuccess);
+  const std::vector<std::string> words = {"ncclCommFinalize", "ncclCommDestroy"};
+  check_refused(sum(), ncclInvalidUsage, {"ncclAllReduce: ", words[0], words[1]});
+  REQUIRE(ncclGroupStart() == ncclSuccess);
+  CHECK(ncclSend(&x, 1, ncclFloat, 0, ranks[0], nullptr) == ncclSuccess);
+  CHECK(ncclRecv(&x, 1, ncclFloat, 0, ranks[0], nullptr) == ncclSuccess);
+  check_refused(ncclGroupEnd(), ncclInvalidUsage, words);
+  ncclComm_t child = nullptr;
+  check_refused(ncclCommSplit(ranks[0], 0, 0, &child, nullptr), ncclInvalidUsage, words);
+  CHECK(child == nullptr);
+  int count = 0;
+  CHECK(ncclCommCount(ranks[0], &count) == ncclSuccess);
+  ncclResult_t state = ncclInternalError;
+  CHECK(ncclCommGetAsyncError(ranks[0], &state) == ncclSuccess);
+  CHECK(state == ncclSuccess);
+  CHECK(ncclCommFinalize(ranks[0]) == ncclSuccess);
+
+  const Ranks two(2);
+  int excluded = 1;
+  for (int r = 0; r < 2; ++r) REQUIRE(ncclCommFinalize(two[r]) == ncclSuccess);
+  check_refused(ncclCommShrink(two[0], &excluded, 1, &child, nullptr, NCCL_SHRINK_DEFAULT), ncclInvalidUsage, words);
 }
 
 TEST_CASE("queries need somewhere to put their answer") {

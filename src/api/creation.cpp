@@ -135,7 +135,12 @@ Result<std::vector<int>> checked_exclusions(const comm::Communicator& parent, co
     return error(Code::kInvalidArgument,
                  fmt::format("excludeRanksCount is {}; a communicator of {} ranks can leave out 1 to {}", count, size,
                              size - 1));
-  TUTTI_TRY(checked_pointer(ranks, "excludeRanksList"));
+  if (!ranks)
+    return error(
+        Code::kInvalidArgument,
+        fmt::format("excludeRanksList is NULL, but excludeRanksCount is {}; pass the address of so many ranks of "
+                    "comm, those that the new communicator is to leave out",
+                    count));
   std::vector<int> sorted(ranks, ranks + count);
   std::ranges::sort(sorted);
   for (int i = 0; i < count; ++i) {

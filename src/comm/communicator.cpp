@@ -37,15 +37,6 @@ int usable_cores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-/// A rank that dies while a communicator is split is missed by the new one's bootstrap and by the old one's watchdog,
-/// which knows it by its number; it is waited for a little.
-bool explains(const Communicator& parent, const Error& failure) {
-  executor::Backoff backoff(true);
-  const auto start = Clock::now();
-  while (!parent.failed() && failure.code == Code::kRemote && seconds_since(start) < 0.25) backoff.wait();
-  return parent.failed();
-}
-
 /// A call that waits for so long is reported, and again each time it has waited twice as long.
 constexpr double kFirstWarningS = 10;
 
@@ -96,9 +87,7 @@ Communicator::~Communicator() {
 Status Communicator::initialise(std::vector<UniqueId> ids, const Communicator* parent) {
   Status status = connect(std::move(ids), parent);
   if (!status.ok()) {
-    // What follows from a failure of the parent adds nothing to its reason.
-    if (parent && explains(*parent, status.error())) status = parent->failure();
-    if (auto obstacle = outlook_ ? outlook_() : std::nullopt) status = *obstacle;
+    status = explained(status.error(), parent);
     const Error& why = status.error();
     // The others may be past the bootstrap, and wait for this rank.
     const Code told = is_cancelled() ? Code::kRemote : why.code;
@@ -109,11 +98,6 @@ Status Communicator::initialise(std::vector<UniqueId> ids, const Communicator* p
   if (!device_ && !spans_hosts()) lone_abort_word_.store(members_->control.abort_word(), std::memory_order_release);
   init_state_.store(InitState::kReady, std::memory_order_release);
   return {};
-}
-
-void Communicator::fail_initialisation(const Error& failure) {
-  keep_async(failure);
-  init_state_.store(InitState::kFailed, std::memory_order_release);
 }
 
 void Communicator::skip_initialisation() { init_state_.store(InitState::kSkipped, std::memory_order_release); }
@@ -406,50 +390,6 @@ void Communicator::on_exit(std::int32_t pid) {
                      "exited",
                      r, pid));
   }
-}
-
-Error Communicator::failure() const {
-  const FailureRecord& record = members_->control.failure();
-  executor::Backoff backoff(true);
-  const auto start = Clock::now();
-  while (executor::load_acquire(&record.word) == 1 && seconds_since(start) < 0.5) backoff.wait();
-  if (executor::load_acquire(&record.word) != 2) {
-    return error(Code::kRemote, "the communicator failed; the rank that was to write the reason died over it");
-  }
-  return error(static_cast<Code>(record.code), record.text);
-}
-
-void Communicator::fail(Code code, int culprit, const std::string& text) {
-  if (!record_failure(members_->control.failure(), code, culprit, text)) return;
-  if (!options_.is_team) log_warn("rank {}: {}", rank_, text);
-  if (members_->peer_watch) members_->peer_watch->wake();
-}
-
-void Communicator::give_up_ticket(std::uint64_t ticket, Code code, const std::string& text) {
-  fail(code, rank_, text);
-  // What goes before ends soon now: it has failed.
-  executor::Backoff backoff(true);
-  while (!is_turn(ticket)) backoff.wait();
-  complete_ticket();
-}
-
-void Communicator::keep_async(const Error& failure) {
-  const std::lock_guard lock(state_mutex_);
-  if (!async_failure_) async_failure_ = failure;
-  last_error = failure.message;
-}
-
-Code Communicator::async_state() {
-  if (init_state_.load(std::memory_order_acquire) == InitState::kPending) return Code::kInProgress;
-  if (failed()) return failure().code;
-  const std::lock_guard lock(state_mutex_);
-  return async_failure_ ? async_failure_->code : Code::kSuccess;
-}
-
-std::string Communicator::async_message() {
-  if (is_initialised() && failed()) return failure().message;
-  const std::lock_guard lock(state_mutex_);
-  return async_failure_ ? async_failure_->message : std::string();
 }
 
 void Communicator::check_patience(int peer, bool left, const std::string& what, Clock::time_point since,

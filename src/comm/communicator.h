@@ -130,7 +130,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status initialise(std::vector<UniqueId> ids, const Communicator* parent = nullptr);
   /// Before initialisation: asked while that waits; an answer is why it cannot succeed any more.
   using Outlook = std::function<std::optional<Error>()>;
-  void set_outlook(Outlook outlook) { outlook_ = std::move(outlook); }
+  /// `numbering`: what is added to failures whose numbers of ranks are this communicator's, which its user does not know yet.
+  void set_outlook(Outlook outlook, std::string numbering = {}) {
+    outlook_ = std::move(outlook);
+    numbering_ = std::move(numbering);
+  }
   /// Before initialisation: the network's prices are known, of a communicator that this one is a part of.
   void inherit_network(const planner::NetworkCosts& costs) { known_network_ = costs; }
   /// The same in a thread of its own; `async_error` tells when it is over.
@@ -247,6 +251,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status look_at_machine();
   Status meet(RankPhase phase, const Communicator* parent);
   Error did_not_finish(int rank, RankPhase phase) const;
+  /// Why initialisation failed, by the parent's numbers of ranks if it is known there.
+  Error explained(Error failure, const Communicator* parent) const;
   /// Makes the members, with a copy of the control segment and the bridge to the others. `segment`: what this host's ranks share, slots
   /// between them and their copies.
   Status join_over_hosts(BootstrapResult found, ControlSegment segment);
@@ -280,6 +286,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool crowded_ = false;
   executor::Crowding crowding_{true};  ///< as crowded_ has it, and over hosts always
   Outlook outlook_;
+  std::string numbering_;
   std::optional<planner::NetworkCosts> known_network_;
   std::unique_ptr<std::atomic<bool>[]> ended_;      ///< by rank
   std::unique_ptr<std::atomic<PeerLife>[]> lives_;  ///< the same, over hosts

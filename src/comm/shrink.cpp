@@ -95,10 +95,15 @@ class Shrink {
     for (std::size_t i = 0; i < staying_.size(); ++i) TUTTI_TRY(wait_for(i, since));
     const int rank = static_cast<int>(std::ranges::find(staying_, parent_.rank()) - staying_.begin());
     child_.set_place(static_cast<int>(staying_.size()), rank);
-    child_.set_outlook([this] { return obstacle(); });
+    child_.set_outlook([this] { return obstacle(); }, numbering());
     Status status = staying_.size() == 1 ? child_.initialise({}) : rank == 0 ? lead() : follow(since);
     child_.set_outlook(nullptr);
     return status;
+  }
+
+  std::string numbering() const {
+    return fmt::format(" (by the new communicator's numbers: its ranks, from 0 on, are the parent's {})",
+                       fmt::join(staying_, ", "));
   }
 
   Status lead() {

@@ -31,6 +31,11 @@ struct LogFile {
 };
 const LogFile log_file;
 
+std::string log_contents() {
+  std::ifstream in(log_file.path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
 std::string report(ncclComm_t comm) {
   std::size_t needed = 0;
   if (tuttiCommReport(comm, nullptr, 0, &needed) != ncclSuccess) return ncclGetLastError(comm);
@@ -118,18 +123,30 @@ TEST_CASE("a report is cut to the room there is, and refused without any") {
   CHECK(ncclCommDestroy(comm) == ncclSuccess);
 }
 
+TEST_CASE("a line of the log names its rank once") {
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    if (m.rank == 0) {
+      int excluded = 1;
+      ncclComm_t child = nullptr;
+      CREW_TRY(fine(ncclCommShrink(comm, &excluded, 1, &child, nullptr, NCCL_SHRINK_ABORT), "ncclCommShrink"));
+      CREW_TRY(fine(ncclCommDestroy(child), "ncclCommDestroy of the child"));
+      const std::string log = log_contents();
+      if (log.find("] Tutti rank 0 called ncclCommShrink with NCCL_SHRINK_ABORT") == std::string::npos) return log;
+    }
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
 TEST_CASE("a call that waits for 10 s says for whom, in the log") {
-  const auto contents = [] {
-    std::ifstream in(log_file.path);
-    return std::string(std::istreambuf_iterator<char>(in), {});
-  };
   crew::check(crew::run(
       2,
       [&](const Member& m) -> std::string {
         ncclComm_t comm = nullptr;
         CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
         if (m.rank == 1) {
-          for (const double start = crew::now_s(); contents().find("has waited 1") == std::string::npos;
+          for (const double start = crew::now_s(); log_contents().find("has waited 1") == std::string::npos;
                usleep(50000)) {
             if (crew::now_s() - start > 40) return "no warning came";
           }
@@ -138,7 +155,7 @@ TEST_CASE("a call that waits for 10 s says for whom, in the log") {
         return fine(ncclCommDestroy(comm), "ncclCommDestroy");
       },
       60));
-  const std::string text = contents();
+  const std::string text = log_contents();
   CHECK_THAT(text, Catch::Contains("rank 0 has waited 10 s for rank 1; where the ranks are:"));
   CHECK_THAT(text, Catch::Contains("rank 1: no call yet; 1 behind"));
 }

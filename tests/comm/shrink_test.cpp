@@ -207,6 +207,37 @@ TEST_CASE("ranks that learn of a second death at different times end up together
               {2, 3});
 }
 
+TEST_CASE("whoever dies while others shrink is named by its number in the parent") {
+  auto* const returned = static_cast<std::atomic<int>*>(crew::shared_page());
+  for (int delay_us = 0; delay_us < 20000; delay_us += 800) {
+    CAPTURE(delay_us);
+    *returned = 0;
+    crew::check(crew::run(4,
+                          [&](const Member& m) -> std::string {
+                            ncclComm_t comm = nullptr, child = nullptr;
+                            CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+                            if (m.rank == 0) return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+                            std::thread death;
+                            if (m.rank == 3) {
+                              death = std::thread([&] {
+                                usleep(static_cast<useconds_t>(delay_us));
+                                kill(getpid(), SIGKILL);
+                              });
+                            }
+                            const ncclResult_t result = shrink(comm, {0}, &child);
+                            if (m.rank == 3) death.join();
+                            const std::string reason = result == ncclSuccess ? "" : ncclGetLastError(comm);
+                            // Nobody is to hear that the other one has left, or that it has ended.
+                            for (++*returned; *returned < 2;) usleep(100);
+                            // In the child rank 3 is rank 2.
+                            const bool good = reason.empty() || reason.find("rank 3 has ended") != std::string::npos ||
+                                              reason.find("gave up; its own error") != std::string::npos;
+                            return good ? "" : reason;
+                          }),
+                {3});
+  }
+}
+
 TEST_CASE("an abort of the parent ends a shrink whose other ranks never come") {
   crew::check(crew::run(3, [](const Member& m) -> std::string {
     ncclComm_t comm = nullptr, child = nullptr;
@@ -280,6 +311,8 @@ TEST_CASE("bad arguments of a shrink are refused, with the value") {
   check({1}, 1, "the rank that calls");
   check({2, 2}, 2, "rank 2 is in excludeRanksList twice");
   CHECK(ncclCommShrink(comms[1], nullptr, 1, &child, nullptr, 0) == ncclInvalidArgument);
+  CHECK_THAT(ncclGetLastError(nullptr),
+             Catch::Contains("excludeRanksList is NULL, but excludeRanksCount is 1; pass the address of"));
   int excluded = 0;
   CHECK(ncclCommShrink(comms[1], &excluded, 1, nullptr, nullptr, 0) == ncclInvalidArgument);
   CHECK(ncclCommShrink(nullptr, &excluded, 1, &child, nullptr, 0) == ncclInvalidArgument);

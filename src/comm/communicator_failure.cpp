@@ -1,0 +1,89 @@
+// What went wrong with a communicator: who says why, who is told, and what is kept.
+#include "base/log.h"
+#include "comm/communicator.h"
+#include "executor/backoff.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+namespace tutti::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// A rank that dies while a communicator is split or shrunk is missed by the new one's bootstrap and by the old one's watchdog,
+/// which knows it by its number; that is waited for a little.
+constexpr double kLateWatchS = 0.25;
+
+}  // namespace
+
+Error Communicator::explained(Error failure, const Communicator* parent) const {
+  const bool may_come = failure.code == Code::kRemote && (parent || outlook_);
+  const auto start = Clock::now();
+  executor::Backoff backoff(true);
+  for (;;) {
+    if (auto obstacle = outlook_ ? outlook_() : std::nullopt) return *obstacle;
+    // What follows from a failure of the parent adds nothing to its reason.
+    if (parent && parent->failed()) return parent->failure();
+    if (!may_come || seconds_since(start) > kLateWatchS) break;
+    backoff.wait();
+  }
+  // Another rank's text may end so already.
+  if (failure.code == Code::kRemote && !failure.message.ends_with(numbering_)) failure.message += numbering_;
+  return failure;
+}
+
+void Communicator::fail_initialisation(const Error& failure) {
+  keep_async(failure);
+  init_state_.store(InitState::kFailed, std::memory_order_release);
+}
+
+Error Communicator::failure() const {
+  const FailureRecord& record = members_->control.failure();
+  executor::Backoff backoff(true);
+  const auto start = Clock::now();
+  while (executor::load_acquire(&record.word) == 1 && seconds_since(start) < 0.5) backoff.wait();
+  if (executor::load_acquire(&record.word) != 2) {
+    return error(Code::kRemote, "the communicator failed; the rank that was to write the reason died over it");
+  }
+  return error(static_cast<Code>(record.code), record.text);
+}
+
+void Communicator::fail(Code code, int culprit, const std::string& text) {
+  if (!record_failure(members_->control.failure(), code, culprit, text)) return;
+  const bool names_it = text.starts_with(fmt::format("rank {} ", rank_));
+  if (!options_.is_team) log_warn("{}{}", names_it ? "" : fmt::format("rank {}: ", rank_), text);
+  if (members_->peer_watch) members_->peer_watch->wake();
+}
+
+void Communicator::give_up_ticket(std::uint64_t ticket, Code code, const std::string& text) {
+  fail(code, rank_, text);
+  // What goes before ends soon now: it has failed.
+  executor::Backoff backoff(true);
+  while (!is_turn(ticket)) backoff.wait();
+  complete_ticket();
+}
+
+void Communicator::keep_async(const Error& failure) {
+  const std::lock_guard lock(state_mutex_);
+  if (!async_failure_) async_failure_ = failure;
+  last_error = failure.message;
+}
+
+Code Communicator::async_state() {
+  if (init_state_.load(std::memory_order_acquire) == InitState::kPending) return Code::kInProgress;
+  if (failed()) return failure().code;
+  const std::lock_guard lock(state_mutex_);
+  return async_failure_ ? async_failure_->code : Code::kSuccess;
+}
+
+std::string Communicator::async_message() {
+  if (is_initialised() && failed()) return failure().message;
+  const std::lock_guard lock(state_mutex_);
+  return async_failure_ ? async_failure_->message : std::string();
+}
+
+}  // namespace tutti::comm

@@ -330,7 +330,19 @@ Status run_lone_over_hosts(Communicator& communicator, const CallArgs& args) {
   return run_batch(communicator, {{&communicator, args}});
 }
 
-Status end_group(Group& ended) {
+/// ncclGroupEnd is of no communicator, but who asks one of the group's is told.
+void tell_communicators(const Group& ended, const Error& failure) {
+  for (const Name& name : ended.names) {
+    const std::shared_ptr<Communicator> communicator = Registry().share(name.handle);
+    if (!communicator) continue;
+    // One that has failed, too, says why itself: the group's reason may be another one's, with that one's numbers of ranks.
+    const bool has_own = ended.names.size() > 1 && communicator->is_initialised() && communicator->failed();
+    set_last_error(communicator.get(),
+                   "ncclGroupEnd: " + (has_own ? communicator->failure().message : failure.message));
+  }
+}
+
+Status run_group(Group& ended) {
   if (ended.failure) {
     for (InitJob& job : ended.jobs) job.communicator->fail_initialisation(*ended.failure);
     return *ended.failure;
@@ -338,19 +350,14 @@ Status end_group(Group& ended) {
   Status started = ended.jobs.empty() ? Status() : run_jobs(std::move(ended.jobs));
   if (!started.ok() && started.error().code != Code::kInProgress) return started;
   if (ended.calls.empty()) return started;
-  if (Status ran = run_calls(ended); !ran.ok()) {
-    // ncclGroupEnd is of no communicator, but who asks one of the group's is told.
-    const Error& failure = ran.error();
-    for (const auto& communicator : ended.communicators) {
-      if (!communicator || failure.code == Code::kInProgress) continue;
-      // One that has failed, too, says why itself: the group's reason may be another one's, with that one's numbers of ranks.
-      const bool has_own = ended.communicators.size() > 1 && communicator->is_initialised() && communicator->failed();
-      set_last_error(communicator.get(),
-                     "ncclGroupEnd: " + (has_own ? communicator->failure().message : failure.message));
-    }
-    return ran;
-  }
+  if (Status ran = run_calls(ended); !ran.ok()) return ran;
   return started;
+}
+
+Status end_group(Group& ended) {
+  Status status = run_group(ended);
+  if (!status.ok() && status.error().code != Code::kInProgress) tell_communicators(ended, status.error());
+  return status;
 }
 
 /// The hottest of groups.
@@ -410,8 +417,12 @@ Status group_end() {
   if (this_thread.group_depth == 0) return error(Code::kInvalidUsage, "ncclGroupEnd without ncclGroupStart");
   if (--this_thread.group_depth > 0) return {};
   const ClosedGroup ended;
-  if (Communicator* const communicator = lone_communicator(*ended)) return run_lone_group(*communicator, *ended);
-  return end_group(*ended);
+  Communicator* const communicator = lone_communicator(*ended);
+  if (communicator == nullptr) return end_group(*ended);
+  Status status = run_lone_group(*communicator, *ended);
+  if (!status.ok()) [[unlikely]]
+    set_last_error(communicator, "ncclGroupEnd: " + status.error().message);
+  return status;
 }
 
 Result<float> group_simulate_end() {

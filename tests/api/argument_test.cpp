@@ -206,6 +206,7 @@ TEST_CASE("a wrong call in a group fails the group, and nothing of it runs") {
   CHECK(ncclAllReduce(&x[1], &x[1], 1, static_cast<ncclDataType_t>(99), ncclSum, ranks[1], nullptr) ==
         ncclInvalidArgument);
   check_invalid(ncclGroupEnd(), {"ncclAllReduce", "datatype is 99"});
+  CHECK_THAT(ncclGetLastError(ranks[0]), Catch::Contains("ncclGroupEnd: ncclAllReduce: datatype is 99"));
   CHECK(x == std::array<int, 2>{1, 1});
   check_usable(ranks);
   CHECK(ncclGroupEnd() == ncclInvalidUsage);

@@ -208,6 +208,23 @@ TEST_CASE("a short send and a receive that differ: the receiver is refused, then
   }
 }
 
+TEST_CASE("the reason of a group that failed takes the place of an older one") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(init(m, &comm));
+    std::vector<int> x(40000, 1);
+    CREW_TRY(refused(ncclBroadcast(x.data(), x.data(), 1, ncclInt, 7, comm, nullptr), ncclInvalidArgument,
+                     {"root is 7"}, comm));
+    ncclGroupStart();
+    for (int i = 0; i < 2; ++i)
+      CREW_TRY(
+          fine(ncclAllReduce(x.data(), x.data(), x.size(), m.rank == 0 ? ncclInt : ncclFloat, ncclSum, comm, nullptr),
+               "ncclAllReduce"));
+    CREW_TRY(refused(ncclGroupEnd(), ncclInvalidUsage, {"ncclGroupEnd: ", "differ"}, comm));
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
 TEST_CASE("abort from another thread ends a call that waits, here and elsewhere", "[abort]") {
   for (bool everybody : {false, true}) {
     crew::check(crew::run(4, [everybody](const Member& m) -> std::string {

@@ -89,7 +89,7 @@ Status Library::status(ncclResult_t code, std::string_view what) const {
   std::string text = ncclGetErrorString(code);
   if (reason && *reason) text = file.empty() ? reason : fmt::format("{}: {}", text, reason);
   return error(static_cast<Code>(code),
-               file.empty() ? fmt::format("{}: {}", what, text) : fmt::format("{} of {}: {}", what, file, text));
+               file.empty() ? named(what, text) : fmt::format("{} of {}: {}", what, file, text));
 }
 
 Result<ncclComm_t> Library::join(const ncclUniqueId& id, int rank, int ranks) const {

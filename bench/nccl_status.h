@@ -15,8 +15,7 @@ inline Status nccl(ncclResult_t code, std::string_view what,
                    std::source_location where = std::source_location::current()) {
   if (code == ncclSuccess) return {};
   const char* reason = ncclGetLastError(nullptr);
-  return error(static_cast<Code>(code),
-               fmt::format("{}: {}", what, reason && *reason ? reason : ncclGetErrorString(code)), where);
+  return error(static_cast<Code>(code), named(what, reason && *reason ? reason : ncclGetErrorString(code)), where);
 }
 
 }  // namespace tutti::bench

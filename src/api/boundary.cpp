@@ -19,7 +19,7 @@ ncclResult_t report(const char* function, ncclComm_t comm, InGroup in_group, con
   const auto result = static_cast<ncclResult_t>(failure.code);
   if (failure.code == Code::kInProgress) return result;
   try {
-    const std::string text = fmt::format("{}: {}", function, reason_of(failure));
+    const std::string text = named(function, reason_of(failure));
     log_warn("{} ({}:{})", text, failure.where.file_name(), failure.where.line());
     comm::set_last_error(comm ? comm::find(comm) : nullptr, text);
     if (in_group == InGroup::kFailsGroup && comm::in_group())

@@ -5,6 +5,7 @@
 #include <memory>
 #include <source_location>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -30,6 +31,12 @@ struct [[nodiscard]] Error {
 
 inline Error error(Code code, std::string message, std::source_location where = std::source_location::current()) {
   return Error{code, std::move(message), where};
+}
+
+/// "function: reason"; the reason alone where it names the function itself, in its beginning.
+inline std::string named(std::string_view function, std::string_view reason) {
+  std::string text(reason);
+  return reason.starts_with(function) ? text : std::string(function) + ": " + text;
 }
 
 /// "open /dev/x: No such file or directory" from the calling thread's errno.

@@ -6,6 +6,7 @@
 #include "api/device_choice.h"
 #include "api/export.h"
 #include "api/validation.h"
+#include "api/versions.h"
 #include "base/config.h"
 #include "comm/device_memory.h"
 
@@ -94,6 +95,7 @@ Status create_in_group(std::vector<comm::Handle>& handles, const std::vector<com
 Status create_all(ncclComm_t* comms, int count, const int* devices) {
   TUTTI_TRY(checked_pointer(comms, "comm"));
   TUTTI_TRY(check_devices(count, devices));
+  log_version();
   TUTTI_TRY_ASSIGN(const int device, chosen_device());
   std::vector<comm::Options> options(static_cast<std::size_t>(count), default_options());
   for (int i = 0; device != comm::kHostMemory && i < count; ++i) {
@@ -180,6 +182,7 @@ Status create_rank(ncclComm_t* comm, int ranks, const ncclUniqueId* ids, int id_
   TUTTI_TRY(check_ranks(ranks, rank));
   TUTTI_TRY_ASSIGN(const std::vector<comm::UniqueId> copies, checked_ids(ids, id_count, ranks));
   if (!options.ok()) return options.error();
+  if (rank == 0) log_version();
   comm::Options placed = options.value();
   TUTTI_TRY_ASSIGN(placed.device, chosen_device());
   comm::Handle handle = nullptr;

@@ -1,9 +1,26 @@
 // Versions, names of errors, and the reason of the last failure.
+#include "api/versions.h"
+
 #include "api/boundary.h"
 #include "api/export.h"
 #include "api/validation.h"
+#include "base/log.h"
 
 #include <tutti/tutti.h>
+
+#include <atomic>
+
+#define TUTTI_TEXT_INNER(value) #value
+#define TUTTI_TEXT(value) TUTTI_TEXT_INNER(value)
+#define TUTTI_DOTTED(major, minor, patch) TUTTI_TEXT(major) "." TUTTI_TEXT(minor) "." TUTTI_TEXT(patch)
+#define TUTTI_VERSION_NUMBERS                                                 \
+  TUTTI_DOTTED(TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR, TUTTI_VERSION_PATCH) \
+  " (NCCL API " TUTTI_DOTTED(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH) ")"
+
+void tutti::api::log_version() {
+  static std::atomic<bool> told{false};
+  if (log_enabled(LogLevel::kVersion) && !told.exchange(true)) log_line(LogLevel::kVersion, TUTTI_VERSION_NUMBERS);
+}
 
 TUTTI_NCCL_API(ncclResult_t, GetVersion, int* version) {
   return tutti::api::boundary("ncclGetVersion", nullptr, [&]() -> tutti::Status {
@@ -43,11 +60,4 @@ extern "C" TUTTI_EXPORT void tutti_api_ResetDebugInitInternal() {}
 extern "C" TUTTI_EXPORT void ncclResetDebugInitInternal()
     __attribute__((nothrow, alias("tutti_api_ResetDebugInitInternal")));
 
-#define TUTTI_TEXT_INNER(value) #value
-#define TUTTI_TEXT(value) TUTTI_TEXT_INNER(value)
-#define TUTTI_DOTTED(major, minor, patch) TUTTI_TEXT(major) "." TUTTI_TEXT(minor) "." TUTTI_TEXT(patch)
-
-TUTTI_API(const char*, tuttiGetVersionString) {
-  return "Tutti " TUTTI_DOTTED(TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR,
-                               TUTTI_VERSION_PATCH) " (NCCL API " TUTTI_DOTTED(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH) ")";
-}
+TUTTI_API(const char*, tuttiGetVersionString) { return "Tutti " TUTTI_VERSION_NUMBERS; }

@@ -4,6 +4,8 @@
 #include "rank.h"
 #include "report_files.h"
 
+#include "base/standard_output.h"
+
 #include <tutti/launch.h>
 
 #include <algorithm>
@@ -23,7 +25,8 @@ int fail(int exit_code, const std::string& text) {
 }
 
 int process_body(const tuttiLaunchInfo_t* info, const ncclUniqueId* id, void* context) {
-  return run_rank(*static_cast<const Options*>(context), Place{info->rank, info->size, *id, "processes", info->rank});
+  const Place place{info->rank, info->size, *id, "processes", info->rank};
+  return end_output("tutti-perf", run_rank(*static_cast<const Options*>(context), place));
 }
 
 int run_processes(const Options& options, int ranks) {
@@ -31,6 +34,7 @@ int run_processes(const Options& options, int ranks) {
   const Status status =
       nccl(tuttiLaunchLocal(ranks, process_body, const_cast<Options*>(&options), &outcome), "starting the ranks");
   if (!status.ok()) return fail(1, status.error().message);
+  if (outcome.signal == SIGPIPE) return end_without_reader();
   if (outcome.signal != 0)
     return fail(1, fmt::format("rank {} was ended by signal {} ({})", outcome.failed_rank, outcome.signal,
                                strsignal(outcome.signal)));
@@ -101,7 +105,7 @@ int launch(const Options& options) {
   // The one that writes: other ranks may not see the folder.
   const auto files = {std::pair("--json", options.json_file), std::pair("--plot", options.plot_file)};
   for (const auto& [option, file] : files) {
-    if (info.rank > 0 || file.empty()) continue;
+    if (info.rank > 0 || file.empty() || file == "-") continue;
     if (const std::string problem = check_writable(option, file); !problem.empty()) return fail(1, problem);
   }
   if (launched) return run_launched(options, info);

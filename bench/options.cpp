@@ -125,7 +125,8 @@ void declare(CLI::App& app, Words& words, Options& options) {
                  "between hosts: tcp, mpi (initialises MPI; under mpirun or srun), auto (default: what TUTTI_NET says)")
       ->check(CLI::IsMember({"auto", "tcp", "mpi"}));
   app.add_flag("--percentiles", options.percentiles, "time every iteration too: columns p50 and p99");
-  app.add_option("--json", options.json_file, "write the rows to this file");
+  app.add_option("--json", options.json_file,
+                 "write the rows to this file (-: standard output; the table then goes to standard error)");
   app.add_option("--plot", options.plot_file, "draw bus bandwidth and time over size: an SVG file");
   app.add_flag("--explain", options.explain,
                "print the plan of every size, in words and as a schedule, and its certificate, and end");
@@ -242,6 +243,11 @@ std::string resolve(const Words& words, Options& options) {
   if (std::string problem = choose(words.reduction, reductions(), reduction_named, "operation", options.reductions);
       !problem.empty())
     return problem;
+  if (options.explain && !(options.json_file.empty() && options.plot_file.empty()))
+    return "--explain prints plans and measures nothing, and --json and --plot are for what was measured: leave out "
+           "one "
+           "or the other";
+  if (options.plot_file == "-") return "--plot -: the picture goes to a file; name one";
   if (words.memory != "private" && words.memory != "shared")
     return fmt::format("--memory \"{}\": private or shared?", words.memory);
   options.on_gpu = words.device == "cuda";

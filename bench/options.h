@@ -7,6 +7,7 @@
 #include "plan_file.h"
 
 #include <cstddef>
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,10 +50,12 @@ struct Options {
   std::string tune_file;         ///< where the crossovers go that are measured; empty: the usual table
   double tune_minutes = 5;       ///< for all of them
   std::string against;           ///< the file of another library that is measured in turn; empty: none
-  std::string json_file;
+  std::string json_file;         ///< "-": standard output
   std::string plot_file;
 
   std::vector<std::size_t> sizes() const;
+  /// Where the table goes: standard output, unless the rows go there.
+  std::FILE* table_output() const { return json_file == "-" ? stderr : stdout; }
 };
 
 /// The options, or the exit code with which to end (help, version: 0; a bad command line: 2), everything printed

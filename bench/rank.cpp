@@ -2,6 +2,7 @@
 
 #include "check.h"
 #include "deadline.h"
+#include "explain.h"
 #include "measure.h"
 #include "nccl_status.h"
 #include "report_files.h"
@@ -33,6 +34,7 @@ struct Finding {
 
 /// What each rank tells the others about a measurement.
 struct Sample {
+  bool prints_in_vain = false;        ///< rank 0, of which nobody reads what it prints
   std::array<Finding, 2> by_library;  ///< this one, and the one it is measured against
   std::uint64_t wire_bytes = 0;
 };
@@ -59,7 +61,7 @@ constexpr std::size_t kMostExchanged = 256;  ///< bytes that a rank tells the ot
 class Rank {
  public:
   Rank(const Options& options, const Place& place)
-      : options_(options), place_(place), table_(options.percentiles, place.ranks, place.how) {}
+      : options_(options), place_(place), table_(options.table_output(), options.percentiles, place.ranks, place.how) {}
   ~Rank() {
     if (stream_) (void)destroy_stream();
     if (other_comm_) (void)other_->ncclCommAbort(other_comm_);
@@ -81,7 +83,6 @@ class Rank {
   Status sweep_all(Buffer& send, Buffer& receive);
   Status sweep(const Collective& collective, const ElementType& type, const Reduction& reduction, int root,
                Buffer& send, Buffer& receive);
-  Status explain(const Call& call, const Collective& collective, std::size_t bytes) const;
   Status set_operation(Call& call, const ElementType& type) const;
   Result<Row> measure_size(const Collective& collective, const ElementType& type, const Reduction& reduction,
                            std::vector<Call>& calls, const Trial& trial);
@@ -201,9 +202,9 @@ Status Rank::set_plan() {
     return (forms_ & slots) == 0 ? "direct only" : "through slots and direct";
   };
   if (leads()) {
-    std::printf("# Plan %s, proved: out of place %s; in place %s\n", plan.name.c_str(),
-                proved(tuttiScheduleOutOfPlace, tuttiScheduleOutOfPlaceDirect),
-                proved(tuttiScheduleInPlace, tuttiScheduleInPlaceDirect));
+    std::fprintf(options_.table_output(), "# Plan %s, proved: out of place %s; in place %s\n", plan.name.c_str(),
+                 proved(tuttiScheduleOutOfPlace, tuttiScheduleOutOfPlaceDirect),
+                 proved(tuttiScheduleInPlace, tuttiScheduleInPlaceDirect));
   }
   return {};
 }
@@ -288,7 +289,7 @@ Status Rank::sweep(const Collective& collective, const ElementType& type, const 
         size == 0 ? 0 : std::max<std::size_t>(1, size / (static_cast<std::size_t>(type.bytes) * blocks));
     for (Call& each : calls) each.count = count;
     if (options_.explain) {
-      TUTTI_TRY(explain(calls[0], collective, count * static_cast<std::size_t>(type.bytes) * blocks));
+      if (leads()) TUTTI_TRY(print_plan(calls[0], collective, count * static_cast<std::size_t>(type.bytes) * blocks));
       continue;
     }
     TUTTI_TRY_ASSIGN(Row row, measure_size(collective, type, reduction, calls, trial));
@@ -309,32 +310,6 @@ Status Rank::set_operation(Call& call, const ElementType& type) const {
   return call.library->status(
       call.library->ncclRedOpCreatePreMulSum(&call.op, &scalar, type.type, ncclScalarHostImmediate, call.comm),
       "ncclRedOpCreatePreMulSum");
-}
-
-Status Rank::explain(const Call& call, const Collective& collective, std::size_t bytes) const {
-  if (!leads()) return {};
-  const int root = collective.plan == tuttiSend ? (call.rank + 1) % call.ranks : call.root;
-  std::size_t needed = 0;
-  TUTTI_TRY(nccl(tuttiExplain(comm_, collective.plan, call.count, call.type, call.op, root, nullptr, 0, &needed),
-                 "tuttiExplain"));
-  std::string text(needed, '\0');
-  TUTTI_TRY(nccl(
-      tuttiExplain(comm_, collective.plan, call.count, call.type, call.op, root, text.data(), text.size(), nullptr),
-      "tuttiExplain"));
-  std::printf("== %s, %zu bytes, %zu elements, %d ranks\n%s\n", collective.name, bytes, call.count, call.ranks,
-              text.c_str());
-  TUTTI_TRY(
-      nccl(tuttiCommCertificate(comm_, collective.plan, call.count, call.type, call.op, root, nullptr, 0, &needed),
-           "tuttiCommCertificate"));
-  text.assign(needed, '\0');
-  TUTTI_TRY(nccl(tuttiCommCertificate(comm_, collective.plan, call.count, call.type, call.op, root, text.data(),
-                                      text.size(), nullptr),
-                 "tuttiCommCertificate"));
-  // As comments: what is printed is a schedule that --plan reads.
-  std::istringstream lines(text.c_str());
-  for (std::string line; std::getline(lines, line);) std::printf("# %s\n", line.c_str());
-  std::printf("\n");
-  return {};
 }
 
 Result<Row> Rank::measure_size(const Collective& collective, const ElementType& type, const Reduction& reduction,
@@ -378,7 +353,9 @@ Result<Measurement> Rank::measure_form(const Collective& collective, std::vector
     }
     all_right_ = all_right_ && mine.by_library[n].wrong == 0;
   }
+  mine.prints_in_vain = leads() && std::ferror(options_.table_output()) != 0;
   TUTTI_TRY_ASSIGN(const std::vector<Sample> samples, exchange(mine));
+  if (samples[0].prints_in_vain) return error(Code::kSuccess, "");  // rank 0 says why in the end; all else is well
   Measurement result = summary(collective, samples, bytes);
   all_right_ = all_right_ && result.wrong.value_or(0) == 0 && (!result.rival || result.rival->wrong.value_or(0) == 0);
   return result;
@@ -491,6 +468,7 @@ int run_rank(const Options& options, const Place& place) {
   if (!options.tune_file.empty()) return tune_rank(options, place);
   const Result<bool> right = Rank(options, place).run();
   if (right.ok()) return right.value() ? 0 : 1;
+  if (right.error().code == Code::kSuccess) return 0;
   if (!right.error().message.empty())
     std::fprintf(stderr, "tutti-perf: rank %d: %s\n", place.rank, right.error().message.c_str());
   return 1;

@@ -81,6 +81,10 @@ Status write_json(const std::string& path, const std::vector<Row>& rows) {
     }
   }
   text += "\n]\n";
+  if (path == "-") {
+    (void)std::fputs(text.c_str(), stdout);  // what cannot be written is told at the end
+    return {};
+  }
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();

@@ -2,6 +2,8 @@
 // each in random order, so that whatever else the machine does meets both alike. Prints the ratio of their medians for each size.
 #include "nccl_status.h"
 
+#include "base/standard_output.h"
+
 #include <tutti/launch.h>
 #include <tutti/tutti.h>
 
@@ -119,7 +121,7 @@ struct Job {
 int process_body(const tuttiLaunchInfo_t* info, const ncclUniqueId* id, void* context) {
   const Job& job = *static_cast<const Job*>(context);
   const ncclUniqueId ids[2] = {*id, job.second};
-  return run_rank(job.options, info->rank, ids);
+  return end_output("reproducible-cost", run_rank(job.options, info->rank, ids));
 }
 
 int run_processes(Job& job) {
@@ -169,5 +171,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "reproducible-cost: %s\n", ncclGetLastError(nullptr));
     return 1;
   }
-  return job.options.threads ? tutti::bench::run_threads(job) : tutti::bench::run_processes(job);
+  const int code = job.options.threads ? tutti::bench::run_threads(job) : tutti::bench::run_processes(job);
+  return tutti::end_output("reproducible-cost", code);
 }

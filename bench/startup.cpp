@@ -2,6 +2,8 @@
 #include "startup_cases.h"
 #include "startup_report.h"
 
+#include "base/standard_output.h"
+
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -70,10 +72,10 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     std::fputs(app.help().c_str(), stdout);
-    return 0;
+    return tutti::end_output("startup", 0);
   } catch (const CLI::Error& problem) {
     std::fprintf(stderr, "startup: %s\n", problem.what());
     return 2;
   }
-  return tutti::bench::run(options);
+  return tutti::end_output("startup", tutti::bench::run(options));
 }

@@ -7,8 +7,6 @@
 namespace tutti::bench {
 namespace {
 
-void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
-
 std::string time_text(double us) {
   return us >= 10000 ? fmt::format("{:8.0f}", us) : us >= 100 ? fmt::format("{:8.1f}", us) : fmt::format("{:8.2f}", us);
 }
@@ -26,6 +24,8 @@ std::string measurement_text(const std::optional<Measurement>& m, bool percentil
 }
 
 }  // namespace
+
+void Table::print(const std::string& text) const { std::fputs(text.c_str(), out_); }
 
 void Table::head(const Options& options, const std::string& collective, const std::string& device) const {
   print(fmt::format("# {}: {} rank{}, {}, {} buffers{}{}{}; {} iterations after {} to warm up, {}\n", collective,
@@ -47,7 +47,7 @@ void Table::head(const Options& options, const std::string& collective, const st
   print(fmt::format("# {:>12} {:>13} {:>8} {:>7} {:>5}  {}   {}\n", "size", "count", "type", "redop", "root", names,
                     names));
   print(fmt::format("# {:>12} {:>13} {:>8} {:>7} {:>5}  {}   {}\n", "(B)", "(elements)", "", "", "", units, units));
-  std::fflush(stdout);
+  std::fflush(out_);
 }
 
 void Table::row(const Row& row) const {
@@ -61,7 +61,7 @@ void Table::row(const Row& row) const {
                       row.transport == "mpi" ? "MPI" : "TCP", *m->wire_bytes,
                       static_cast<double>(*m->wire_bytes) / row.wire_bound_bytes, row.wire_bound_bytes));
   }
-  std::fflush(stdout);
+  std::fflush(out_);
 }
 
 bool Table::foot(const std::vector<Row>& rows) const {
@@ -83,7 +83,7 @@ bool Table::foot(const std::vector<Row>& rows) const {
                     : checked ? "OK"
                               : "(not checked)"));
   print(fmt::format("# Avg bus bandwidth    : {:g} \n", measurements > 0 ? bandwidth / measurements : 0.0));
-  std::fflush(stdout);
+  std::fflush(out_);
   return wrong == 0;
 }
 

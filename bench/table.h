@@ -1,9 +1,10 @@
-// The table on standard output, in nccl-tests' columns.
+// The table, in nccl-tests' columns.
 #pragma once
 
 #include "options.h"
 #include "row.h"
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,8 @@ namespace tutti::bench {
 
 class Table {
  public:
-  Table(bool percentiles, int ranks, std::string how)
-      : percentiles_(percentiles), ranks_(ranks), how_(std::move(how)) {}
+  Table(std::FILE* out, bool percentiles, int ranks, std::string how)
+      : out_(out), percentiles_(percentiles), ranks_(ranks), how_(std::move(how)) {}
 
   /// Lines that start with # say what follows; they come before the first row of a collective.
   void head(const Options& options, const std::string& collective, const std::string& device) const;
@@ -21,6 +22,9 @@ class Table {
   bool foot(const std::vector<Row>& rows) const;
 
  private:
+  void print(const std::string& text) const;
+
+  std::FILE* out_;
   bool percentiles_;
   int ranks_;
   std::string how_;

@@ -1,4 +1,5 @@
 // tutti-sim: replays one simulated run, or searches many for one that fails.
+#include "base/standard_output.h"
 #include "sim/runner.h"
 #include "tools/sim_options.h"
 
@@ -10,6 +11,7 @@
 
 namespace {
 
+using tutti::say;
 using tutti::sim::Outcome;
 using tutti::sim::Scenario;
 using tutti::tools::SimOptions;
@@ -38,9 +40,9 @@ int replay(const SimOptions& options) {
     nlohmann::json report = to_json(*options.seed, outcome);
     report["scenario"] = describe(scenario.value());
     report["trace"] = outcome.trace;
-    fmt::print("{}\n", report.dump(2));
+    say("{}\n", report.dump(2));
   } else {
-    fmt::print("{}\n{}\n{}\n", describe(scenario.value()), outcome.trace, verdict(outcome, scenario.value()));
+    say("{}\n{}\n{}\n", describe(scenario.value()), outcome.trace, verdict(outcome, scenario.value()));
   }
   return outcome.ok ? 0 : 1;
 }
@@ -75,8 +77,8 @@ int search(const SimOptions& options) {
     if (!outcome.ok) {
       failures.push_back(to_json(seed, outcome));
       if (!options.json) {
-        fmt::print("seed {}: {}\n    tutti-sim --seed {}{}\n", seed,
-                   outcome.failure.substr(0, outcome.failure.find('\n')), seed, options.pinned_words);
+        say("seed {}: {}\n    tutti-sim --seed {}{}\n", seed, outcome.failure.substr(0, outcome.failure.find('\n')),
+            seed, options.pinned_words);
         std::fflush(stdout);
       }
     }
@@ -86,9 +88,9 @@ int search(const SimOptions& options) {
   const std::uint64_t runs = seed - options.first + 1;
   if (options.json) {
     const nlohmann::json report = {{"seeds", runs}, {"operations", operations}, {"failures", failures}};
-    fmt::print("{}\n", report.dump(2));
+    say("{}\n", report.dump(2));
   } else {
-    fmt::print("{} seeds, {} operations, {} failed\n", runs, operations, failures.size());
+    say("{} seeds, {} operations, {} failed\n", runs, operations, failures.size());
   }
   return failures.empty() ? 0 : 1;
 }
@@ -97,6 +99,9 @@ int search(const SimOptions& options) {
 
 int main(int argc, char** argv) {
   const tutti::tools::ParsedSimOptions parsed = tutti::tools::parse_sim_options(argc, argv);
-  if (!parsed.options) return parsed.exit_code;
-  return parsed.options->seed ? replay(*parsed.options) : search(*parsed.options);
+  const auto run = [&] {
+    if (!parsed.options) return parsed.exit_code;
+    return parsed.options->seed ? replay(*parsed.options) : search(*parsed.options);
+  };
+  return tutti::end_output("tutti-sim", run());
 }

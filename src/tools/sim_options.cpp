@@ -1,5 +1,7 @@
 #include "tools/sim_options.h"
 
+#include "base/standard_output.h"
+
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -126,10 +128,10 @@ std::string protocols_of(const sim::FaultRow& row) {
 
 void list_faults() {
   for (const sim::FaultRow& row : sim::faults()) {
-    fmt::print("{:<26}{}\n{:<26}in {}\n", row.name, row.summary, "", protocols_of(row));
+    say("{:<26}{}\n{:<26}in {}\n", row.name, row.summary, "", protocols_of(row));
   }
-  fmt::print("{:<26}{}\n{:<26}{}\n", "(--die R@K)", "a rank dies; not a mistake: the others must end", "(--abort-at K)",
-             "the watchdog aborts; not a mistake: all must end");
+  say("{:<26}{}\n{:<26}{}\n", "(--die R@K)", "a rank dies; not a mistake: the others must end", "(--abort-at K)",
+      "the watchdog aborts; not a mistake: all must end");
 }
 
 /// What pins the run, so that a seed can be replayed with the same words.

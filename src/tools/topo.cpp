@@ -1,4 +1,5 @@
 // tutti-topo: what a machine's links allow collectives, and the plan that comes closest.
+#include "base/standard_output.h"
 #include "planner/machine_links.h"
 #include "planner/machine_plan.h"
 #include "plot/canvas.h"
@@ -118,10 +119,10 @@ int fail(const std::string& message, int code) {
   return code;
 }
 
-/// The exit code.
+/// The exit code, if it arrives.
 int print(const std::string& text) {
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  return written ? 0 : fail(system_error("standard output").message, 1);
+  say("{}", text);
+  return 0;
 }
 
 int simulate_host_memory(const TopoOptions& options) {
@@ -140,9 +141,7 @@ int simulate_machine(const Planned& planned, const TopoOptions& options) {
   return print(report(planned, &simulated.value(), options));
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   const tools::ParsedTopoOptions parsed = tools::parse_topo_options(argc, argv);
   if (!parsed.options) return parsed.exit_code;
   if (parsed.options->bandwidths)
@@ -164,3 +163,7 @@ int main(int argc, char** argv) {
     return simulate_machine(planned.value(), *parsed.options);
   return print(report(planned.value(), nullptr, *parsed.options));
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return tutti::end_output("tutti-topo", run(argc, argv)); }

@@ -1,5 +1,6 @@
 #include "trainer/job.h"
 
+#include "base/standard_output.h"
 #include "trainer/cuda/cuda_backend.h"
 #include "trainer/host_backend.h"
 #include "trainer/image_classifier.h"
@@ -91,18 +92,17 @@ Problem Job::train(const Backend& backend, Model& model, Replicas& replicas, Tra
 }
 
 void Job::print_heading(const Backend& backend, const Model& model, std::int64_t steps, int size) const {
-  fmt::print("{}: {} parameters\n", model.describe(), model.layout().parameter_count());
+  say("{}: {} parameters\n", model.describe(), model.layout().parameter_count());
   if (text_) {
-    fmt::print("{} bytes of text in {} files, {} of them held out\n", text_->text().bytes.size(),
-               text_->text().file_count, dataset_->held_out().size());
+    say("{} bytes of text in {} files, {} of them held out\n", text_->text().bytes.size(), text_->text().file_count,
+        dataset_->held_out().size());
   } else {
-    fmt::print("{} images of {} classes, {} of them held out\n",
-               dataset_->training().size() + dataset_->held_out().size(), images_->class_count(),
-               dataset_->held_out().size());
+    say("{} images of {} classes, {} of them held out\n", dataset_->training().size() + dataset_->held_out().size(),
+        images_->class_count(), dataset_->held_out().size());
   }
   const std::string where = options_.device == DeviceKind::kHost ? "" : fmt::format(" on {}", backend.name());
-  fmt::print("{} rank{} ({}{}), {} steps of {} samples\n\n", size, size == 1 ? "" : "s",
-             options_.threads ? "threads" : "processes", where, steps, options_.batch);
+  say("{} rank{} ({}{}), {} steps of {} samples\n\n", size, size == 1 ? "" : "s",
+      options_.threads ? "threads" : "processes", where, steps, options_.batch);
   std::fflush(stdout);
 }
 

@@ -1,5 +1,6 @@
 #include "trainer/journal.h"
 
+#include "base/standard_output.h"
 #include "plot/svg.h"
 
 #include <fmt/format.h>
@@ -88,11 +89,11 @@ Problem Journal::step(const StepRecord& record) {
       {"step_ms", record.step_ms}, {"comm_ms", record.comm_ms}};
   if (record.param_hash) line["param_hash"] = fmt::format("{:016x}", *record.param_hash);
   if (auto problem = write_log(line.dump())) return problem;
-  if (record.step == 1 || record.step % report_every_ == 0 || record.step == steps_) print_progress();
+  if (record.step == 1 || record.step % report_every_ == 0 || record.step == steps_) return print_progress();
   return {};
 }
 
-void Journal::print_progress() {
+Problem Journal::print_progress() {
   StepRecord sum;
   const std::size_t count = records_.size() - reported_;
   for (std::size_t i = reported_; i < records_.size(); ++i) {
@@ -107,10 +108,10 @@ void Journal::print_progress() {
   std::string quality = model_ == ModelKind::kLm
                             ? fmt::format("{:6.3f} bits/byte", loss / std::numbers::ln2)
                             : fmt::format("accuracy {:5.1f}%", 100.0 * sum.accuracy / static_cast<double>(count));
-  fmt::print("step {:>6}/{}  loss {:7.4f}  {}  {:>8.0f} samples/s  communication {:4.1f}%\n", records_.back().step,
-             steps_, loss, quality, static_cast<double>(sum.samples) / sum.step_ms * 1e3,
-             100.0 * sum.comm_ms / sum.step_ms);
-  std::fflush(stdout);
+  say("step {:>6}/{}  loss {:7.4f}  {}  {:>8.0f} samples/s  communication {:4.1f}%\n", records_.back().step, steps_,
+      loss, quality, static_cast<double>(sum.samples) / sum.step_ms * 1e3, 100.0 * sum.comm_ms / sum.step_ms);
+  if (std::fflush(stdout) != 0) return write_failure("standard output");
+  return {};
 }
 
 Problem Journal::finish(const HeldOut& held_out) {

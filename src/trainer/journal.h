@@ -46,7 +46,7 @@ class Journal {
   };
   using File = std::unique_ptr<std::FILE, CloseFile>;
 
-  void print_progress();
+  Problem print_progress();
   Problem write_log(const std::string& line);
 
   ModelKind model_ = ModelKind::kLm;

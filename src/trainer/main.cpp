@@ -1,5 +1,6 @@
 // tutti-train: reads the command line and the data, starts the ranks (or is one of a launcher's), ends with their exit code.
 
+#include "base/standard_output.h"
 #include "trainer/cuda/cuda_backend.h"
 #include "trainer/job.h"
 #include "trainer/journal.h"
@@ -72,13 +73,15 @@ Outcome<int> ranks_to_start(const Options& options) {
 
 int run_processes(const Job& job, int ranks) {
   const auto body = [](const tuttiLaunchInfo_t* info, const ncclUniqueId* id, void* context) {
-    return static_cast<const Job*>(context)->run_rank({info->rank, info->size, info->rank}, *id);
+    const int code = static_cast<const Job*>(context)->run_rank({info->rank, info->size, info->rank}, *id);
+    return code != 0 ? code : end_output("tutti-train", 0);
   };
   tuttiLaunchOutcome_t outcome{};
   // The children get `job` as the fork's copy and do not write to it.
   if (tuttiLaunchLocal(ranks, body, const_cast<Job*>(&job), &outcome) != ncclSuccess) {
     return fail(kFailed, fmt::format("starting {} ranks: {}", ranks, ncclGetLastError(nullptr)));
   }
+  if (outcome.signal == SIGPIPE) return end_without_reader();
   if (outcome.signal != 0) {
     return fail(kFailed, fmt::format("rank {} was ended by signal {} ({})", outcome.failed_rank, outcome.signal,
                                      strsignal(outcome.signal)));
@@ -147,4 +150,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace tutti::trainer
 
-int main(int argc, char** argv) { return tutti::trainer::run(argc, argv); }
+int main(int argc, char** argv) {
+  const int code = tutti::trainer::run(argc, argv);
+  return code != 0 ? code : tutti::end_output("tutti-train", 0);
+}

@@ -1,5 +1,6 @@
 #include "trainer/summary.h"
 
+#include "base/standard_output.h"
 #include "trainer/random.h"
 
 #include <fmt/format.h>
@@ -45,12 +46,12 @@ std::string prompt_from_middle(const std::vector<std::uint8_t>& bytes, std::size
 }  // namespace
 
 void print_image_summary(const HeldOut& held_out, double seconds) {
-  fmt::print("\ntrained in {:.1f} s\n", seconds);
+  say("\ntrained in {:.1f} s\n", seconds);
   if (held_out.samples == 0) {
-    fmt::print("nothing was held out (--holdout 0), so the accuracy on unseen images is unknown\n");
+    say("nothing was held out (--holdout 0), so the accuracy on unseen images is unknown\n");
   } else {
-    fmt::print("held-out loss: {:.4f} on {} images\n", held_out.loss, held_out.samples);
-    fmt::print("held-out accuracy: {:.4f}\n", held_out.accuracy);
+    say("held-out loss: {:.4f} on {} images\n", held_out.loss, held_out.samples);
+    say("held-out accuracy: {:.4f}\n", held_out.accuracy);
   }
   std::fflush(stdout);
 }
@@ -58,19 +59,19 @@ void print_image_summary(const HeldOut& held_out, double seconds) {
 Problem print_text_summary(const HeldOut& held_out, double seconds, const TextDataset& dataset, LanguageModel& model,
                            const float* parameters, std::uint64_t seed) {
   const auto& bytes = dataset.text().bytes;
-  fmt::print("\ntrained in {:.1f} s\n", seconds);
+  say("\ntrained in {:.1f} s\n", seconds);
   if (held_out.samples == 0) {
-    fmt::print("nothing was held out (--holdout 0), so the loss on unseen text is unknown\n");
+    say("nothing was held out (--holdout 0), so the loss on unseen text is unknown\n");
   } else {
-    fmt::print("held-out loss: {:.3f} bits per byte on {} bytes; knowing only how often each byte occurs: {:.3f}\n",
-               held_out.loss / std::numbers::ln2, held_out.samples, unigram_bits(bytes));
-    fmt::print("held-out accuracy: {:.4f} (next byte guessed)\n", held_out.accuracy);
+    say("held-out loss: {:.3f} bits per byte on {} bytes; knowing only how often each byte occurs: {:.3f}\n",
+        held_out.loss / std::numbers::ln2, held_out.samples, unigram_bits(bytes));
+    say("held-out accuracy: {:.4f} (next byte guessed)\n", held_out.accuracy);
   }
   Random random(seed);
   const std::string prompt = prompt_from_middle(bytes, dataset.context());
   const auto text = model.sample(parameters, prompt, kSampleBytes, kTemperature, random);
   if (!text) return text.failure();
-  fmt::print("\nthe model goes on from \"{}\":\n{}\n", for_terminal(prompt).substr(4), for_terminal(*text));
+  say("\nthe model goes on from \"{}\":\n{}\n", for_terminal(prompt).substr(4), for_terminal(*text));
   std::fflush(stdout);
   return {};
 }

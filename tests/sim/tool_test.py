@@ -30,6 +30,13 @@ class Replay(unittest.TestCase):
         for text in ("FAILED: data race: rank ", "  now:     rank ", "  before:  rank ", "  missing: ", "no release"):
             self.assertIn(text, result.stdout)
 
+    def test_output_that_cannot_be_written(self):
+        for words in (["--seed", "17"], ["--seed", "17", "--json"], ["--seeds", "1..3"], ["--list-faults"], ["--help"]):
+            with self.subTest(words=words), open("/dev/full", "w", encoding="utf-8") as full:
+                result = subprocess.run([TOOL, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+                self.assertEqual(result.returncode, 1)
+                self.assertEqual(result.stderr, "tutti-sim: standard output: No space left on device\n")
+
     def test_json(self):
         report = json.loads(run("--seed", "2", "--json").stdout)
         self.assertTrue(report["ok"])

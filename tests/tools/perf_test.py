@@ -6,6 +6,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,9 +41,9 @@ def clean_environment(**more):
     return {**kept, **more}
 
 
-def run(*arguments, environment=None, prefix=(), input=None):
-    return subprocess.run([*prefix, PERF, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, input=input,
-                          env=environment or clean_environment())
+def run(*arguments, environment=None, prefix=(), input=None, stdout=subprocess.PIPE, folder=None):
+    return subprocess.run([*prefix, os.path.abspath(PERF), *arguments], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S,
+                          input=input, env=environment or clean_environment(), cwd=folder)
 
 
 class FolderTest(unittest.TestCase):
@@ -124,6 +125,40 @@ class PerfTest(FolderTest):
             result = run(collective, "--ranks", "3", "-b", "1K", "-e", "1M", "-f", "1024", "--explain")
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(result.stdout.count("== " + collective), 2)
+
+    def test_rows_on_standard_output(self):
+        result = run("all_reduce", "--ranks", "2", "-b", "64", "-e", "1K", *QUICK, "--json", "-", folder=self.folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual([row["bytes"] for row in json.loads(result.stdout) if row["in_place"]], [64, 256, 1024])
+        self.assertIn("# Out of bounds values : 0 OK", result.stderr)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_output_that_cannot_be_written(self):
+        for arguments in (["--help"], ["--version"], ["all_reduce", "--ranks", "2", "-e", "64", *QUICK],
+                          ["all_reduce", "--ranks", "2", "--threads", "-e", "64", *QUICK], ["all_reduce", "--ranks", "2", "--explain"]):
+            with self.subTest(arguments=arguments), open("/dev/full", "w", encoding="utf-8") as full:
+                result = run(*arguments, stdout=full)
+                self.assertEqual(result.returncode, 1)
+                self.assertEqual(result.stderr, "tutti-perf: standard output: No space left on device\n")
+
+    def test_reader_that_leaves(self):
+        """As `| head -1`: an end without a word, of all ranks."""
+        for how in ([], ["--threads"]):
+            with self.subTest(how=how):
+                with subprocess.Popen([PERF, "all_reduce", "--ranks", "2", "-e", "64", "-n", "200000", *how], text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(), start_new_session=True) as process:
+                    self.assertIn("all_reduce: 2 ranks", process.stdout.readline())
+                    process.stdout.close()
+                    self.assertEqual(process.stderr.read(), "")
+                    self.assertEqual(process.wait(timeout=TIMEOUT_S), -signal.SIGPIPE)
+                with self.assertRaises(ProcessLookupError, msg="a rank is left"):
+                    os.killpg(process.pid, 0)
+
+    def test_version_in_the_log(self):
+        for level in ("VERSION", "WARN"):
+            result = run("all_reduce", "--ranks", "2", "-e", "64", *QUICK, environment=clean_environment(NCCL_DEBUG=level))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertRegex(result.stderr, r"\A\S+:\d+:\d+ \[VERSION\] Tutti \d+\.\d+\.\d+ \(NCCL API 2\.28\.9\)\n\Z")
 
     def plan_file(self, text):
         path = os.path.join(self.folder, "plan.txt")
@@ -208,6 +243,9 @@ class PerfTest(FolderTest):
                 (["broadcast", "--ranks", "2", "-r", "2"], "-r 2"),
                 (["all_reduce", "-f", "1"], "--stepfactor"),
                 (["all_reduce", "-i", "0"], "-i 0"),
+                (["all_reduce", "--explain", "--json", "rows.json"], "--explain prints plans"),
+                (["all_reduce", "--explain", "--plot", "rows.svg"], "--explain prints plans"),
+                (["all_reduce", "--plot", "-"], "--plot -: the picture goes to a file"),
                 (["all_reduce", "-n", "many"], "many"),
                 (["all_reduce", "--memory", "holographic"], "holographic"),
                 (["all_reduce", "--no-such-flag"], "--no-such-flag")]:

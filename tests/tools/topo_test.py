@@ -122,6 +122,14 @@ class TopoTest(unittest.TestCase):
         text = run("--synthetic", "switch:1 gpu:8 nvlink:450", "--explain").stdout
         self.assertIn("450 x 8 / 9 = 400 GB/s", text)
 
+    def test_output_that_cannot_be_written(self):
+        machine = ["--synthetic", "gpu:4 line:50"]
+        for arguments in (machine, [*machine, "--json"], [*machine, "--svg", "-"], ["--bandwidths"], ["--help"]):
+            with self.subTest(arguments=arguments), open("/dev/full", "w", encoding="utf-8") as full:
+                result = subprocess.run([TOOL, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False)
+                self.assertEqual(result.returncode, 1)
+                self.assertEqual(result.stderr, "tutti-topo: standard output: No space left on device\n")
+
     def test_several_hosts(self):
         pod = "host:4 switch:1 gpu:8 nvlink:450 nic:8x50"
         document = self.answer("--synthetic", pod)

@@ -24,8 +24,8 @@ def path(name):
     return os.path.join(FOLDER, name)
 
 
-def run(*arguments, code=0, timeout=120):
-    return samples.run(PROGRAM, *arguments, code=code, timeout=timeout)
+def run(*arguments, code=0, timeout=120, **options):
+    return samples.run(PROGRAM, *arguments, code=code, timeout=timeout, **options)
 
 
 def log_lines(name):
@@ -97,8 +97,8 @@ def errors():
         file.write(struct.pack(">II", 0x801, 3) + bytes(3))
     open(path("empty"), "wb").close()
 
-    def fails(code, words, *arguments):
-        output = run(*arguments, code=code, timeout=30)
+    def fails(code, words, *arguments, **options):
+        output = run(*arguments, code=code, timeout=30, **options)
         for word in words:
             check(word in output, f"no '{word}' in: {output}")
 
@@ -113,6 +113,9 @@ def errors():
     # Rank 0 alone fails, in the middle of the run; the others must not wait for it.
     fails(1, ["rank 0: /dev/full: cannot write"], *data, "--ranks", "3", "--steps", "1000000", "--log", "/dev/full")
     fails(1, ["rank 0: /dev/full: cannot write"], *data, "--ranks", "3", "--threads", "--steps", "1000000", "--log", "/dev/full")
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        fails(1, ["rank 0: standard output: cannot write"], *data, "--ranks", "3", "--steps", "1000000", stdout=full)
+        fails(1, ["tutti-train: standard output: No space"], "--help", stdout=full)
     fails(1, ["diverged", "--lr"], *data, "--ranks", "2", "--optimizer", "sgd", "--lr", "100000", "--hidden", "64,64,64")
     # On GPUs where there are none: built without CUDA, no driver, or one without a GPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"

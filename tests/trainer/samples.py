@@ -16,12 +16,14 @@ def check(condition, message):
         sys.exit(f"FAILED: {message}")
 
 
-def run(program, *arguments, code=0, timeout=120, **variables):
+def run(program, *arguments, code=0, timeout=120, stdout=subprocess.PIPE, **variables):
     """Output and errors of a run that must end with this exit code."""
-    result = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=timeout, env={**os.environ, **variables})
+    result = subprocess.run([program, *arguments], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=timeout,
+                            env={**os.environ, **variables})
+    output = (result.stdout or "") + result.stderr
     if result.returncode != code:
-        sys.exit(f"exit code {result.returncode}, not {code}: {' '.join(arguments)}\n{result.stdout}{result.stderr}")
-    return result.stdout + result.stderr
+        sys.exit(f"exit code {result.returncode}, not {code}: {' '.join(arguments)}\n{output}")
+    return output
 
 
 def log_lines(path):

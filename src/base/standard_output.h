@@ -1,0 +1,42 @@
+// Standard output of a tool: a full disk must not look like success, and a reader that has gone is no error to talk about.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace tutti {
+
+/// Prints, and never throws: end_output() finds out what did not arrive.
+template <class... Args>
+void say(fmt::format_string<Args...> format, Args&&... args) {
+  const std::string text = fmt::format(format, std::forward<Args>(args)...);
+  (void)std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+/// Ends the process as a program ends whose reader has gone (`| head`). Returns the exit code of such an end where that is blocked.
+inline int end_without_reader() {
+  (void)std::signal(SIGPIPE, SIG_DFL);
+  (void)std::raise(SIGPIPE);
+  return 128 + SIGPIPE;
+}
+
+/// At the end of a tool: `code`, or 1 in place of 0 where not all of standard output could be written, which is said then.
+inline int end_output(const char* tool, int code) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  // Of a failure long ago the reason is lost with the text. Another line's end, where text is missing anyway, fails for the same.
+  if (errno == 0 && std::fputc('\n', stdout) != EOF) (void)std::fflush(stdout);
+  const int number = errno;
+  if (number == EPIPE) return end_without_reader();
+  std::fprintf(stderr, "%s: standard output: %s\n", tool,
+               number != 0 ? std::strerror(number) : "not all of it could be written");
+  return code != 0 ? code : 1;
+}
+
+}  // namespace tutti

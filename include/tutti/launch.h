@@ -56,11 +56,10 @@ ncclResult_t tuttiLaunchDetect(tuttiLaunchInfo_t* info);
  * call of one rank meets the n-th call of the others. Returns when this rank has the id (rank 0: when all ranks have
  * it). Rank 0's process must live until the communicator is initialised.
  *
- * The ranks meet at a Unix socket whose name comes from the user's number, info->job and the number of the call. It is
+ * Ranks of one host meet at a Unix socket whose name comes from the user's number, info->job and the number of the call. It is
  * not bound to MASTER_PORT, which torchrun's agent may own. TUTTI_RENDEZVOUS=file:/path names a path for the socket
  * instead (for jobs whose launcher gives no identity of its own, or ranks in different network namespaces). Only
- * processes of the same user are let in, and only those of the same job, size and call number. So far all ranks are on
- * one host.
+ * processes of the same user are let in, and only those of the same job, size and call number.
  *
  * Ranks on several hosts do not meet: each makes the same id of an address that all know, where rank 0 will listen. It is
  * TUTTI_RENDEZVOUS=tcp:host:port, or NCCL_COMM_ID=host:port, or MASTER_ADDR and the port after MASTER_PORT where the launcher

@@ -60,7 +60,9 @@ if command -v pkg-config > /dev/null; then
     # A prefix with a space: pkg-config quotes it, eval undoes that.
     pkg-config --cflags --libs $package | grep -q 'moved' ||
       fail "$package.pc points at $(pkg-config --cflags --libs $package), not at the moved prefix (default_options: 'pkgconfig.relocatable=true')"
-    eval "$cc client.c $(pkg-config --cflags --libs $package) -Wl,-rpath,'$lib' -o by_$package" || fail "$package.pc's flags do not link"
+    # README's line.
+    eval "$cc client.c $(pkg-config --cflags --libs $package) -Wl,-rpath,$(pkg-config --variable=libdir $package) -o by_$package" ||
+      fail "$package.pc's flags do not link"
     "./by_$package" || fail "the program linked by $package.pc does not run"
   done
 fi

@@ -129,6 +129,8 @@ Status StagedCalls::part() {
 Status StagedCalls::advance() {
   if (!has_joined_) return join();
   if (!rounds_.is_done()) {
+    // Whoever aborts waits for this thread.
+    if (!captured_ && comm_.failed()) return comm_.failure();
     const StagedRound round = rounds_.next();
     while (given_.size() == StagedResources::kDepth || (round.waits && !given_.empty())) TUTTI_TRY(take());
     return give(round);

@@ -17,7 +17,8 @@ void work_by_itself() {
           const Lock lock(world().mutex);
           moved = work_some();
         }
-        if (!moved) std::this_thread::sleep_for(std::chrono::microseconds(50));
+        // Whoever takes a lock again at once may have it for ever.
+        moved ? std::this_thread::yield() : std::this_thread::sleep_for(std::chrono::microseconds(50));
       }
     }).detach();
     return true;

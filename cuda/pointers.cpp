@@ -175,12 +175,6 @@ void UserMemory::give_back() {
   known.all[std::exchange(memory_, nullptr)] = {bytes_, std::move(device_)};
 }
 
-Status UserMemory::finish() const {
-  const ContextScope scope(static_cast<CUcontext>(device_->context()));
-  TUTTI_TRY(scope.status());
-  return driver().context_synchronize();
-}
-
 Status UserMemory::free() {
   const ContextScope scope(static_cast<CUcontext>(device_->context()));
   TUTTI_TRY(scope.status());

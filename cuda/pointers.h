@@ -59,8 +59,6 @@ class UserMemory {
   UserMemory& operator=(UserMemory&& other) noexcept;
   ~UserMemory() { give_back(); }
 
-  /// Waits for all that its device has to do.
-  Status finish() const;
   Status free();
 
  private:

@@ -14,42 +14,52 @@ bool DeviceAgreement::have_all_settled(std::uint64_t number) const {
   return true;
 }
 
-std::uint64_t DeviceAgreement::arrive(bool is_willing, const GivesUp& gives_up) {
+bool DeviceAgreement::has_another_settled(std::uint64_t number) const {
+  for (int r = 0; r < ranks_; ++r) {
+    if (r != rank_ && std::atomic_ref(settled(r)).load(std::memory_order_acquire) >= number) return true;
+  }
+  return false;
+}
+
+DeviceAgreement::Place DeviceAgreement::arrive(bool is_willing) {
   const std::uint64_t number = ++arrived_;
   const std::uint64_t refusal = is_willing ? 0 : kRefused;
   const std::atomic_ref word(call(number));
-  executor::Backoff backoff(true);
   std::uint64_t found = word.load(std::memory_order_acquire);
   for (;;) {
     const bool is_own = found >> kNumberShift == number;
-    if (!is_own && number > kDepth && !have_all_settled(number - kDepth)) {
-      if (gives_up()) return number;
-      backoff.wait();
-      found = word.load(std::memory_order_acquire);
-      continue;
-    }
+    if (!is_own && number > kDepth && !have_all_settled(number - kDepth)) return {number, false};
     const std::uint64_t next = (is_own ? found + 1 : number << kNumberShift | 1) | refusal;
-    if (word.compare_exchange_weak(found, next, std::memory_order_acq_rel, std::memory_order_acquire)) return number;
+    if (word.compare_exchange_weak(found, next, std::memory_order_acq_rel, std::memory_order_acquire)) {
+      return {number, true};
+    }
   }
 }
 
-bool DeviceAgreement::settle(std::uint64_t number, std::chrono::nanoseconds patience, const GivesUp& gives_up) {
+bool DeviceAgreement::settle(const Place& place, std::chrono::nanoseconds patience, const GivesUp& gives_up) {
+  const bool agreed = place.has_room && do_all_come(place.number, patience, gives_up);
+  std::atomic_ref(settled(rank_)).store(place.number, std::memory_order_release);
+  return agreed;
+}
+
+bool DeviceAgreement::do_all_come(std::uint64_t number, std::chrono::nanoseconds patience,
+                                  const GivesUp& gives_up) const {
   using Clock = std::chrono::steady_clock;
   const auto until = Clock::now() + patience;
   const std::atomic_ref word(call(number));
   executor::Backoff backoff(true);
-  std::uint64_t found = word.load(std::memory_order_acquire);
-  while ((found & kRefused) == 0 && (found & kComeMask) != static_cast<std::uint64_t>(ranks_)) {
-    if (Clock::now() < until && !gives_up()) {
+  for (;;) {
+    // Looked at before the word: a rank that has settled the call has been counted in before, or never will be.
+    const bool is_over = has_another_settled(number) || Clock::now() >= until || gives_up();
+    std::uint64_t found = word.load(std::memory_order_acquire);
+    if ((found & kRefused) != 0) return false;
+    if ((found & kComeMask) == static_cast<std::uint64_t>(ranks_)) return true;
+    if (!is_over) {
       backoff.wait();
-      found = word.load(std::memory_order_acquire);
-    } else if (word.compare_exchange_weak(found, found | kRefused, std::memory_order_acq_rel,
-                                          std::memory_order_acquire)) {
-      found |= kRefused;
+    } else if (word.compare_exchange_strong(found, found | kRefused, std::memory_order_acq_rel)) {
+      return false;
     }
   }
-  std::atomic_ref(settled(rank_)).store(number, std::memory_order_release);
-  return (found & kRefused) == 0;
 }
 
 }  // namespace tutti::comm

@@ -4,11 +4,13 @@
 //   arrive()   counts this rank in, with a refusal if its buffers are not to be reached; waits for nobody
 //   settle()   all have come, and none has refused: in place. One has refused, or waited longer than that would gain: through staging
 //
+// A rank may arrive at many calls (of a group) before it settles the first.
+//
 //  A1. A call has one word, which says how many have come and whether it is refused: who changes it sees what it was. It is refused before all
 //      have come, or never: so all ranks read the same from it, whenever they look.
-//  A2. A word is another call's when all ranks have settled the one that it was: kDepth calls later at the earliest.
-//  A3. Nobody waits for ever: settle() refuses when its time is over, arrive() waits only for a rank that is kDepth such calls behind, and
-//      both end when the communicator has failed.
+//  A2. A word is another call's when all ranks have settled the one that it was: kDepth calls later at the earliest. A rank that comes before that
+//      has no room, and is not counted in: so that call can never be complete. The others see that it has settled it all the same.
+//  A3. Nobody waits for ever: settle() refuses when its time is over, when another rank has had no room, and when the communicator has failed.
 #pragma once
 
 #include "executor/backoff.h"
@@ -29,10 +31,14 @@ class DeviceAgreement {
   DeviceAgreement(std::span<std::byte> words, int ranks, int rank);
 
   using GivesUp = std::function<bool()>;
-  /// This rank makes its next call: its number, for settle(). By whoever has the rank's turn.
-  std::uint64_t arrive(bool is_willing, const GivesUp& gives_up);
-  /// Whether the call goes in place, the same on all ranks. In order of the numbers.
-  bool settle(std::uint64_t number, std::chrono::nanoseconds patience, const GivesUp& gives_up);
+  struct Place {
+    std::uint64_t number = 0;  ///< of the rank's calls, from 1
+    bool has_room = false;
+  };
+  /// This rank makes its next call. By whoever has the rank's turn.
+  Place arrive(bool is_willing);
+  /// Whether the call goes in place, the same on all ranks. In the order of arrive().
+  bool settle(const Place& place, std::chrono::nanoseconds patience, const GivesUp& gives_up);
 
  private:
   static constexpr std::uint64_t kComeMask = 0xff;
@@ -41,6 +47,8 @@ class DeviceAgreement {
   std::uint64_t& call(std::uint64_t number) const { return words_[number % kDepth]; }
   std::uint64_t& settled(int rank) const { return words_[kDepth + static_cast<std::size_t>(rank)]; }
   bool have_all_settled(std::uint64_t number) const;
+  bool has_another_settled(std::uint64_t number) const;
+  bool do_all_come(std::uint64_t number, std::chrono::nanoseconds patience, const GivesUp& gives_up) const;
 
   std::uint64_t* const words_;
   const int ranks_;

@@ -3,6 +3,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "comm/reach.h"
+#include "executor/backoff.h"
 
 #include <fmt/format.h>
 
@@ -10,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 
@@ -82,14 +84,16 @@ struct DeviceExports::Shared {
 };
 
 DeviceExports::DeviceExports(const Control& control, const Reach& reach, const DeviceSegment& segment,
-                             std::shared_ptr<cuda::Device> device, int rank, bool works)
+                             std::shared_ptr<cuda::Device> device, const DeviceOrder& order, int rank, bool works)
     : control_(control),
       boards_(reinterpret_cast<Board*>(control.exports().data()), static_cast<std::size_t>(control.ranks())),
       segment_(segment),
       device_(std::move(device)),
+      order_(order),
       rank_(rank),
       works_(works),
-      seen_(boards_.size()),
+      opened_at_(boards_.size()),
+      looked_at_(boards_.size()),
       imports_(boards_.size()) {
   for (int r = 0; r < control.ranks(); ++r) {
     pids_.push_back(reach.pid(r));
@@ -99,8 +103,9 @@ DeviceExports::DeviceExports(const Control& control, const Reach& reach, const D
 
 std::shared_ptr<DeviceExports> DeviceExports::make(const Control& control, const Reach& reach,
                                                    const DeviceSegment& segment, std::shared_ptr<cuda::Device> device,
-                                                   int rank, bool works) {
-  std::shared_ptr<DeviceExports> made(new DeviceExports(control, reach, segment, std::move(device), rank, works));
+                                                   const DeviceOrder& order, int rank, bool works) {
+  std::shared_ptr<DeviceExports> made(
+      new DeviceExports(control, reach, segment, std::move(device), order, rank, works));
   Shared& shared = Shared::get();
   const std::lock_guard lock(shared.mutex);
   shared.exports.push_back(made);
@@ -138,6 +143,7 @@ void DeviceExports::remove(const void* begin) {
     if (found == registered_.end()) return;
     const Range gone = *found;
     registered_.erase(found);
+    if (config().export_buffers) return;
     std::erase_if(own_, [&](const Own& own) {
       const auto overlaps = [&own](const Range& range) {
         return range.begin < own.allocation.end && own.allocation.begin < range.end;
@@ -162,7 +168,7 @@ Result<std::optional<protocol::BufferReference>> DeviceExports::find(const void*
   std::optional<protocol::BufferReference> none;
   const auto at = reinterpret_cast<std::uint64_t>(address);
   const std::lock_guard lock(mutex_);
-  auto found = std::ranges::find_if(own_, [&](const Own& own) { return own.allocation.holds(at, bytes); });
+  auto found = std::ranges::find_if(own_, [&](const Own& own) { return own.allocation.holds(at, 1); });
   if (found != own_.end()) {
     TUTTI_TRY_ASSIGN(const bool is_there, found->allocation.is_there());
     if (!is_there) {
@@ -205,8 +211,9 @@ Result<std::optional<DeviceExports::Own>> DeviceExports::export_allocation(const
   place.allocation = whole.begin;
   std::memcpy(place.handle, &handle.value(), sizeof place.handle);
   const std::uint64_t number = ++exported_;
-  if (cuda::is_for_user(begin)) Shared::get().lend({whole.begin, control_, pids_, &place, number});
   std::atomic_ref(place.number).store(number, std::memory_order_seq_cst);
+  // A loan whose place has another number is over.
+  if (cuda::is_for_user(begin)) Shared::get().lend({whole.begin, control_, pids_, &place, number});
   std::atomic_ref(board(rank_).changes).fetch_add(1, std::memory_order_seq_cst);
   return std::optional(own);
 }
@@ -235,6 +242,27 @@ void DeviceExports::take_back(const Own& own) {
   std::atomic_ref(board(rank_).changes).fetch_add(1, std::memory_order_seq_cst);
 }
 
+Status DeviceExports::finish(const void* memory) {
+  const double limit = control_.settings().timeout_s;
+  const auto since = std::chrono::steady_clock::now();
+  executor::Backoff backoff(true);
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      const auto begin = reinterpret_cast<std::uint64_t>(memory);
+      const bool uses = std::ranges::any_of(own_, [&](const Own& own) { return own.allocation.begin == begin; });
+      if (!uses || is_closed_ || order_.is_through()) return {};
+    }
+    if (limit > 0 && std::chrono::steady_clock::now() - since > std::chrono::duration<double>(limit)) {
+      return error(Code::kInvalidUsage,
+                   fmt::format("{} is not freed: calls of rank {} that may use it have not ended within {} s "
+                               "(TUTTI_TIMEOUT_S)",
+                               fmt::ptr(memory), rank_, limit));
+    }
+    backoff.wait();
+  }
+}
+
 void DeviceExports::take_back(std::uint64_t allocation) {
   const std::lock_guard lock(mutex_);
   std::erase_if(own_, [&](const Own& own) {
@@ -244,23 +272,44 @@ void DeviceExports::take_back(std::uint64_t allocation) {
   });
 }
 
-Status DeviceExports::link() { return works_ ? look(true) : Status(); }
+Status DeviceExports::link() {
+  if (!works_ || !have_changed(opened_at_)) return {};
+  // First what others have taken back, in all communicators: the driver may have given new memory the old one's handle.
+  for (const auto& one : Shared::get().alive()) (void)one->look(false);
+  return look(true);
+}
+
+void DeviceExports::let_go() {
+  if (works_ && have_changed(looked_at_)) (void)look(false);
+}
+
+bool DeviceExports::have_changed(const std::vector<std::uint64_t>& since) {
+  const std::lock_guard lock(mutex_);
+  for (int peer = 0; peer < control_.ranks(); ++peer) {
+    if (peer == rank_) continue;
+    const std::uint64_t changes = std::atomic_ref(board(peer).changes).load(std::memory_order_acquire);
+    if (changes != since[static_cast<std::size_t>(peer)]) return true;
+  }
+  return false;
+}
 
 std::string DeviceExports::why_not(int peer, std::uint64_t mapping) {
-  const std::lock_guard lock(mutex_);
+  // Who has the lock may wait for the device, and that for whoever asks.
+  const std::unique_lock lock(mutex_, std::try_to_lock);
   const std::uint64_t place = mapping - DeviceSegment::export_mapping(0);
-  return place < kPlaces ? imports_[static_cast<std::size_t>(peer)][place].why_not : "";
+  return lock && place < kPlaces ? imports_[static_cast<std::size_t>(peer)][place].why_not : "";
 }
 
 Status DeviceExports::look(bool opens) {
   const std::lock_guard lock(mutex_);
   if (is_closed_) return {};
   for (int peer = 0; peer < control_.ranks(); ++peer) {
-    std::uint64_t& seen = seen_[static_cast<std::size_t>(peer)];
+    const auto index = static_cast<std::size_t>(peer);
     const std::uint64_t changes = std::atomic_ref(board(peer).changes).load(std::memory_order_seq_cst);
-    if (peer == rank_ || changes == seen) continue;
+    if (peer == rank_ || changes == (opens ? opened_at_ : looked_at_)[index]) continue;
     for (std::size_t place = 0; place < kPlaces; ++place) TUTTI_TRY(look_at(peer, place, opens));
-    if (opens) seen = changes;
+    looked_at_[index] = changes;
+    if (opens) opened_at_[index] = changes;
   }
   return {};
 }
@@ -308,8 +357,9 @@ Status DeviceExports::free_memory(void* memory) {
   Shared& shared = Shared::get();
   const auto allocation = reinterpret_cast<std::uint64_t>(memory);
   if (!shared.is_lent(allocation)) return taken.free();
-  TUTTI_TRY(taken.finish());
-  for (const auto& one : shared.alive()) one->take_back(allocation);
+  const auto communicators = shared.alive();
+  for (const auto& one : communicators) TUTTI_TRY(one->finish(memory));
+  for (const auto& one : communicators) one->take_back(allocation);
   Shared::Retired retired{std::move(taken), shared.take_loans(allocation)};
   tidy();
   if (!retired.is_held()) return retired.memory.free();

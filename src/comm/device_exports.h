@@ -4,7 +4,7 @@
 //
 //   find()     a call's buffer: exports the allocation that it lies in, at the first call, and writes where others can read it how to open it
 //   link()     opens what the others have exported, at a call of which all have agreed that it goes in place, on ranks that work on it
-//   tidy()     lets go of what others take back
+//   let_go()   of what others have taken back, at each call; tidy() in all communicators
 //
 //  E1. An allocation is known by its numbers: another one at its address is another one. What was freed is taken back when its address is met
 //      again, when its registration ends, and by ncclMemFree.
@@ -12,11 +12,13 @@
 //      it open. So ncclMemFree frees memory only when nobody has: CUDA leaves undefined what else would become of it. Until then somebody
 //      keeps it (free_memory(), tidy()).
 //  E3. A place is another allocation's only when nobody has the one before open.
-//  E4. All calls that use it are through when memory is taken back: ncclMemFree waits for them; who ends a registration has done so.
+//  E4. All calls that use it are through when memory is taken back: ncclMemFree waits for them; who ends a registration has done so. Registered
+//      memory of cudaMalloc may be freed when all ranks have ended their registrations and each has made a collective since: it has let go then.
 #pragma once
 
 #include "comm/control.h"
 #include "comm/device_allocation.h"
+#include "comm/device_order.h"
 #include "comm/device_segment.h"
 #include "cuda/pointers.h"
 
@@ -36,9 +38,10 @@ class DeviceExports {
  public:
   static std::size_t bytes_for(std::size_t ranks) { return ranks * sizeof(Board); }
 
-  /// `segment` outlives close(). `works`: whether this rank's kernels work on others' buffers.
+  /// `segment` and `order`, of the calls that use them, outlive close(). `works`: whether this rank's kernels work on others' buffers.
   static std::shared_ptr<DeviceExports> make(const Control& control, const Reach& reach, const DeviceSegment& segment,
-                                             std::shared_ptr<cuda::Device> device, int rank, bool works);
+                                             std::shared_ptr<cuda::Device> device, const DeviceOrder& order, int rank,
+                                             bool works);
   /// Takes everything back, and lets go of the others'.
   void close();
 
@@ -51,6 +54,8 @@ class DeviceExports {
   Result<std::optional<protocol::BufferReference>> find(const void* address, std::size_t bytes);
   /// The others' buffers, as far as their calls have come. What cannot be opened is none that a call uses, mostly; else its kernel fails.
   Status link();
+  /// Of what others have taken back, at each of this rank's calls.
+  void let_go();
   /// Why what a peer announces with this number could not be opened; "": it could, or it is none of these.
   std::string why_not(int peer, std::uint64_t mapping);
 
@@ -91,7 +96,7 @@ class DeviceExports {
   struct Shared;
 
   DeviceExports(const Control& control, const Reach& reach, const DeviceSegment& segment,
-                std::shared_ptr<cuda::Device> device, int rank, bool works);
+                std::shared_ptr<cuda::Device> device, const DeviceOrder& order, int rank, bool works);
   Board& board(int rank) const { return boards_[static_cast<std::size_t>(rank)]; }
   Result<bool> may_export(const Range& range) const;
   // With the lock:
@@ -102,6 +107,9 @@ class DeviceExports {
   void take_back(const Own& own);
   Status look_at(int peer, std::size_t place, bool opens);
 
+  bool have_changed(const std::vector<std::uint64_t>& since);
+  /// Waits for this rank's calls, which may use the memory.
+  Status finish(const void* memory);
   void take_back(std::uint64_t allocation);
   /// `opens`: also what is new.
   Status look(bool opens);
@@ -110,6 +118,7 @@ class DeviceExports {
   const std::span<Board> boards_;
   const DeviceSegment& segment_;
   const std::shared_ptr<cuda::Device> device_;
+  const DeviceOrder& order_;
   const int rank_;
   const bool works_;
   std::vector<std::int32_t> pids_;  ///< by rank
@@ -120,7 +129,8 @@ class DeviceExports {
   std::uint64_t exported_ = 0;
   std::vector<Own> own_;
   std::vector<Range> registered_;
-  std::vector<std::uint64_t> seen_;                                  ///< by rank: Board::changes
+  std::vector<std::uint64_t> opened_at_;                             ///< by rank: Board::changes, when all was open
+  std::vector<std::uint64_t> looked_at_;                             ///< ... and when nothing else was
   std::vector<std::array<Import, DeviceExports::kPlaces>> imports_;  ///< by rank
 };
 

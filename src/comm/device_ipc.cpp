@@ -50,7 +50,8 @@ Status DeviceIpc::link(const Membership& members, int rank) {
 Status DeviceIpc::start(Communicator& communicator, const DeviceLinks& links) {
   comm_ = &communicator;
   TUTTI_TRY(segment_->link(links));
-  places_ = std::make_unique<DevicePlaces>(communicator, *segment_, device_, mail_, crew(), !bells_ || bells_->leads());
+  places_ = std::make_unique<DevicePlaces>(communicator, *segment_, device_, mail_, order_, crew(),
+                                           !bells_ || bells_->leads());
   TUTTI_TRY_ASSIGN(watch_, DeviceWatch::start(communicator, *segment_, bells_.get()));
   return {};
 }
@@ -86,6 +87,7 @@ void DeviceIpc::close() {
 }
 
 Result<bool> DeviceIpc::takes(Communicator& communicator, const CallArgs& args) {
+  places_->exports().let_go();
   if (!bells_) return true;
   const std::uint64_t longest = DevicePlaces::longest_bytes(args, communicator.ranks());
   if (longest > communicator.members().control.settings().shared_gpu_host_bytes) return true;

@@ -34,10 +34,10 @@ class DeviceOrder {
   static void keep(std::shared_ptr<const DeviceOrder> order);
   static void sweep();
 
- private:
-  /// Also if nobody can tell any more: the context is lost.
+  /// Whether they are done; also if nobody can tell any more: the context is lost.
   bool is_through() const;
 
+ private:
   std::shared_ptr<cuda::Device> device_;
   bool mixes_ = true;          ///< O3
   cuda::Event last_;           ///< behind the last call or replay

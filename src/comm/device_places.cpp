@@ -8,12 +8,13 @@
 namespace tutti::comm {
 
 DevicePlaces::DevicePlaces(Communicator& communicator, const DeviceSegment& segment,
-                           std::shared_ptr<cuda::Device> device, DeviceMail& mail, DeviceCrew crew, bool works)
+                           std::shared_ptr<cuda::Device> device, DeviceMail& mail, const DeviceOrder& order,
+                           DeviceCrew crew, bool works)
     : comm_(communicator),
       crew_(crew),
       windows_(communicator, segment, *device, mail),
       exports_(DeviceExports::make(communicator.members().control, communicator.members().reach, segment,
-                                   std::move(device), communicator.rank(), works)),
+                                   std::move(device), order, communicator.rank(), works)),
       agreement_(communicator.members().control.agreement(), communicator.ranks(), communicator.rank()) {}
 
 std::uint64_t DevicePlaces::longest_bytes(const CallArgs& args, int ranks) {
@@ -64,16 +65,16 @@ Result<DevicePlaces::Arrival> DevicePlaces::arrive(const CallArgs& args) {
                      return exports_->find(address, length);
                    }));
   arrival.patience = patience_for(bytes);
-  arrival.number = agreement_.arrive(arrival.shared.has_value(), [this] { return comm_.failed(); });
+  arrival.agreement = agreement_.arrive(arrival.shared.has_value());
   return arrival;
 }
 
 Result<std::optional<DevicePlaces::Places>> DevicePlaces::settle(const Arrival& arrival) {
-  if (arrival.windows || arrival.number == 0) return arrival.windows;
-  const bool agreed = agreement_.settle(arrival.number, arrival.patience, [this] { return comm_.failed(); });
+  if (arrival.windows || !arrival.agreement) return arrival.windows;
+  const bool agreed = agreement_.settle(*arrival.agreement, arrival.patience, [this] { return comm_.failed(); });
+  if (comm_.failed()) return comm_.failure();
   if (arrival.shared) refusals_ = agreed ? 0 : refusals_ + 1;
   if (!agreed) return std::optional<Places>();
-  if (comm_.failed()) return comm_.failure();
   TUTTI_TRY(exports_->link());
   return arrival.shared;
 }

@@ -31,7 +31,7 @@ class DevicePlaces {
   struct Arrival {
     std::optional<Places> windows;
     std::optional<Places> shared;
-    std::uint64_t number = 0;  ///< of the agreement; 0: there is none
+    std::optional<DeviceAgreement::Place> agreement;  ///< nullopt: there is none
     std::chrono::nanoseconds patience{};
   };
   /// Calls of fewer bytes (of the longest buffer) are not worth an agreement.
@@ -39,7 +39,7 @@ class DevicePlaces {
 
   /// All but the device outlive close(). `works`: whether this rank's kernels work on others' buffers.
   DevicePlaces(Communicator& communicator, const DeviceSegment& segment, std::shared_ptr<cuda::Device> device,
-               DeviceMail& mail, DeviceCrew crew, bool works);
+               DeviceMail& mail, const DeviceOrder& order, DeviceCrew crew, bool works);
   void close() { exports_->close(); }
 
   DeviceWindows& windows() { return windows_; }

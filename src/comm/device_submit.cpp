@@ -139,7 +139,8 @@ Status add_legs(std::vector<Leg>& legs, const DeviceCalls& work) {
   return {};
 }
 
-/// One leg of each communicator. Nobody waits for others before everything is posted, nor for a communicator's turn while having another's.
+/// One leg of each communicator. Among processes first; of the others nobody waits for others before everything is posted, nor for a
+/// communicator's turn while having another's.
 Status enqueue_legs(std::span<const Leg> legs, std::size_t number) {
   Status first;
   const auto keep = [&](const Status& status) {

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -47,7 +48,7 @@ TEST_CASE("agreement: all ranks come to the same, whenever they come", "[agreeme
       auto& own = agreed[static_cast<std::size_t>(rank)];
       for (int call = 0; call < kCalls; ++call) {
         if (random() % 64 == 0) std::this_thread::sleep_for(200us);
-        const auto number = agreement.arrive(is_willing(seed, rank, call), kNever);
+        const auto number = agreement.arrive(is_willing(seed, rank, call));
         if (random() % 64 == 0) std::this_thread::sleep_for(200us);
         const auto patience = is_patient ? std::chrono::nanoseconds(1h) : std::chrono::nanoseconds(random() % 20000);
         own.push_back(agreement.settle(number, patience, kNever));
@@ -72,39 +73,71 @@ TEST_CASE("agreement: whoever waits too long decides for all", "[agreement]") {
   Words words(2);
   DeviceAgreement first(words.bytes(), 2, 0);
   DeviceAgreement second(words.bytes(), 2, 1);
-  CHECK_FALSE(first.settle(first.arrive(true, kNever), 1ms, kNever));
-  CHECK_FALSE(second.settle(second.arrive(true, kNever), 1h, kNever));
+  CHECK_FALSE(first.settle(first.arrive(true), 1ms, kNever));
+  CHECK_FALSE(second.settle(second.arrive(true), 1h, kNever));
   // Several calls are arrived at before the first is settled.
-  const auto a = first.arrive(true, kNever);
-  const auto b = first.arrive(false, kNever);
-  const auto c = first.arrive(true, kNever);
-  CHECK(second.settle(second.arrive(true, kNever), 0ns, kNever));
-  CHECK_FALSE(second.settle(second.arrive(true, kNever), 1h, kNever));
-  CHECK(second.settle(second.arrive(true, kNever), 0ns, kNever));
+  const auto a = first.arrive(true);
+  const auto b = first.arrive(false);
+  const auto c = first.arrive(true);
+  CHECK(second.settle(second.arrive(true), 0ns, kNever));
+  CHECK_FALSE(second.settle(second.arrive(true), 1h, kNever));
+  CHECK(second.settle(second.arrive(true), 0ns, kNever));
   CHECK(first.settle(a, 0ns, kNever));
   CHECK_FALSE(first.settle(b, 0ns, kNever));
   CHECK(first.settle(c, 0ns, kNever));
 }
 
-TEST_CASE("agreement: a rank that never comes holds nobody for ever", "[agreement]") {
+TEST_CASE("agreement: a rank that never comes holds nobody", "[agreement]") {
   Words words(2);
   DeviceAgreement agreement(words.bytes(), 2, 0);
   const auto give_up_at = std::chrono::steady_clock::now() + 50ms;
   const DeviceAgreement::GivesUp later = [&] { return std::chrono::steady_clock::now() >= give_up_at; };
-  CHECK_FALSE(agreement.settle(agreement.arrive(true, later), 1h, later));
+  CHECK_FALSE(agreement.settle(agreement.arrive(true), 1h, later));
   CHECK(later());
   // So far ahead that the words are others' still.
-  int asked = 0;
-  const DeviceAgreement::GivesUp counts = [&] { return ++asked > 3; };
   for (std::uint64_t i = 1; i < DeviceAgreement::kDepth; ++i) {
-    CHECK_FALSE(agreement.settle(agreement.arrive(true, counts), 0ns, counts));
+    const auto place = agreement.arrive(true);
+    CHECK(place.has_room);
+    CHECK_FALSE(agreement.settle(place, 0ns, kNever));
   }
-  CHECK(asked == 0);
-  (void)agreement.arrive(true, counts);
-  CHECK(asked == 4);
-  // Once it comes, there is room again.
+  for (int i = 0; i < 200; ++i) {
+    const auto place = agreement.arrive(true);
+    CHECK_FALSE(place.has_room);
+    CHECK_FALSE(agreement.settle(place, 1h, kNever));
+  }
+  // Once it comes, it finds all of them refused, and then there is room again.
   DeviceAgreement other(words.bytes(), 2, 1);
-  CHECK_FALSE(other.settle(other.arrive(true, kNever), 1h, kNever));
+  for (std::uint64_t i = 0; i < DeviceAgreement::kDepth + 200; ++i) {
+    CHECK_FALSE(other.settle(other.arrive(true), 1h, kNever));
+  }
+  const auto place = agreement.arrive(true);
+  CHECK(other.settle(other.arrive(true), 0ns, kNever));
+  CHECK(agreement.settle(place, 0ns, kNever));
+}
+
+TEST_CASE("agreement: ranks arrive at more calls than there are words before they settle them", "[agreement]") {
+  const int ranks = GENERATE(2, 3);
+  const std::uint32_t seed = GENERATE(1u, 2u);
+  Words words(static_cast<std::size_t>(ranks));
+  std::vector<std::vector<bool>> agreed(static_cast<std::size_t>(ranks));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      DeviceAgreement agreement(words.bytes(), ranks, rank);
+      std::minstd_rand random(seed * 31);  // groups are the same on all ranks
+      for (int group = 0; group < 60; ++group) {
+        std::vector<DeviceAgreement::Place> places(1 + random() % 150);
+        for (auto& place : places) place = agreement.arrive(true);
+        for (const auto& place : places) {
+          agreed[static_cast<std::size_t>(rank)].push_back(agreement.settle(place, 1h, kNever));
+        }
+      }
+    });
+  }
+  threads.clear();
+  for (const auto& one : agreed) CHECK(one == agreed[0]);
+  CHECK(std::ranges::count(agreed[0], true) > 0);
+  CHECK(std::ranges::count(agreed[0], false) > 0);
 }
 
 }  // namespace tutti::comm

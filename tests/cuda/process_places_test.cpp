@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include <array>
+#include <atomic>
 #include <list>
 #include <thread>
 #include <utility>
@@ -52,8 +53,8 @@ TEST_CASE("processes: every collective on buffers of every kind", "[device][proc
     CREW_TRY(out.open(rank.comm, kinds[static_cast<std::size_t>(m.rank)], 3 * kCount));
     CREW_TRY(collectives_on(rank, in, out, kCount, 1));
     CREW_TRY(collectives_on(rank, out, in, 1000, 2));
-    CREW_TRY(in.close());
-    CREW_TRY(out.close());
+    CREW_TRY(in.close(rank));
+    CREW_TRY(out.close(rank));
     return rank.close();
   }));
 }
@@ -90,7 +91,7 @@ TEST_CASE("processes: buffers that come and go, at addresses that come back", "[
         CREW_TRY(sum_up(rank, kept.back(), m.rank + i));
         CREW_TRY(check_sum(kept.back(), 2 * i + 1));
       }
-      CREW_TRY(buffer.close());
+      CREW_TRY(buffer.close(rank));
       // Memory that is no one's any more, at the same address, on one rank only.
       if (i % 4 == 0) {
         SharedBuffer fresh;
@@ -104,7 +105,7 @@ TEST_CASE("processes: buffers that come and go, at addresses that come back", "[
     }
     CREW_TRY(settle());
     CREW_TRY(crew::left_behind(before));
-    for (SharedBuffer& buffer : kept) CREW_TRY(buffer.close());
+    for (SharedBuffer& buffer : kept) CREW_TRY(buffer.close(rank));
     return rank.close();
   }));
 }
@@ -150,6 +151,46 @@ TEST_CASE("processes: many calls without a look at their results", "[device][pro
   }));
 }
 
+TEST_CASE("processes: a group of more calls than are agreed on at a time, and a rank that is as far ahead",
+          "[device][processes][places]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  auto* const come = static_cast<std::atomic<int>*>(crew::shared_page());
+  *come = 0;
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    setenv("TUTTI_TIMEOUT_S", "20", 1);
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    SharedBuffer from;
+    SharedBuffer to;
+    CREW_TRY(from.open(rank.comm, kA, kCount));
+    CREW_TRY(to.open(rank.comm, kA, kCount));
+    from.write(Ints(kCount, m.rank + 1));
+    const auto many = [&]() -> std::string {
+      for (int i = 0; i < 100; ++i) {
+        CREW_TRY(
+            fine(ncclAllReduce(from.data(), to.data(), kCount, ncclInt32, ncclSum, rank.comm, rank.stream), "sum"));
+      }
+      return "";
+    };
+    CREW_TRY(fine(ncclGroupStart(), "group"));
+    CREW_TRY(many());
+    CREW_TRY(fine(ncclGroupEnd(), "ncclGroupEnd"));
+    Gpu::get().wait(rank.stream);
+    CREW_TRY(check_sum(to, 3));
+    // What the other waits for comes behind this rank's calls.
+    if (m.rank == 1) {
+      while (*come == 0) usleep(100);
+    }
+    CREW_TRY(many());
+    *come = 1;
+    Gpu::get().wait(rank.stream);
+    CREW_TRY(check_sum(to, 3));
+    CREW_TRY(from.close());
+    CREW_TRY(to.close());
+    return rank.close();
+  }));
+}
+
 TEST_CASE("processes: a captured call works in place when it is replayed", "[device][processes][places]") {
   const int devices = GENERATE(from_range(over_gpus({1, 2})));
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
@@ -178,7 +219,7 @@ TEST_CASE("processes: a captured call works in place when it is replayed", "[dev
     }
     gpu.destroy(executable);
     CREW_TRY(other.close());
-    CREW_TRY(buffer.close());
+    CREW_TRY(buffer.close(rank));
     return rank.close();
   }));
 }

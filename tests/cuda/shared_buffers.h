@@ -38,12 +38,24 @@ class SharedBuffer {
     if (kind == BufferKind::kOwn) return "";
     return fine(ncclCommWindowRegister(comm, memory_, bytes, &window_, NCCL_WIN_DEFAULT), "ncclCommWindowRegister");
   }
+  /// Of no registered memory.
   std::string close() {
     if (kind_ == BufferKind::kAllocated) return fine(ncclMemFree(memory_), "ncclMemFree");
-    if (handle_) CREW_TRY(fine(ncclCommDeregister(comm_, handle_), "ncclCommDeregister"));
-    if (window_) CREW_TRY(fine(ncclCommWindowDeregister(comm_, window_), "ncclCommWindowDeregister"));
     Gpu::get().release(memory_);
     return "";
+  }
+  /// By all ranks at once: registered memory may be freed when all have deregistered theirs and each has made a call since. After the first
+  /// call all have deregistered, at the second they let go.
+  std::string close(const Rank& rank) {
+    if (handle_) CREW_TRY(fine(ncclCommDeregister(comm_, handle_), "ncclCommDeregister"));
+    if (window_) CREW_TRY(fine(ncclCommWindowDeregister(comm_, window_), "ncclCommWindowDeregister"));
+    const OnGpu<std::int32_t> one(Ints(1, 1));
+    for (int i = 0; i < 2; ++i) {
+      CREW_TRY(
+          fine(ncclAllReduce(one.data(), one.data(), 1, ncclInt32, ncclMax, rank.comm, rank.stream), "a last max"));
+      Gpu::get().wait(rank.stream);
+    }
+    return close();
   }
   std::size_t count() const { return count_; }
   std::int32_t* data() const { return static_cast<std::int32_t*>(memory_) + kFirst; }

@@ -2,7 +2,6 @@
 #include "calls.h"
 #include "turns.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -52,13 +51,6 @@ CUresult stream_synchronize(CUstream stream) {
   if (queue->capture != 0) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const std::uint64_t target = queue->given;
   work_until(lock, [&] { return queue->done >= target; });
-  return CUDA_SUCCESS;
-}
-CUresult context_synchronize() {
-  FAKE_CALL("cuCtxSynchronize");
-  FAKE_SAFE();
-  work_until(lock,
-             [] { return std::ranges::all_of(world().queues, [](const Queue* one) { return one->work.empty(); }); });
   return CUDA_SUCCESS;
 }
 CUresult stream_query(CUstream stream) {
@@ -336,27 +328,16 @@ void* entry(Function* function) {
 }  // namespace
 
 std::vector<Entry> stream_entries() {
-  return {{"cuStreamCreate", entry(stream_create)},
-          {"cuStreamGetFlags", entry(stream_flags)},
-          {"cuStreamDestroy", entry(stream_destroy)},
-          {"cuStreamSynchronize", entry(stream_synchronize)},
-          {"cuCtxSynchronize", entry(context_synchronize)},
-          {"cuStreamQuery", entry(stream_query)},
-          {"cuStreamWaitEvent", entry(stream_wait_event)},
-          {"cuEventCreate", entry(event_create)},
-          {"cuEventDestroy", entry(event_destroy)},
-          {"cuEventRecord", entry(event_record)},
-          {"cuEventRecordWithFlags", entry(event_record_with_flags)},
-          {"cuEventQuery", entry(event_query)},
-          {"cuEventSynchronize", entry(event_synchronize)},
-          {"cuEventElapsedTime", entry(event_elapsed)},
-          {"cuStreamBatchMemOp", entry(batch)},
-          {"cuMemcpyAsync", entry(copy_async)},
-          {"cuMemcpy2DAsync", entry(copy_rows_async)},
-          {"cuMemsetD8Async", entry(set_bytes_async)},
-          {"cuMemAllocAsync", entry(mem_alloc_async)},
-          {"cuMemFreeAsync", entry(mem_free_async)},
-          {"cuLaunchKernelEx", entry(launch)}};
+  return {{"cuStreamCreate", entry(stream_create)},     {"cuStreamGetFlags", entry(stream_flags)},
+          {"cuStreamDestroy", entry(stream_destroy)},   {"cuStreamSynchronize", entry(stream_synchronize)},
+          {"cuStreamQuery", entry(stream_query)},       {"cuStreamWaitEvent", entry(stream_wait_event)},
+          {"cuEventCreate", entry(event_create)},       {"cuEventDestroy", entry(event_destroy)},
+          {"cuEventRecord", entry(event_record)},       {"cuEventRecordWithFlags", entry(event_record_with_flags)},
+          {"cuEventQuery", entry(event_query)},         {"cuEventSynchronize", entry(event_synchronize)},
+          {"cuEventElapsedTime", entry(event_elapsed)}, {"cuStreamBatchMemOp", entry(batch)},
+          {"cuMemcpyAsync", entry(copy_async)},         {"cuMemcpy2DAsync", entry(copy_rows_async)},
+          {"cuMemsetD8Async", entry(set_bytes_async)},  {"cuMemAllocAsync", entry(mem_alloc_async)},
+          {"cuMemFreeAsync", entry(mem_free_async)},    {"cuLaunchKernelEx", entry(launch)}};
 }
 
 }  // namespace fake_driver

@@ -45,12 +45,14 @@ Status register_window(ncclComm_t comm, void* buffer, std::size_t size, ncclWind
         Code::kInvalidArgument,
         fmt::format("buff {} is not a multiple of {} (NCCL_WIN_REQUIRED_ALIGNMENT); ncclMemAlloc gives memory that is",
                     fmt::ptr(buffer), NCCL_WIN_REQUIRED_ALIGNMENT));
-  if (flags == NCCL_WIN_COLL_SYMMETRIC) {
+  const bool is_symmetric = flags == NCCL_WIN_COLL_SYMMETRIC;
+  if (is_symmetric) {
     TUTTI_TRY(comm::add_window(*communicator, buffer, size));
   } else {
     comm::add_registered(*communicator, buffer, size);
   }
-  *window = static_cast<ncclWindow_t>(Registrations::process().add({RegistrationKind::kWindow, comm, buffer, size}));
+  *window = static_cast<ncclWindow_t>(
+      Registrations::process().add({RegistrationKind::kWindow, comm, buffer, size, is_symmetric}));
   return {};
 }
 
@@ -58,8 +60,9 @@ Status deregister(RegistrationKind kind, ncclComm_t comm, const void* handle) {
   TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
   // A window that was not needed is NULL in NCCL, and goes back as such.
   if (!handle && kind == RegistrationKind::kWindow) return {};
-  TUTTI_TRY_ASSIGN(const void* const address, Registrations::process().remove(kind, comm, handle));
-  comm::remove_registered(*communicator, address, kind == RegistrationKind::kWindow);
+  TUTTI_TRY_ASSIGN(const Registrations::Entry entry, Registrations::process().remove(kind, comm, handle));
+  const auto remove = entry.is_symmetric ? comm::remove_window : comm::remove_registered;
+  remove(*communicator, entry.address, entry.bytes);
   return {};
 }
 

@@ -24,7 +24,8 @@ void* Registrations::add(const Entry& entry) {
   return reinterpret_cast<void*>(std::uintptr_t{slots_[index].generation} << 32 | (index + 1));
 }
 
-Result<const void*> Registrations::remove(RegistrationKind kind, const void* communicator, const void* handle) {
+Result<Registrations::Entry> Registrations::remove(RegistrationKind kind, const void* communicator,
+                                                   const void* handle) {
   const std::lock_guard lock(mutex_);
   const auto bits = reinterpret_cast<std::uintptr_t>(handle);
   const std::size_t index = (bits & 0xffffffffu) - 1;
@@ -38,9 +39,9 @@ Result<const void*> Registrations::remove(RegistrationKind kind, const void* com
   if (slots_[index].entry.communicator != communicator)
     return error(Code::kInvalidArgument,
                  fmt::format("{} {} was registered with another communicator", what, fmt::ptr(handle)));
-  const void* const address = slots_[index].entry.address;
+  const Entry entry = slots_[index].entry;
   free_slot(index);
-  return address;
+  return entry;
 }
 
 void Registrations::drop(const void* communicator) {

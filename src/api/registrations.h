@@ -20,14 +20,15 @@ class Registrations {
     const void* communicator = nullptr;  ///< nullptr: the slot is free
     void* address = nullptr;
     std::size_t bytes = 0;
+    bool is_symmetric = false;  ///< a window of all ranks
   };
 
   /// The one table of this process.
   static Registrations& process();
 
   void* add(const Entry& entry);
-  /// Where the memory begins. InvalidArgument: no handle of that kind, one of another communicator, or removed already.
-  Result<const void*> remove(RegistrationKind kind, const void* communicator, const void* handle);
+  /// What was registered. InvalidArgument: no handle of that kind, one of another communicator, or removed already.
+  Result<Entry> remove(RegistrationKind kind, const void* communicator, const void* handle);
   /// The communicator has ended: its handles are stale.
   void drop(const void* communicator);
 

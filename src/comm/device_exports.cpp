@@ -136,12 +136,13 @@ void DeviceExports::add(const void* begin, std::size_t bytes) {
   registered_.push_back({at, at + bytes});
 }
 
-void DeviceExports::remove(const void* begin) {
+void DeviceExports::remove(const void* begin, std::size_t bytes) {
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::ranges::find(registered_, reinterpret_cast<std::uint64_t>(begin), &Range::begin);
+    const auto at = reinterpret_cast<std::uint64_t>(begin);
+    const Range gone{at, at + bytes};
+    const auto found = std::ranges::find(registered_, gone);
     if (found == registered_.end()) return;
-    const Range gone = *found;
     registered_.erase(found);
     if (config().export_buffers) return;
     std::erase_if(own_, [&](const Own& own) {

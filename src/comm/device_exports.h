@@ -48,7 +48,7 @@ class DeviceExports {
   /// Of this communicator: may be exported as long as it is registered.
   void add(const void* begin, std::size_t bytes);
   /// Its calls are through.
-  void remove(const void* begin);
+  void remove(const void* begin, std::size_t bytes);
 
   /// What is announced for `bytes` at this address, if others can come to them.
   Result<std::optional<protocol::BufferReference>> find(const void* address, std::size_t bytes);
@@ -91,6 +91,7 @@ class DeviceExports {
   struct Range {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
+    friend bool operator==(const Range&, const Range&) = default;
   };
   struct Loan;
   struct Shared;

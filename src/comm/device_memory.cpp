@@ -59,12 +59,18 @@ void add_registered(Communicator& communicator, const void* memory, std::size_t 
     ipc->places().exports().add(memory, bytes);
 }
 
-void remove_registered(Communicator& communicator, const void* memory, bool is_window) {
+void remove_window(Communicator& communicator, const void* memory, std::size_t bytes) {
   const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
   if (!ipc) return;
   ipc->finish();
-  const bool was_symmetric = is_window && ipc->places().windows().remove(memory);
-  if (!was_symmetric) ipc->places().exports().remove(memory);
+  ipc->places().windows().remove(memory, bytes);
+}
+
+void remove_registered(Communicator& communicator, const void* memory, std::size_t bytes) {
+  const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
+  if (!ipc) return;
+  ipc->finish();
+  ipc->places().exports().remove(memory, bytes);
 }
 
 Result<void*> allocate_device_memory(std::size_t bytes) {

@@ -31,7 +31,8 @@ Status add_window(Communicator& communicator, const void* memory, std::size_t by
 /// The same for what is registered otherwise: it may be worked on in place by calls of which all ranks' buffers may.
 void add_registered(Communicator& communicator, const void* memory, std::size_t bytes);
 /// The end of either, when the streams are done with it.
-void remove_registered(Communicator& communicator, const void* memory, bool is_window);
+void remove_window(Communicator& communicator, const void* memory, std::size_t bytes);
+void remove_registered(Communicator& communicator, const void* memory, std::size_t bytes);
 
 /// ncclMemAlloc on a device, and its end.
 Result<void*> allocate_device_memory(std::size_t bytes);

@@ -104,13 +104,13 @@ Status DeviceWindows::add(const void* begin, std::size_t bytes) {
   return shared;
 }
 
-bool DeviceWindows::remove(const void* begin) {
+void DeviceWindows::remove(const void* begin, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find(windows_, reinterpret_cast<std::uint64_t>(begin), &Window::begin);
-  const bool is_there = found != windows_.end();
-  if (is_there) windows_.erase(found);
+  const auto at = reinterpret_cast<std::uint64_t>(begin);
+  const auto found =
+      std::ranges::find_if(windows_, [&](const Window& window) { return window.begin == at && window.bytes == bytes; });
+  if (found != windows_.end()) windows_.erase(found);
   sift_mail();
-  return is_there;
 }
 
 Result<std::optional<protocol::BufferReference>> DeviceWindows::find(const void* address, std::size_t bytes) {

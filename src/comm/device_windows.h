@@ -32,8 +32,8 @@ class DeviceWindows {
 
   /// Memory that cannot be exported, or of a window too many, is one that calls do not find. Failure: there is no window.
   Status add(const void* begin, std::size_t bytes);
-  /// The streams are done with it. The memory may be freed when every rank has removed its own. False: there is none.
-  bool remove(const void* begin);
+  /// The streams are done with it. The memory may be freed when every rank has removed its own.
+  void remove(const void* begin, std::size_t bytes);
 
   /// What is announced for `bytes` at this address, if they are in a window that all ranks can use. kRemote: a rank has not added its own.
   Result<std::optional<protocol::BufferReference>> find(const void* address, std::size_t bytes);

@@ -42,6 +42,10 @@ class StoreChoice {
 
   /// What a timed one took, until it could be seen by others.
   void add(std::size_t bytes, Clock::duration took) {
+    if (took <= Clock::duration::zero()) {  // the clock of another processor, which is behind
+      left_ = 1;
+      return;
+    }
     const double ns = std::chrono::duration<double, std::nano>(took).count();
     const bool is_near = static_cast<double>(bytes) >= near_gbps_ * ns;
     if (is_near != past_caches_) {

@@ -180,19 +180,27 @@ template <class Type, class Op, int kVectors, int kSources = kScaled>
   }
 }
 
-constexpr std::size_t kInwards = 10240;  ///< bytes from which a part is reduced from its ends to its middle
+constexpr std::size_t kInwards = 10240;    ///< bytes from which a part is reduced from its ends to its middle
+constexpr std::size_t kDownOfMany = 8192;  ///< those at its end, of more than two sources
 
-/// Calls work(offset) for `count` steps of so many bytes from `offset` on: the upper half from its end down, then the lower one from its start
-/// up. What the processor fetches ahead by itself then lies in the middle, and not behind the end, where another rank's part begins: its
-/// lines would leave that rank's cache, and come back at its next store. In order where they are written past the caches, or few.
+/// How many of `count` steps of so many bytes go downwards, for go_inwards(). None where they are written past the caches, or few; no more
+/// than it takes of many sources, whose lines are fetched ahead less well downwards.
+inline std::size_t steps_down(std::size_t count, std::size_t step, bool streams, int sources) {
+  if (streams || count * step < kInwards) return 0;
+  const std::size_t half = count / 2;
+  return sources > 2 && half * step > kDownOfMany ? kDownOfMany / step : half;
+}
+
+/// Calls work(offset) for `count` steps of so many bytes from `offset` on: the last `down` from the end down, then the others from the start up.
+/// What the processor fetches ahead by itself then lies in the middle, and not behind the end, where another rank's part begins: its
+/// lines would leave that rank's cache, and come back at its next store.
 template <class Work>
-[[gnu::always_inline]] inline void go_inwards(std::size_t offset, std::size_t count, std::size_t step, bool streams,
+[[gnu::always_inline]] inline void go_inwards(std::size_t offset, std::size_t count, std::size_t step, std::size_t down,
                                               Work work) {
   if constexpr (!kHasStreams) {  // the portable kernels are merely right
     for (; count != 0; --count, offset += step) work(offset);
     return;
   }
-  const std::size_t down = streams || count * step < kInwards ? 0 : count / 2;
   std::size_t at = offset + (count - 1) * step;
   std::size_t by = -step;
   std::size_t left = down;
@@ -219,7 +227,8 @@ template <class Type, class Op, int kDestinations, bool kStreams>
                       static_cast<Byte*>(args.destinations[kDestinations - 1])};
   const std::size_t ahead = ahead_in(bytes);
   const std::size_t lines = (bytes - offset) / kLine;
-  go_inwards(offset, lines, kLine, kStreams, [&](std::size_t line) __attribute__((always_inline)) {
+  const std::size_t down = steps_down(lines, kLine, kStreams, 2);
+  go_inwards(offset, lines, kLine, down, [&](std::size_t line) __attribute__((always_inline)) {
     prefetch<Type>(first + line, kLine, ahead);
     prefetch<Type>(second + line, kLine, ahead);
     Packed packed[kVectors];
@@ -275,7 +284,8 @@ template <class Type, class Op, int kSources, int kVectors = kGroupVectors<Type,
   constexpr std::size_t kStep = kVectors * sizeof(typename Type::Packed);
   const std::size_t ahead = ahead_in(bytes);
   const std::size_t steps = (bytes - offset) / kStep;
-  go_inwards(offset, steps, kStep, streamed > 0, [&](std::size_t at) __attribute__((always_inline)) {
+  const std::size_t down = steps_down(steps, kStep, streamed > 0, args.source_count);
+  go_inwards(offset, steps, kStep, down, [&](std::size_t at) __attribute__((always_inline)) {
     reduce_group<Type, Op, kVectors, kSources>(args, at, streamed, ahead);
   });
   return offset + steps * kStep;

@@ -1,9 +1,12 @@
 // What CUDA has mapped as one piece, known by its numbers: another one at the same address has others.
 #pragma once
 
+#include "cuda/mapped_memory.h"
 #include "cuda/pointers.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace tutti::comm {
 
@@ -25,6 +28,35 @@ struct DeviceAllocation {
     return now.buffer_id == buffer_id && now.physical_id == physical_id;
   }
   bool holds(std::uint64_t at, std::uint64_t length) const { return begin <= at && at + length <= end; }
+};
+
+/// Allocations one behind the other: a single one of cudaMalloc, or pieces of cuMemMap.
+struct DeviceExtent {
+  std::vector<DeviceAllocation> pieces;  ///< empty: none
+
+  static Result<DeviceExtent> look_up(const cuda::SharedPieces& shared) {
+    DeviceExtent found;
+    std::uint64_t at = shared.begin;
+    for (const std::size_t bytes : shared.bytes) {
+      TUTTI_TRY_ASSIGN(const DeviceAllocation piece, DeviceAllocation::look_up(at, at + bytes));
+      found.pieces.push_back(piece);
+      at += bytes;
+    }
+    return found;
+  }
+  std::uint64_t begin() const { return pieces.empty() ? 0 : pieces.front().begin; }
+  std::uint64_t end() const { return pieces.empty() ? 0 : pieces.back().end; }
+  bool holds(std::uint64_t at, std::uint64_t length) const { return begin() <= at && at + length <= end(); }
+  /// Whether the same memory is still there, wherever the range is.
+  Result<bool> is_there(std::uint64_t at, std::uint64_t length) const {
+    if (!holds(at, length)) return false;
+    for (const DeviceAllocation& piece : pieces) {
+      if (piece.end <= at || piece.begin >= at + std::max<std::uint64_t>(length, 1)) continue;
+      TUTTI_TRY_ASSIGN(const bool is_there, piece.is_there());
+      if (!is_there) return false;
+    }
+    return true;
+  }
 };
 
 }  // namespace tutti::comm

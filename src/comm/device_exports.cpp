@@ -3,6 +3,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "comm/reach.h"
+#include "cuda/access.h"
 #include "executor/backoff.h"
 
 #include <fmt/format.h>
@@ -84,14 +85,16 @@ struct DeviceExports::Shared {
 };
 
 DeviceExports::DeviceExports(const Control& control, const Reach& reach, const DeviceSegment& segment,
-                             std::shared_ptr<cuda::Device> device, const DeviceOrder& order, int rank, bool works)
+                             std::shared_ptr<cuda::Device> device, DeviceMail& mail, const DeviceOrder& order, int rank,
+                             std::vector<bool> works)
     : control_(control),
       boards_(reinterpret_cast<Board*>(control.exports().data()), static_cast<std::size_t>(control.ranks())),
       segment_(segment),
       device_(std::move(device)),
+      mail_(mail),
       order_(order),
       rank_(rank),
-      works_(works),
+      works_(std::move(works)),
       opened_at_(boards_.size()),
       looked_at_(boards_.size()),
       imports_(boards_.size()) {
@@ -103,9 +106,10 @@ DeviceExports::DeviceExports(const Control& control, const Reach& reach, const D
 
 std::shared_ptr<DeviceExports> DeviceExports::make(const Control& control, const Reach& reach,
                                                    const DeviceSegment& segment, std::shared_ptr<cuda::Device> device,
-                                                   const DeviceOrder& order, int rank, bool works) {
+                                                   DeviceMail& mail, const DeviceOrder& order, int rank,
+                                                   std::vector<bool> works) {
   std::shared_ptr<DeviceExports> made(
-      new DeviceExports(control, reach, segment, std::move(device), order, rank, works));
+      new DeviceExports(control, reach, segment, std::move(device), mail, order, rank, std::move(works)));
   Shared& shared = Shared::get();
   const std::lock_guard lock(shared.mutex);
   shared.exports.push_back(made);
@@ -147,9 +151,9 @@ void DeviceExports::remove(const void* begin, std::size_t bytes) {
     if (config().export_buffers) return;
     std::erase_if(own_, [&](const Own& own) {
       const auto overlaps = [&own](const Range& range) {
-        return range.begin < own.allocation.end && own.allocation.begin < range.end;
+        return range.begin < own.extent.end() && own.extent.begin() < range.end;
       };
-      const auto* const begins = reinterpret_cast<const void*>(own.allocation.begin);
+      const auto* const begins = reinterpret_cast<const void*>(own.extent.begin());
       if (!overlaps(gone) || std::ranges::any_of(registered_, overlaps) || cuda::is_for_user(begins)) return false;
       take_back(own);
       return true;
@@ -158,20 +162,22 @@ void DeviceExports::remove(const void* begin, std::size_t bytes) {
   tidy();
 }
 
-Result<bool> DeviceExports::may_export(const Range& range) const {
+Result<std::optional<DeviceExports::Range>> DeviceExports::may_export(const Range& range) const {
   const auto holds = [&](const Range& one) { return one.begin <= range.begin && range.end <= one.end; };
-  if (config().export_buffers || std::ranges::any_of(registered_, holds)) return true;
+  if (const auto one = std::ranges::find_if(registered_, holds); one != registered_.end()) return std::optional(*one);
+  if (config().export_buffers) return std::optional(range);
   const auto memory = cuda::user_range(reinterpret_cast<const void*>(range.begin));
-  return memory && holds({memory->begin, memory->begin + memory->bytes});
+  if (!memory || !holds({memory->begin, memory->begin + memory->bytes})) return std::optional<Range>();
+  return std::optional(Range{memory->begin, memory->begin + memory->bytes});
 }
 
 Result<std::optional<protocol::BufferReference>> DeviceExports::find(const void* address, std::size_t bytes) {
   std::optional<protocol::BufferReference> none;
   const auto at = reinterpret_cast<std::uint64_t>(address);
   const std::lock_guard lock(mutex_);
-  auto found = std::ranges::find_if(own_, [&](const Own& own) { return own.allocation.holds(at, 1); });
+  auto found = std::ranges::find_if(own_, [&](const Own& own) { return own.extent.holds(at, bytes); });
   if (found != own_.end()) {
-    TUTTI_TRY_ASSIGN(const bool is_there, found->allocation.is_there());
+    TUTTI_TRY_ASSIGN(const bool is_there, found->extent.is_there(at, bytes));
     if (!is_there) {
       take_back(*found);
       own_.erase(found);
@@ -179,49 +185,87 @@ Result<std::optional<protocol::BufferReference>> DeviceExports::find(const void*
     }
   }
   if (found == own_.end()) {
-    TUTTI_TRY_ASSIGN(const bool may, may_export({at, at + bytes}));
-    if (!may) return none;
-    TUTTI_TRY_ASSIGN(const auto made, export_allocation({at, at + bytes}));
+    TUTTI_TRY_ASSIGN(const auto allowed, may_export({at, at + bytes}));
+    if (!allowed) return none;
+    TUTTI_TRY_ASSIGN(const auto made, export_allocation({at, at + bytes}, *allowed));
     if (!made) return none;
     found = own_.insert(own_.end(), *made);
   }
-  if (found->place == kNoPlace || !found->allocation.holds(at, bytes)) return none;
+  if (found->place == kNoPlace) return none;
   return std::optional(
-      protocol::BufferReference{DeviceSegment::export_mapping(found->place), at - found->allocation.begin});
+      protocol::BufferReference{DeviceSegment::export_mapping(found->place), at - found->extent.begin()});
 }
 
-Result<std::optional<DeviceExports::Own>> DeviceExports::export_allocation(const Range& range) {
+Result<std::optional<DeviceExports::Own>> DeviceExports::export_allocation(const Range& wanted, const Range& allowed) {
   std::optional<Own> none;
-  const auto* const address = reinterpret_cast<const void*>(range.begin);
+  const auto* const address = reinterpret_cast<const void*>(wanted.begin);
   TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(address));
   if (facts.kind != cuda::MemoryKind::kDevice) return none;
-  TUTTI_TRY_ASSIGN(const cuda::AddressRange whole, cuda::address_range(*device_, address));
-  const auto* const begin = reinterpret_cast<const void*>(whole.begin);
-  Own own;
-  TUTTI_TRY_ASSIGN(own.allocation, DeviceAllocation::look_up(whole.begin, whole.begin + whole.bytes));
   TUTTI_TRY(take_back_freed());
-  const Result<cuda::MemoryHandle> handle = cuda::export_memory(begin, device_->context());
-  if (!handle.ok()) {
-    log_info("the memory of rank {} at {} is not shared with other processes, calls copy what lies in it: {}", rank_,
-             fmt::ptr(begin), handle.error().message);
-    return std::optional(own);
-  }
-  own.place = free_place();
-  if (own.place == kNoPlace) return none;
-  Place& place = board(rank_).places[own.place];
-  place.allocation = whole.begin;
-  std::memcpy(place.handle, &handle.value(), sizeof place.handle);
+  const std::size_t at = free_place();
+  if (at == kNoPlace) return none;
+  Board& board = this->board(rank_);
+  Place& place = board.places[at];
   const std::uint64_t number = ++exported_;
-  std::atomic_ref(place.number).store(number, std::memory_order_seq_cst);
-  // A loan whose place has another number is over.
-  if (cuda::is_for_user(begin)) Shared::get().lend({whole.begin, control_, pids_, &place, number});
-  std::atomic_ref(board(rank_).changes).fetch_add(1, std::memory_order_seq_cst);
+  TUTTI_TRY_ASSIGN(const Own own, share(wanted, allowed, number, at));
+  if (own.place != kNoPlace) {
+    std::atomic_ref(place.number).store(number, std::memory_order_seq_cst);
+    // A loan whose place has another number is over.
+    const std::uint64_t begin = own.extent.begin();
+    if (cuda::is_for_user(reinterpret_cast<const void*>(begin)))
+      Shared::get().lend({begin, control_, pids_, &place, number});
+  }
+  std::atomic_ref(board.exported).store(number, std::memory_order_seq_cst);
+  std::atomic_ref(board.changes).fetch_add(1, std::memory_order_seq_cst);
   return std::optional(own);
+}
+
+Result<DeviceExports::Own> DeviceExports::share(const Range& wanted, const Range& allowed, std::uint64_t number,
+                                                std::size_t at) const {
+  TUTTI_TRY_ASSIGN(const cuda::AddressRange whole,
+                   cuda::address_range(*device_, reinterpret_cast<const void*>(wanted.begin)));
+  const std::uint64_t end = whole.begin + whole.bytes;
+  Place& place = board(rank_).places[at];
+  place.allocation = whole.begin;
+  Own own;
+  std::string why_no_handle = "it lies in several allocations";
+  if (wanted.end <= end) {
+    TUTTI_TRY_ASSIGN(const DeviceAllocation allocation, DeviceAllocation::look_up(whole.begin, end));
+    const auto* const begin = reinterpret_cast<const void*>(whole.begin);
+    const Result<cuda::MemoryHandle> handle = cuda::export_memory(begin, device_->context());
+    if (handle.ok()) {
+      std::memcpy(place.handle, &handle.value(), sizeof place.handle);
+      place.mailed = 0;
+      own.extent.pieces = {allocation};
+      own.place = at;
+      return own;
+    }
+    why_no_handle = handle.error().message;
+  }
+  std::vector<const DeviceCard*> workers;
+  for (std::size_t r = 0; r < works_.size(); ++r) {
+    if (works_[r] && !same_process_[r]) workers.push_back(&control_.device_card(static_cast<int>(r)));
+  }
+  const Result<cuda::SharedPieces> pieces =
+      DeviceMail::share(*device_, reinterpret_cast<const void*>(allowed.begin), allowed.end - allowed.begin, workers,
+                        {MailOf::kExport, rank_, number});
+  if (!pieces.ok()) {
+    log_unshared(fmt::format("the memory of rank {} at {:#x}", rank_, wanted.begin), why_no_handle, pieces.error());
+    TUTTI_TRY_ASSIGN(const auto unshared, DeviceAllocation::look_up(whole.begin, std::max(end, wanted.end)));
+    own.extent.pieces = {unshared};
+    return own;
+  }
+  TUTTI_TRY_ASSIGN(own.extent, DeviceExtent::look_up(pieces.value()));
+  place.allocation = own.extent.begin();
+  place.mailed = own.extent.end() - own.extent.begin();
+  own.place = at;
+  return own;
 }
 
 Status DeviceExports::take_back_freed() {
   for (auto own = own_.begin(); own != own_.end();) {
-    TUTTI_TRY_ASSIGN(const bool is_there, own->allocation.is_there());
+    const DeviceExtent& extent = own->extent;
+    TUTTI_TRY_ASSIGN(const bool is_there, extent.is_there(extent.begin(), extent.end() - extent.begin()));
     if (!is_there) take_back(*own);
     own = is_there ? own + 1 : own_.erase(own);
   }
@@ -251,7 +295,7 @@ Status DeviceExports::finish(const void* memory) {
     {
       const std::lock_guard lock(mutex_);
       const auto begin = reinterpret_cast<std::uint64_t>(memory);
-      const bool uses = std::ranges::any_of(own_, [&](const Own& own) { return own.allocation.begin == begin; });
+      const bool uses = std::ranges::any_of(own_, [&](const Own& own) { return own.extent.begin() == begin; });
       if (!uses || is_closed_ || order_.is_through()) return {};
     }
     if (limit > 0 && std::chrono::steady_clock::now() - since > std::chrono::duration<double>(limit)) {
@@ -267,21 +311,21 @@ Status DeviceExports::finish(const void* memory) {
 void DeviceExports::take_back(std::uint64_t allocation) {
   const std::lock_guard lock(mutex_);
   std::erase_if(own_, [&](const Own& own) {
-    if (own.allocation.begin != allocation) return false;
+    if (own.extent.begin() != allocation) return false;
     take_back(own);
     return true;
   });
 }
 
 Status DeviceExports::link() {
-  if (!works_ || !have_changed(opened_at_)) return {};
+  if (!works() || !have_changed(opened_at_)) return {};
   // First what others have taken back, in all communicators: the driver may have given new memory the old one's handle.
   for (const auto& one : Shared::get().alive()) (void)one->look(false);
   return look(true);
 }
 
 void DeviceExports::let_go() {
-  if (works_ && have_changed(looked_at_)) (void)look(false);
+  if (works() && have_changed(looked_at_)) (void)look(false);
 }
 
 bool DeviceExports::have_changed(const std::vector<std::uint64_t>& since) {
@@ -312,7 +356,23 @@ Status DeviceExports::look(bool opens) {
     looked_at_[index] = changes;
     if (opens) opened_at_[index] = changes;
   }
+  sift_mail();
   return {};
+}
+
+/// What was sent lies at an earlier place than its number: it is wanted until that is known, and opened or gone.
+void DeviceExports::sift_mail() {
+  mail_.sift(MailOf::kExport, [this](const MailKey& key) {
+    if (key.from < 0 || key.from >= control_.ranks()) return false;
+    Board& theirs = board(key.from);
+    if (key.number > std::atomic_ref(theirs.exported).load(std::memory_order_seq_cst)) return true;
+    const auto& imports = imports_[static_cast<std::size_t>(key.from)];
+    for (std::size_t i = 0; i < kPlaces; ++i) {
+      const std::uint64_t number = std::atomic_ref(theirs.places[i].number).load(std::memory_order_seq_cst);
+      if (number == key.number) return imports[i].number != number;
+    }
+    return false;
+  });
 }
 
 Status DeviceExports::look_at(int peer, std::size_t at, bool opens) {
@@ -334,23 +394,35 @@ Status DeviceExports::look_at(int peer, std::size_t at, bool opens) {
     holders.fetch_and(~bit, std::memory_order_seq_cst);
     return {};
   }
-  std::uint64_t base = place.allocation;
-  if (!same_process_[static_cast<std::size_t>(peer)]) {
-    cuda::MemoryHandle handle{};
-    std::memcpy(&handle, place.handle, sizeof handle);
-    auto opened = cuda::ImportedMemory::open(handle, device_->context());
-    import.number = found;
-    if (!opened.ok()) {
-      holders.fetch_and(~bit, std::memory_order_seq_cst);
-      import.why_not = opened.error().message;
-      log_info("rank {} cannot open what rank {} has at {:#x}: {}", rank_, peer, base, import.why_not);
-      return {};
-    }
-    import.memory = std::move(opened).value();
-    base = reinterpret_cast<std::uint64_t>(import.memory.data());
-  }
+  const Result<std::uint64_t> base = open(peer, place, import);
   import.number = found;
-  return segment_.set_mapping(peer, mapping, base);
+  if (!base.ok()) {
+    holders.fetch_and(~bit, std::memory_order_seq_cst);
+    import.why_not = base.error().message;
+    log_info("rank {} cannot open what rank {} has at {:#x}: {}", rank_, peer, place.allocation, import.why_not);
+    return {};
+  }
+  return segment_.set_mapping(peer, mapping, base.value());
+}
+
+Result<std::uint64_t> DeviceExports::open(int peer, const Place& place, Import& import) {
+  if (same_process_[static_cast<std::size_t>(peer)]) {
+    // Memory of cudaMalloc is reached as the peer's segment is.
+    if (place.mailed == 0) return place.allocation;
+    const int device = device_->facts().ordinal;
+    const auto* const memory = reinterpret_cast<const void*>(place.allocation);
+    TUTTI_TRY(cuda::allow_access(*device_, memory, place.mailed, {&device, 1}));
+    return place.allocation;
+  }
+  if (place.mailed != 0) {
+    TUTTI_TRY_ASSIGN(const cuda::SharedPieces pieces, mail_.take({MailOf::kExport, peer, place.number}));
+    TUTTI_TRY_ASSIGN(import.pieces, cuda::ImportedPieces::open(*device_, pieces));
+    return import.pieces.begin();
+  }
+  cuda::MemoryHandle handle{};
+  std::memcpy(&handle, place.handle, sizeof handle);
+  TUTTI_TRY_ASSIGN(import.memory, cuda::ImportedMemory::open(handle, device_->context()));
+  return reinterpret_cast<std::uint64_t>(import.memory.data());
 }
 
 Status DeviceExports::free_memory(void* memory) {

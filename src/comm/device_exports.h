@@ -1,8 +1,9 @@
 // Buffers that ranks in several processes work on where they lie, though they are in no window: memory of ncclMemAlloc, and what is registered
-// (ncclCommRegister, windows without NCCL_WIN_COLL_SYMMETRIC); with TUTTI_EXPORT_BUFFERS=1 all memory of cudaMalloc. One rank may call with
-// such a buffer and another with one of its own, so the ranks agree for each call (device_agreement.h).
+// (ncclCommRegister, windows without NCCL_WIN_COLL_SYMMETRIC); with TUTTI_EXPORT_BUFFERS=1 all memory of cudaMalloc and cuMemMap. One rank may
+// call with such a buffer and another with one of its own, so the ranks agree for each call (device_agreement.h).
 //
-//   find()     a call's buffer: exports the allocation that it lies in, at the first call, and writes where others can read it how to open it
+//   find()     a call's buffer: exports the allocation that it lies in, at the first call, and writes where others can read it how to open it;
+//              pieces of cuMemMap it sends to those who work on others' buffers (device_mail.h)
 //   link()     opens what the others have exported, at a call of which all have agreed that it goes in place, on ranks that work on it
 //   let_go()   of what others have taken back, at each call; tidy() in all communicators
 //
@@ -14,10 +15,12 @@
 //  E3. A place is another allocation's only when nobody has the one before open.
 //  E4. All calls that use it are through when memory is taken back: ncclMemFree waits for them; who ends a registration has done so. Registered
 //      memory of cudaMalloc may be freed when all ranks have ended their registrations and each has made a collective since: it has let go then.
+//      Pieces of cuMemMap live as long as anybody has them mapped.
 #pragma once
 
 #include "comm/control.h"
 #include "comm/device_allocation.h"
+#include "comm/device_mail.h"
 #include "comm/device_order.h"
 #include "comm/device_segment.h"
 #include "cuda/pointers.h"
@@ -38,10 +41,10 @@ class DeviceExports {
  public:
   static std::size_t bytes_for(std::size_t ranks) { return ranks * sizeof(Board); }
 
-  /// `segment` and `order`, of the calls that use them, outlive close(). `works`: whether this rank's kernels work on others' buffers.
+  /// `segment`, `mail` and `order`, of the calls that use them, outlive close(). `works`: by rank, whether its kernels work on others' buffers.
   static std::shared_ptr<DeviceExports> make(const Control& control, const Reach& reach, const DeviceSegment& segment,
-                                             std::shared_ptr<cuda::Device> device, const DeviceOrder& order, int rank,
-                                             bool works);
+                                             std::shared_ptr<cuda::Device> device, DeviceMail& mail,
+                                             const DeviceOrder& order, int rank, std::vector<bool> works);
   /// Takes everything back, and lets go of the others'.
   void close();
 
@@ -70,22 +73,25 @@ class DeviceExports {
   struct Place {
     std::uint64_t number = 0;      ///< of the rank's exports, from 1; written last. 0: none, or taken back
     std::uint64_t allocation = 0;  ///< where it begins at that rank
+    std::uint64_t mailed = 0;      ///< bytes of pieces that have been sent; 0: `handle` is what opens it
     std::uint8_t handle[64] = {};
     std::uint32_t holders = 0;  ///< a bit for each rank that has it open, or is about to
   };
   /// What a rank has exported, in memory of all ranks.
   struct Board {
-    std::uint64_t changes = 0;  ///< counts what is exported and taken back
+    std::uint64_t changes = 0;   ///< counts what is exported and taken back
+    std::uint64_t exported = 0;  ///< the last number
     Place places[kPlaces];
   };
   static constexpr std::size_t kNoPlace = kPlaces;
   struct Own {
-    DeviceAllocation allocation;
+    DeviceExtent extent;           ///< never empty
     std::size_t place = kNoPlace;  ///< kNoPlace: it cannot be exported
   };
   struct Import {
     std::uint64_t number = 0;  ///< 0: none
     cuda::ImportedMemory memory;
+    cuda::ImportedPieces pieces;
     std::string why_not;  ///< not empty: it could not be opened
   };
   struct Range {
@@ -97,16 +103,24 @@ class DeviceExports {
   struct Shared;
 
   DeviceExports(const Control& control, const Reach& reach, const DeviceSegment& segment,
-                std::shared_ptr<cuda::Device> device, const DeviceOrder& order, int rank, bool works);
+                std::shared_ptr<cuda::Device> device, DeviceMail& mail, const DeviceOrder& order, int rank,
+                std::vector<bool> works);
+  bool works() const { return works_[static_cast<std::size_t>(rank_)]; }
   Board& board(int rank) const { return boards_[static_cast<std::size_t>(rank)]; }
-  Result<bool> may_export(const Range& range) const;
+  /// What may be exported for this range; nullopt: nothing.
+  Result<std::optional<Range>> may_export(const Range& range) const;
   // With the lock:
-  /// nullopt: no memory of devices, or no place is free.
-  Result<std::optional<Own>> export_allocation(const Range& range);
+  /// nullopt: no memory of devices, or no place is free. `wanted`: what is to be in it.
+  Result<std::optional<Own>> export_allocation(const Range& wanted, const Range& allowed);
+  /// Writes at the place how others open it. Without a place: it cannot be shared, and the log says why.
+  Result<Own> share(const Range& wanted, const Range& allowed, std::uint64_t number, std::size_t place) const;
   Status take_back_freed();
   std::size_t free_place() const;
   void take_back(const Own& own);
   Status look_at(int peer, std::size_t place, bool opens);
+  /// Where a peer's memory is in this process.
+  Result<std::uint64_t> open(int peer, const Place& place, Import& import);
+  void sift_mail();
 
   bool have_changed(const std::vector<std::uint64_t>& since);
   /// Waits for this rank's calls, which may use the memory.
@@ -119,9 +133,10 @@ class DeviceExports {
   const std::span<Board> boards_;
   const DeviceSegment& segment_;
   const std::shared_ptr<cuda::Device> device_;
+  DeviceMail& mail_;
   const DeviceOrder& order_;
   const int rank_;
-  const bool works_;
+  const std::vector<bool> works_;   ///< by rank
   std::vector<std::int32_t> pids_;  ///< by rank
   std::vector<bool> same_process_;  ///< by rank
 

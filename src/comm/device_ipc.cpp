@@ -50,8 +50,10 @@ Status DeviceIpc::link(const Membership& members, int rank) {
 Status DeviceIpc::start(Communicator& communicator, const DeviceLinks& links) {
   comm_ = &communicator;
   TUTTI_TRY(segment_->link(links));
-  places_ = std::make_unique<DevicePlaces>(communicator, *segment_, device_, mail_, order_, crew(),
-                                           !bells_ || bells_->leads());
+  std::vector<bool> works(static_cast<std::size_t>(communicator.ranks()), true);
+  const std::vector<int> leaders = leaders_of(communicator.members());
+  for (std::size_t r = 0; bells_ && r < works.size(); ++r) works[r] = leaders[r] == static_cast<int>(r);
+  places_ = std::make_unique<DevicePlaces>(communicator, *segment_, device_, *mail_, order_, crew(), std::move(works));
   TUTTI_TRY_ASSIGN(watch_, DeviceWatch::start(communicator, *segment_, bells_.get()));
   return {};
 }

@@ -117,7 +117,7 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   Turns turns_;
   std::vector<DevicePlaces::Arrival> arrivals_;  ///< of the calls that come next; whoever has the turn
   std::unique_ptr<DeviceBells> bells_;           ///< where processes share a GPU
-  DeviceMail mail_;
+  std::unique_ptr<DeviceMail> mail_;
   std::unique_ptr<DevicePlaces> places_;
   std::unique_ptr<DeviceWatch> watch_;
   std::shared_ptr<DeviceLanes> lanes_;

@@ -1,5 +1,6 @@
 #include "comm/device_mail.h"
 
+#include "base/log.h"
 #include "base/random.h"
 #include "comm/unix_socket.h"
 
@@ -18,9 +19,8 @@ namespace {
 /// One message, and nothing else, on a connection of its own; the descriptors go with it.
 struct Head {
   std::uint64_t token[2] = {};  ///< of the receiver's card, which only the communicator's ranks can read
-  std::uint64_t number = 0;
-  std::int32_t from = 0;
-  std::uint32_t pieces = 0;
+  MailKey key;
+  std::uint64_t pieces = 0;
   std::uint64_t begin = 0;
   std::uint64_t bytes[DeviceMail::kPiecesMax] = {};
 };
@@ -41,6 +41,10 @@ struct Message {
   alignas(cmsghdr) char attached[CMSG_SPACE(DeviceMail::kPiecesMax * sizeof(int))] = {};
   msghdr message = {};
 };
+
+std::string name_of(const MailKey& key) {
+  return fmt::format("{} {} of rank {}", key.of == MailOf::kWindow ? "window" : "memory", key.number, key.from);
+}
 
 std::vector<Descriptor> descriptors_of(msghdr& message) {
   std::vector<Descriptor> found;
@@ -65,14 +69,12 @@ Result<cuda::SharedPieces> read(int socket) {
   pieces.descriptors = descriptors_of(found.message);  // whatever else has come: they are open
   if (got != static_cast<ssize_t>(sizeof head)) return system_error("receive descriptors");
   if ((found.message.msg_flags & MSG_CTRUNC) != 0) {
-    return error(Code::kSystem,
-                 fmt::format("this process may not open the {} descriptors of rank {}'s window {}; raise "
-                             "ulimit -n",
-                             head.pieces, head.from, head.number));
+    return error(Code::kSystem, fmt::format("this process may not open the {} descriptors of {}; raise ulimit -n",
+                                            head.pieces, name_of(head.key)));
   }
   if (head.pieces == 0 || head.pieces > DeviceMail::kPiecesMax || head.pieces != pieces.descriptors.size()) {
-    return error(Code::kInternal, fmt::format("{} descriptors have come of rank {}'s window {}, not {}",
-                                              pieces.descriptors.size(), head.from, head.number, head.pieces));
+    return error(Code::kInternal, fmt::format("{} descriptors have come of {}, not {}", pieces.descriptors.size(),
+                                              name_of(head.key), head.pieces));
   }
   pieces.begin = head.begin;
   pieces.bytes.assign(head.bytes, head.bytes + head.pieces);
@@ -81,25 +83,45 @@ Result<cuda::SharedPieces> read(int socket) {
 
 }  // namespace
 
-Result<DeviceMail> DeviceMail::open(DeviceCard& card) {
-  DeviceMail made;
+void log_unshared(const std::string& what, const std::string& why_no_handle, const Error& why_no_pieces) {
+  const std::string text = fmt::format("{} is not shared with other processes, calls copy what lies in it: {}; {}",
+                                       what, why_no_handle, why_no_pieces.message);
+  if (why_no_pieces.code == Code::kSystem) return log_warn("{}", text);
+  log_info("{}", text);
+}
+
+Result<std::unique_ptr<DeviceMail>> DeviceMail::open(DeviceCard& card) {
+  auto made = std::make_unique<DeviceMail>();
   std::uint64_t name = 0;
   TUTTI_TRY(fill_random(&name, sizeof name));
-  TUTTI_TRY(fill_random(made.token_, sizeof made.token_));
+  TUTTI_TRY(fill_random(made->token_, sizeof made->token_));
   const std::string address = fmt::format("{}tutti-gpu-{}-{:016x}", kUnixPrefix, getpid(), name);
-  TUTTI_TRY_ASSIGN(made.listener_, listen_unix(address));
+  TUTTI_TRY_ASSIGN(made->listener_, listen_unix(address));
   address.copy(card.mail, sizeof card.mail - 1);
-  std::memcpy(card.mail_token, made.token_, sizeof made.token_);
+  std::memcpy(card.mail_token, made->token_, sizeof made->token_);
   return made;
 }
 
-Status DeviceMail::send(const DeviceCard& to, int from, std::uint64_t number, const cuda::SharedPieces& pieces) {
+Result<cuda::SharedPieces> DeviceMail::share(const cuda::Device& device, const void* begin, std::size_t bytes,
+                                             std::span<const DeviceCard* const> to, const MailKey& key) {
+  TUTTI_TRY_ASSIGN(cuda::SharedPieces pieces, cuda::export_pieces(device, begin, bytes, kPiecesMax));
+  for (const DeviceCard* const card : to) {
+    const Status sent = send(*card, key, pieces);
+    if (sent.ok()) continue;
+    return error(Code::kSystem,
+                 fmt::format("it lies in {} pieces of memory, which could not be sent: {}; a user's processes may have "
+                             "as many descriptors on their way as one may have open (ulimit -n)",
+                             pieces.bytes.size(), sent.error().message));
+  }
+  return pieces;
+}
+
+Status DeviceMail::send(const DeviceCard& to, const MailKey& key, const cuda::SharedPieces& pieces) {
   Message letter(pieces.descriptors.size());
   Head& head = letter.head;
   std::memcpy(head.token, to.mail_token, sizeof head.token);
-  head.number = number;
-  head.from = from;
-  head.pieces = static_cast<std::uint32_t>(pieces.bytes.size());
+  head.key = key;
+  head.pieces = pieces.bytes.size();
   head.begin = pieces.begin;
   std::ranges::copy(pieces.bytes, head.bytes);
   cmsghdr* const rights = CMSG_FIRSTHDR(&letter.message);
@@ -127,7 +149,7 @@ bool DeviceMail::look_at(PrivateDescriptor& caller) {
   if (got < 0) return errno != EAGAIN && errno != EINTR;
   const bool whole = got == static_cast<ssize_t>(sizeof head);
   if (!whole || std::memcmp(head.token, token_, sizeof token_) != 0) return true;
-  letters_.push_back({head.from, head.number, std::move(caller)});
+  letters_.push_back({head.key, std::move(caller)});
   return true;
 }
 
@@ -143,18 +165,17 @@ void DeviceMail::collect() {
   callers_.remove_if([this](PrivateDescriptor& one) { return look_at(one); });
 }
 
-void DeviceMail::sift(const std::function<bool(std::uint64_t)>& is_wanted) {
+void DeviceMail::sift(MailOf of, const std::function<bool(const MailKey&)>& is_wanted) {
+  const std::lock_guard lock(mutex_);
   collect();
-  letters_.remove_if([&](const Letter& letter) { return !is_wanted(letter.number); });
+  letters_.remove_if([&](const Letter& letter) { return letter.key.of == of && !is_wanted(letter.key); });
 }
 
-Result<cuda::SharedPieces> DeviceMail::take(int from, std::uint64_t number) {
+Result<cuda::SharedPieces> DeviceMail::take(const MailKey& key) {
+  const std::lock_guard lock(mutex_);
   collect();
-  const auto found = std::ranges::find_if(
-      letters_, [&](const Letter& letter) { return letter.from == from && letter.number == number; });
-  if (found == letters_.end()) {
-    return error(Code::kInternal, fmt::format("the memory of rank {}'s window {} has not come", from, number));
-  }
+  const auto found = std::ranges::find(letters_, key, &Letter::key);
+  if (found == letters_.end()) return error(Code::kInternal, fmt::format("what {} lies in has not come", name_of(key)));
   const PrivateDescriptor socket = std::move(found->socket);
   letters_.erase(found);
   return read(socket.get());

@@ -1,6 +1,6 @@
 // Descriptors of device memory among the processes of one host: each rank listens at a Unix socket of its own, which its card names, and
-// whoever has memory of cuMemMap in a window sends its pieces to all of them. Nobody waits: what is sent lies at the receiver's socket until
-// it looks, and a window's number is published on the card behind it.
+// whoever shares memory of cuMemMap (in a window, or by itself: device_exports.h) sends its pieces there. Nobody waits: what is sent lies at
+// the receiver's socket until it looks, and its number is published behind it.
 #pragma once
 
 #include "comm/device_card.h"
@@ -10,29 +10,49 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
 
 namespace tutti::comm {
 
+enum class MailOf : std::uint32_t { kWindow, kExport };
+
+/// What a letter is about: a window, or what a rank has exported.
+struct MailKey {
+  MailOf of = MailOf::kWindow;
+  std::int32_t from = 0;  ///< rank
+  std::uint64_t number = 0;
+  friend bool operator==(const MailKey&, const MailKey&) = default;
+};
+
+/// Says that calls copy what lies in such memory; at WARN where there was none of the system's resources.
+void log_unshared(const std::string& what, const std::string& why_no_handle, const Error& why_no_pieces);
+
+/// Any thread may call.
 class DeviceMail {
  public:
-  /// Of a window; CUDA's own pieces have 2 MiB and more each.
+  /// Of a letter; CUDA's own pieces have 2 MiB and more each.
   static constexpr std::size_t kPiecesMax = 64;
 
   /// Before the cards are shown: `card` is this rank's.
-  static Result<DeviceMail> open(DeviceCard& card);
+  static Result<std::unique_ptr<DeviceMail>> open(DeviceCard& card);
 
-  /// Sends what window `number` of rank `from` lies in to the rank that has this card.
-  static Status send(const DeviceCard& to, int from, std::uint64_t number, const cuda::SharedPieces& pieces);
-  /// What has come of that window; kInternal if nothing has. Call it when the number is published.
-  Result<cuda::SharedPieces> take(int from, std::uint64_t number);
-  /// Lets go of what has come of windows that are not wanted.
-  void sift(const std::function<bool(std::uint64_t number)>& is_wanted);
+  /// Sends pieces to the rank that has this card.
+  static Status send(const DeviceCard& to, const MailKey& key, const cuda::SharedPieces& pieces);
+  /// Sends what the range lies in to all of these. Failure: it is no memory of cuMemMap, or cannot be shared.
+  static Result<cuda::SharedPieces> share(const cuda::Device& device, const void* begin, std::size_t bytes,
+                                          std::span<const DeviceCard* const> to, const MailKey& key);
+  /// What has come; kInternal if nothing has. Call it when the number is published.
+  Result<cuda::SharedPieces> take(const MailKey& key);
+  /// Lets go of what has come and is not wanted.
+  void sift(MailOf of, const std::function<bool(const MailKey&)>& is_wanted);
 
  private:
   /// Its descriptors stay in the socket until it is taken: this process may not open all of them at once.
   struct Letter {
-    int from = 0;
-    std::uint64_t number = 0;
+    MailKey key;
     PrivateDescriptor socket;
   };
   /// Who has connected and may still send. Strangers may connect too; the oldest make room.
@@ -43,6 +63,7 @@ class DeviceMail {
 
   PrivateDescriptor listener_;
   std::uint64_t token_[2] = {};
+  std::mutex mutex_;
   std::list<PrivateDescriptor> callers_;
   std::list<Letter> letters_;
 };

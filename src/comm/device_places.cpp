@@ -9,12 +9,12 @@ namespace tutti::comm {
 
 DevicePlaces::DevicePlaces(Communicator& communicator, const DeviceSegment& segment,
                            std::shared_ptr<cuda::Device> device, DeviceMail& mail, const DeviceOrder& order,
-                           DeviceCrew crew, bool works)
+                           DeviceCrew crew, std::vector<bool> works)
     : comm_(communicator),
       crew_(crew),
       windows_(communicator, segment, *device, mail),
       exports_(DeviceExports::make(communicator.members().control, communicator.members().reach, segment,
-                                   std::move(device), order, communicator.rank(), works)),
+                                   std::move(device), mail, order, communicator.rank(), std::move(works))),
       agreement_(communicator.members().control.agreement(), communicator.ranks(), communicator.rank()) {}
 
 std::uint64_t DevicePlaces::longest_bytes(const CallArgs& args, int ranks) {

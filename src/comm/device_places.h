@@ -37,9 +37,9 @@ class DevicePlaces {
   /// Calls of fewer bytes (of the longest buffer) are not worth an agreement.
   static constexpr std::uint64_t kAgreedFrom = std::uint64_t{1} << 20;
 
-  /// All but the device outlive close(). `works`: whether this rank's kernels work on others' buffers.
+  /// All but the device outlive close(). `works`: by rank, whether its kernels work on others' buffers.
   DevicePlaces(Communicator& communicator, const DeviceSegment& segment, std::shared_ptr<cuda::Device> device,
-               DeviceMail& mail, const DeviceOrder& order, DeviceCrew crew, bool works);
+               DeviceMail& mail, const DeviceOrder& order, DeviceCrew crew, std::vector<bool> works);
   void close() { exports_->close(); }
 
   DeviceWindows& windows() { return windows_; }

@@ -24,63 +24,35 @@ Status DeviceWindows::share(Window& window, DeviceWindow& place) const {
   place.bytes = range.bytes;
   place.kind = DeviceWindowKind::kHandle;
   TUTTI_TRY_ASSIGN(const DeviceAllocation whole, DeviceAllocation::look_up(range.begin, range.begin + range.bytes));
-  window.allocations = {whole};
+  window.extent.pieces = {whole};
   return {};
 }
 
 Status DeviceWindows::share_pieces(Window& window, DeviceWindow& place, const std::string& why_no_handle) const {
-  const Result<cuda::SharedPieces> exported =
-      cuda::export_pieces(device_, reinterpret_cast<const void*>(window.begin), window.bytes, DeviceMail::kPiecesMax);
-  if (!exported.ok()) {
+  const Membership& members = comm_.members();
+  std::vector<const DeviceCard*> others;
+  for (int r = 0; r < comm_.ranks(); ++r) {
+    if (!members.reach.same_process(r)) others.push_back(&members.control.device_card(r));
+  }
+  const Result<cuda::SharedPieces> shared =
+      DeviceMail::share(device_, reinterpret_cast<const void*>(window.begin), window.bytes, others,
+                        {MailOf::kWindow, comm_.rank(), window.number});
+  if (!shared.ok()) {
     // Memory of pools, for instance.
-    log_info("window {} of rank {} is not shared with other processes, calls copy what lies in it: {}; {}",
-             window.number, comm_.rank(), why_no_handle, exported.error().message);
+    log_unshared(fmt::format("window {} of rank {}", window.number, comm_.rank()), why_no_handle, shared.error());
     return {};
   }
-  const cuda::SharedPieces& pieces = exported.value();
-  std::vector<DeviceAllocation> allocations;
-  std::uint64_t at = pieces.begin;
-  for (const std::size_t bytes : pieces.bytes) {
-    TUTTI_TRY_ASSIGN(const DeviceAllocation piece, DeviceAllocation::look_up(at, at + bytes));
-    allocations.push_back(piece);
-    at += bytes;
-  }
-  const Membership& members = comm_.members();
-  for (int r = 0; r < comm_.ranks(); ++r) {
-    if (members.reach.same_process(r)) continue;
-    const Status sent = DeviceMail::send(members.control.device_card(r), comm_.rank(), window.number, pieces);
-    if (!sent.ok()) {
-      log_warn(
-          "window {} of rank {} lies in {} pieces of memory, which could not be sent to rank {}, so that calls copy "
-          "what lies in it: {}; a user's processes may have as many descriptors on their way as one may have open "
-          "(ulimit -n)",
-          window.number, comm_.rank(), pieces.bytes.size(), r, sent.error().message);
-      return {};
-    }
-  }
-  place.allocation = pieces.begin;
-  place.bytes = pieces.total();
+  TUTTI_TRY_ASSIGN(window.extent, DeviceExtent::look_up(shared.value()));
+  place.allocation = window.extent.begin();
+  place.bytes = window.extent.end() - window.extent.begin();
   place.kind = DeviceWindowKind::kMailed;
-  window.allocations = std::move(allocations);
   return {};
 }
 
-Result<bool> DeviceWindows::Window::holds(std::uint64_t at, std::size_t length) const {
-  const std::uint64_t last = at + std::max<std::size_t>(length, 1) - 1;
-  for (std::uint64_t byte = at;; byte = last) {
-    const auto one =
-        std::ranges::find_if(allocations, [byte](const DeviceAllocation& found) { return found.holds(byte, 1); });
-    if (one == allocations.end()) return false;
-    TUTTI_TRY_ASSIGN(const bool is_there, one->is_there());
-    if (!is_there) return false;
-    if (last < one->end) return true;
-  }
-}
-
 void DeviceWindows::sift_mail() {
-  mail_.sift([this](std::uint64_t number) {
-    const auto found = std::ranges::find(windows_, number, &Window::number);
-    return number > added_ || (found != windows_.end() && !found->is_linked);
+  mail_.sift(MailOf::kWindow, [this](const MailKey& key) {
+    const auto found = std::ranges::find(windows_, key.number, &Window::number);
+    return key.number > added_ || (found != windows_.end() && !found->is_linked);
   });
 }
 
@@ -119,13 +91,13 @@ Result<std::optional<protocol::BufferReference>> DeviceWindows::find(const void*
   const std::lock_guard lock(mutex_);
   for (Window& window : windows_) {
     if (at < window.begin || at + bytes > window.begin + window.bytes) continue;
-    TUTTI_TRY_ASSIGN(const bool holds, window.holds(at, bytes));
+    TUTTI_TRY_ASSIGN(const bool is_there, window.extent.is_there(at, bytes));
     // One that this rank could not share is found by none of them.
-    if (!holds && !window.allocations.empty()) continue;
+    if (!is_there && !window.extent.pieces.empty()) continue;
     if (!window.is_linked) TUTTI_TRY(link(window));
     if (!window.is_usable) return none;
-    return std::optional(protocol::BufferReference{DeviceSegment::window_mapping(place_of(window.number)),
-                                                   at - window.allocations.front().begin});
+    return std::optional(
+        protocol::BufferReference{DeviceSegment::window_mapping(place_of(window.number)), at - window.extent.begin()});
   }
   return none;
 }
@@ -162,7 +134,7 @@ Result<std::uint64_t> DeviceWindows::map(int peer, Window& window) {
     return theirs.allocation;
   }
   if (theirs.kind == DeviceWindowKind::kMailed) {
-    TUTTI_TRY_ASSIGN(const cuda::SharedPieces pieces, mail_.take(peer, window.number));
+    TUTTI_TRY_ASSIGN(const cuda::SharedPieces pieces, mail_.take({MailOf::kWindow, peer, window.number}));
     TUTTI_TRY_ASSIGN(cuda::ImportedPieces memory, cuda::ImportedPieces::open(device_, pieces));
     window.imported_pieces.push_back(std::move(memory));
     return window.imported_pieces.back().begin();

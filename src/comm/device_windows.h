@@ -43,14 +43,11 @@ class DeviceWindows {
     std::uint64_t number = 0;  ///< of this communicator's, from 1
     std::uint64_t begin = 0;
     std::size_t bytes = 0;
-    std::vector<DeviceAllocation> allocations;  ///< one behind the other; none: calls do not find it
+    DeviceExtent extent;  ///< none: calls do not find it
     bool is_linked = false;
     bool is_usable = false;
     std::vector<cuda::ImportedMemory> imports;
     std::vector<cuda::ImportedPieces> imported_pieces;
-
-    /// Whether the same memory is still there, at both ends of the range.
-    Result<bool> holds(std::uint64_t at, std::size_t length) const;
   };
   static std::size_t place_of(std::uint64_t number) { return (number - 1) % DeviceCard::kWindows; }
   Status share(Window& window, DeviceWindow& place) const;

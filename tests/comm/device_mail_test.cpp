@@ -54,21 +54,23 @@ TEST_CASE("mail: each window's pieces arrive, in any order, once", "[mail]") {
     DeviceCard card;
     auto opened = DeviceMail::open(card);
     REQUIRE(opened.ok());
-    DeviceMail mail = std::move(opened.value());
+    DeviceMail& mail = *opened.value();
     for (std::uint64_t number : {1, 2}) {
       for (int from : {1, 5}) {
         const std::size_t count = number == 1 ? static_cast<std::size_t>(from) : DeviceMail::kPiecesMax;
-        REQUIRE(DeviceMail::send(card, from, number, pieces_of(count)).ok());
+        REQUIRE(DeviceMail::send(card, {MailOf::kWindow, from, number}, pieces_of(count)).ok());
       }
     }
-    check_pieces(mail.take(5, 2), DeviceMail::kPiecesMax);
-    check_pieces(mail.take(1, 1), 1);
-    check_pieces(mail.take(5, 1), 5);
-    CHECK_FALSE(mail.take(5, 1).ok());
-    CHECK_FALSE(mail.take(2, 1).ok());
-    // One of window 2 is left. Nobody wants it.
-    mail.sift([](std::uint64_t number) { return number != 2; });
-    CHECK_FALSE(mail.take(1, 2).ok());
+    check_pieces(mail.take({MailOf::kWindow, 5, 2}), DeviceMail::kPiecesMax);
+    check_pieces(mail.take({MailOf::kWindow, 1, 1}), 1);
+    check_pieces(mail.take({MailOf::kWindow, 5, 1}), 5);
+    CHECK_FALSE(mail.take({MailOf::kWindow, 5, 1}).ok());
+    CHECK_FALSE(mail.take({MailOf::kWindow, 2, 1}).ok());
+    // One of window 2 is left. Nobody wants it. What ranks have exported is counted by itself.
+    REQUIRE(DeviceMail::send(card, {MailOf::kExport, 1, 2}, pieces_of(3)).ok());
+    mail.sift(MailOf::kWindow, [](const MailKey& key) { return key.number != 2; });
+    CHECK_FALSE(mail.take({MailOf::kWindow, 1, 2}).ok());
+    check_pieces(mail.take({MailOf::kExport, 1, 2}), 3);
     CHECK(open_descriptors() == before + 1);
   }
   CHECK(open_descriptors() == before);
@@ -78,10 +80,10 @@ TEST_CASE("mail: what strangers send costs nobody anything", "[mail]") {
   DeviceCard card;
   auto opened = DeviceMail::open(card);
   REQUIRE(opened.ok());
-  DeviceMail mail = std::move(opened.value());
+  DeviceMail& mail = *opened.value();
   DeviceCard forged = card;
   forged.mail_token[1] ^= 1;
-  REQUIRE(DeviceMail::send(forged, 1, 1, pieces_of(3)).ok());
+  REQUIRE(DeviceMail::send(forged, {MailOf::kWindow, 1, 1}, pieces_of(3)).ok());
   std::vector<PrivateDescriptor> callers;
   for (int i = 0; i < 100; ++i) {
     callers.push_back(connect_unix(card.mail));
@@ -91,13 +93,13 @@ TEST_CASE("mail: what strangers send costs nobody anything", "[mail]") {
     REQUIRE(send(callers.back().get(), text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
   }
   const std::size_t before = open_descriptors();
-  CHECK_FALSE(mail.take(1, 1).ok());
-  REQUIRE(DeviceMail::send(card, 1, 1, pieces_of(2)).ok());
-  check_pieces(mail.take(1, 1), 2);
+  CHECK_FALSE(mail.take({MailOf::kWindow, 1, 1}).ok());
+  REQUIRE(DeviceMail::send(card, {MailOf::kWindow, 1, 1}, pieces_of(2)).ok());
+  check_pieces(mail.take({MailOf::kWindow, 1, 1}), 2);
   CHECK(open_descriptors() <= before + 64);
   DeviceCard closed = card;
   std::strcpy(closed.mail, "unix:@tutti-nobody-listens-here");
-  const Status refused = DeviceMail::send(closed, 1, 2, pieces_of(1));
+  const Status refused = DeviceMail::send(closed, {MailOf::kWindow, 1, 2}, pieces_of(1));
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().message.find("tutti-nobody-listens-here") != std::string::npos);
 }

@@ -85,6 +85,15 @@ void Gpu::release_to_pool(void* memory, CUstream stream) const {
 void* Gpu::map(int device, std::size_t piece_bytes, std::size_t pieces, bool shared, void* wanted) const {
   CUdeviceptr begin = 0;
   check(reserve_(&begin, piece_bytes * pieces, 0, reinterpret_cast<CUdeviceptr>(wanted), 0), "cuMemAddressReserve");
+  map_pieces(device, begin, piece_bytes, pieces, shared);
+  return reinterpret_cast<void*>(begin);
+}
+void Gpu::replace_piece(int device, void* piece, std::size_t piece_bytes, bool shared) const {
+  const auto at = reinterpret_cast<CUdeviceptr>(piece);
+  check(unmap_(at, piece_bytes), "cuMemUnmap");
+  map_pieces(device, at, piece_bytes, 1, shared);
+}
+void Gpu::map_pieces(int device, CUdeviceptr begin, std::size_t piece_bytes, std::size_t pieces, bool shared) const {
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
@@ -99,7 +108,6 @@ void* Gpu::map(int device, std::size_t piece_bytes, std::size_t pieces, bool sha
     check(release_(piece), "cuMemRelease");
   }
   check(set_access_(begin, piece_bytes * pieces, &access, 1), "cuMemSetAccess");
-  return reinterpret_cast<void*>(begin);
 }
 void Gpu::unmap(void* memory, std::size_t piece_bytes, std::size_t pieces) const {
   const auto begin = reinterpret_cast<CUdeviceptr>(memory);

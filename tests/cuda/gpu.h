@@ -31,6 +31,8 @@ class Gpu {
   /// `wanted`: the address, if that is free.
   void* map(int device, std::size_t piece_bytes, std::size_t pieces, bool shared = false, void* wanted = nullptr) const;
   void unmap(void* memory, std::size_t piece_bytes, std::size_t pieces) const;
+  /// Other physical memory at the address of one of them.
+  void replace_piece(int device, void* piece, std::size_t piece_bytes, bool shared) const;
   void release_pinned(void* memory) const;
   /// Waits.
   void copy(void* to, const void* from, std::size_t bytes) const;
@@ -70,6 +72,7 @@ class Gpu {
  private:
   Gpu() = default;
   std::string open();
+  void map_pieces(int device, CUdeviceptr begin, std::size_t piece_bytes, std::size_t pieces, bool shared) const;
 
 #define TUTTI_TEST_FUNCTIONS(X)                       \
   X(init_, cuInit, 2000)                              \

@@ -17,6 +17,7 @@ namespace {
 constexpr BufferKind kA = BufferKind::kAllocated;
 constexpr BufferKind kR = BufferKind::kRegistered;
 constexpr BufferKind kO = BufferKind::kOwn;
+constexpr BufferKind kM = BufferKind::kMapped;
 constexpr std::size_t kCount = 300007;
 
 /// Copies of data, words apart, since note_given().
@@ -47,10 +48,11 @@ void meet(std::atomic<int>& come, int ranks, int times) {
 
 TEST_CASE("processes: nothing is copied if all ranks' buffers are shared", "[device][processes][places]") {
   const int devices = GENERATE(from_range(over_gpus({1, 2})));
-  const auto [kinds, exports, in_place] =
-      GENERATE(std::tuple(std::array{kA, kA}, "0", true), std::tuple(std::array{kA, kR}, "0", true),
-               std::tuple(std::array{BufferKind::kWindow, kR}, "0", true), std::tuple(std::array{kO, kA}, "0", false),
-               std::tuple(std::array{kO, kA}, "1", true));
+  const auto [kinds, exports, in_place] = GENERATE(
+      std::tuple(std::array{kA, kA}, "0", true), std::tuple(std::array{kA, kR}, "0", true),
+      std::tuple(std::array{BufferKind::kWindow, kR}, "0", true), std::tuple(std::array{kO, kA}, "0", false),
+      std::tuple(std::array{kM, kM}, "0", true), std::tuple(std::array{kA, kM}, "0", true),
+      std::tuple(std::array{BufferKind::kUnshareable, kM}, "0", false), std::tuple(std::array{kO, kA}, "1", true));
   crew::check(crew::run(2, [&, kinds = kinds, exports = exports, in_place = in_place](const Member& m) -> std::string {
     setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
     unsetenv("NCCL_ALGO");  // lanes neither copy nor open anything

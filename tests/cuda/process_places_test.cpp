@@ -18,6 +18,8 @@ constexpr BufferKind kA = BufferKind::kAllocated;
 constexpr BufferKind kR = BufferKind::kRegistered;
 constexpr BufferKind kW = BufferKind::kWindow;
 constexpr BufferKind kO = BufferKind::kOwn;
+constexpr BufferKind kM = BufferKind::kMapped;
+constexpr BufferKind kU = BufferKind::kUnshareable;
 
 /// Of an all-reduce: more than a mebibyte, from which on ranks agree.
 constexpr std::size_t kCount = 300007;
@@ -40,9 +42,10 @@ std::string check_sum(const SharedBuffer& buffer, std::int32_t wanted) {
 }  // namespace
 
 TEST_CASE("processes: every collective on buffers of every kind", "[device][processes][places]") {
-  const auto [devices, kinds] = GENERATE(std::pair(1, std::array{kA, kA, kA}), std::pair(4, std::array{kA, kR, kW}),
-                                         std::pair(1, std::array{kW, kR, kA}), std::pair(1, std::array{kA, kO, kA}),
-                                         std::pair(4, std::array{kR, kA, kO}), std::pair(2, std::array{kA, kA, kR}));
+  const auto [devices, kinds] = GENERATE(
+      std::pair(1, std::array{kA, kA, kA}), std::pair(4, std::array{kA, kR, kW}), std::pair(1, std::array{kW, kR, kA}),
+      std::pair(1, std::array{kA, kO, kA}), std::pair(4, std::array{kR, kA, kO}), std::pair(2, std::array{kA, kA, kR}),
+      std::pair(4, std::array{kM, kM, kM}), std::pair(1, std::array{kA, kM, kR}), std::pair(2, std::array{kM, kU, kM}));
   crew::check(crew::run(3, [devices = devices, kinds = kinds](const Member& m) -> std::string {
     wait_for_others();
     Rank rank(m);
@@ -60,7 +63,7 @@ TEST_CASE("processes: every collective on buffers of every kind", "[device][proc
 }
 
 TEST_CASE("processes: buffers that come and go, at addresses that come back", "[device][processes][places]") {
-  const BufferKind kind = GENERATE(kA, kR);
+  const BufferKind kind = GENERATE(kA, kR, kM);
   const int devices = GENERATE(from_range(over_gpus({1, 2})));
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     wait_for_others();
@@ -106,6 +109,30 @@ TEST_CASE("processes: buffers that come and go, at addresses that come back", "[
     CREW_TRY(settle());
     CREW_TRY(crew::left_behind(before));
     for (SharedBuffer& buffer : kept) CREW_TRY(buffer.close(rank));
+    return rank.close();
+  }));
+}
+
+TEST_CASE("processes: registered memory of which a piece in the middle becomes another one",
+          "[device][processes][places]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    wait_for_others();
+    constexpr std::size_t kLong = 5 * SharedBuffer::kPiece / 2 / sizeof(std::int32_t);  // over three pieces
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    SharedBuffer buffer;
+    CREW_TRY(buffer.open(rank.comm, kM, kLong));
+    for (int i = 0; i < 5; ++i) {
+      buffer.write(Ints(kLong, m.rank + i));
+      CREW_TRY(
+          fine(ncclAllReduce(buffer.data(), buffer.data(), kLong, ncclInt32, ncclSum, rank.comm, rank.stream), "sum"));
+      Gpu::get().wait(rank.stream);
+      CREW_TRY(differs(
+          "sum", buffer.read(), [i](std::size_t) { return 2 * i + 1; }, kLong));
+      if (i == 3 || i % 2 == m.rank) CREW_TRY(buffer.replace_second_piece());
+    }
+    CREW_TRY(buffer.close(rank));
     return rank.close();
   }));
 }

@@ -11,16 +11,20 @@
 namespace tutti::test {
 
 enum class BufferKind {
-  kAllocated,   ///< ncclMemAlloc
-  kRegistered,  ///< cudaMalloc, ncclCommRegister
-  kWindow,      ///< cudaMalloc, a window that is not symmetric
-  kOwn,         ///< cudaMalloc
+  kAllocated,    ///< ncclMemAlloc
+  kRegistered,   ///< cudaMalloc, ncclCommRegister
+  kWindow,       ///< cudaMalloc, a window that is not symmetric
+  kOwn,          ///< cudaMalloc
+  kMapped,       ///< pieces of cuMemMap, ncclCommRegister
+  kUnshareable,  ///< pieces that no other process can map, ncclCommRegister
 };
 
 /// Numbers on the GPU, which begin at an odd place of the allocation.
 class SharedBuffer {
  public:
   static constexpr std::size_t kFirst = 3;
+  static constexpr std::size_t kPiece = std::size_t{2} << 20;
+  static constexpr std::size_t kInPiece = 8192;  ///< where memory of cuMemMap begins
 
   SharedBuffer() = default;
   SharedBuffer(const SharedBuffer&) = delete;
@@ -32,8 +36,16 @@ class SharedBuffer {
     count_ = count;
     const std::size_t bytes = (kFirst + count) * sizeof(std::int32_t);
     if (kind == BufferKind::kAllocated) return fine(ncclMemAlloc(&memory_, bytes), "ncclMemAlloc");
-    memory_ = Gpu::get().allocate(bytes);
-    if (kind == BufferKind::kRegistered)
+    if (kind == BufferKind::kMapped || kind == BufferKind::kUnshareable) {
+      int device = 0;
+      CREW_TRY(fine(ncclCommCuDevice(comm, &device), "ncclCommCuDevice"));
+      pieces_ = (kInPiece + bytes + kPiece - 1) / kPiece;
+      reserved_ = Gpu::get().map(device, kPiece, pieces_, kind == BufferKind::kMapped);
+      memory_ = static_cast<std::byte*>(reserved_) + kInPiece;
+    } else {
+      memory_ = Gpu::get().allocate(bytes);
+    }
+    if (kind != BufferKind::kOwn && kind != BufferKind::kWindow)
       return fine(ncclCommRegister(comm, memory_, bytes, &handle_), "ncclCommRegister");
     if (kind == BufferKind::kOwn) return "";
     return fine(ncclCommWindowRegister(comm, memory_, bytes, &window_, NCCL_WIN_DEFAULT), "ncclCommWindowRegister");
@@ -41,7 +53,11 @@ class SharedBuffer {
   /// Of no registered memory.
   std::string close() {
     if (kind_ == BufferKind::kAllocated) return fine(ncclMemFree(memory_), "ncclMemFree");
-    Gpu::get().release(memory_);
+    if (reserved_) {
+      Gpu::get().unmap(reserved_, kPiece, pieces_);
+    } else {
+      Gpu::get().release(memory_);
+    }
     return "";
   }
   /// By all ranks at once: registered memory may be freed when all have deregistered theirs and each has made a call since. After the first
@@ -57,6 +73,14 @@ class SharedBuffer {
     }
     return close();
   }
+  /// Of cuMemMap: other physical memory in its second piece.
+  std::string replace_second_piece() const {
+    int device = 0;
+    CREW_TRY(fine(ncclCommCuDevice(comm_, &device), "ncclCommCuDevice"));
+    void* const second = static_cast<std::byte*>(reserved_) + kPiece;
+    Gpu::get().replace_piece(device, second, kPiece, kind_ == BufferKind::kMapped);
+    return "";
+  }
   std::size_t count() const { return count_; }
   std::int32_t* data() const { return static_cast<std::int32_t*>(memory_) + kFirst; }
   void write(const Ints& numbers) const { Gpu::get().copy(data(), numbers.data(), numbers.size() * 4); }
@@ -71,6 +95,8 @@ class SharedBuffer {
   BufferKind kind_ = BufferKind::kOwn;
   std::size_t count_ = 0;
   void* memory_ = nullptr;
+  void* reserved_ = nullptr;
+  std::size_t pieces_ = 0;
   void* handle_ = nullptr;
   ncclWindow_t window_ = nullptr;
 };

@@ -195,8 +195,8 @@ void count_staged(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
   if (is_pinned(to) || is_pinned(from)) world().staged.bytes += bytes;
 }
 
-CUresult copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-  FAKE_CALL("cuMemcpyAsync");
+/// With the lock.
+CUresult give_copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   Queue* const queue = queue_of(stream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
   const Allocation* const target = find_allocation(to);
@@ -211,13 +211,18 @@ CUresult copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstrea
     };
   });
 }
+CUresult copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  FAKE_CALL("cuMemcpyAsync");
+  return give_copy(to, from, bytes, stream);
+}
 /// Rows that lie one behind the other.
 CUresult copy_rows_async(const CUDA_MEMCPY2D* rows, CUstream stream) {
+  FAKE_CALL("cuMemcpy2DAsync");
   const std::size_t width = rows->WidthInBytes;
   const bool is_unified = rows->srcMemoryType == CU_MEMORYTYPE_UNIFIED && rows->dstMemoryType == CU_MEMORYTYPE_UNIFIED;
   if (!is_unified || width == 0 || rows->srcPitch != width || rows->dstPitch != width) return CUDA_ERROR_INVALID_VALUE;
   ++world().staged.rows;
-  return copy_async(rows->dstDevice, rows->srcDevice, width * rows->Height, stream);
+  return give_copy(rows->dstDevice, rows->srcDevice, width * rows->Height, stream);
 }
 CUresult set_bytes_async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {
   FAKE_CALL("cuMemsetD8Async");

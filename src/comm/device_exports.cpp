@@ -137,7 +137,7 @@ void DeviceExports::close() {
 void DeviceExports::add(const void* begin, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto at = reinterpret_cast<std::uint64_t>(begin);
-  registered_.push_back({at, at + bytes});
+  registered_.insert(std::ranges::upper_bound(registered_, at, {}, &Range::begin), {at, at + bytes});
 }
 
 void DeviceExports::remove(const void* begin, std::size_t bytes) {
@@ -150,11 +150,12 @@ void DeviceExports::remove(const void* begin, std::size_t bytes) {
     registered_.erase(found);
     if (config().export_buffers) return;
     std::erase_if(own_, [&](const Own& own) {
-      const auto overlaps = [&own](const Range& range) {
-        return range.begin < own.extent.end() && own.extent.begin() < range.end;
-      };
-      const auto* const begins = reinterpret_cast<const void*>(own.extent.begin());
-      if (!overlaps(gone) || std::ranges::any_of(registered_, overlaps) || cuda::is_for_user(begins)) return false;
+      const Range whole{own.extent.begin(), own.extent.end()};
+      const auto overlaps = [&whole](const Range& range) { return range.begin < whole.end && whole.begin < range.end; };
+      const bool is_kept =
+          own.mailed ? registered_around(*own.mailed).has_value() : std::ranges::any_of(registered_, overlaps);
+      const auto* const begins = reinterpret_cast<const void*>(whole.begin);
+      if (!overlaps(gone) || is_kept || cuda::is_for_user(begins)) return false;
       take_back(own);
       return true;
     });
@@ -162,12 +163,25 @@ void DeviceExports::remove(const void* begin, std::size_t bytes) {
   tidy();
 }
 
+std::optional<DeviceExports::Range> DeviceExports::registered_around(const Range& range) const {
+  std::optional<Range> joined;
+  for (const Range& one : registered_) {
+    if (joined && one.begin <= joined->end) {
+      joined->end = std::max(joined->end, one.end);
+      continue;
+    }
+    if (joined && range.begin < joined->end) break;
+    joined = one;
+  }
+  if (!joined || range.begin < joined->begin || joined->end < range.end) return std::nullopt;
+  return joined;
+}
+
 Result<std::optional<DeviceExports::Range>> DeviceExports::may_export(const Range& range) const {
-  const auto holds = [&](const Range& one) { return one.begin <= range.begin && range.end <= one.end; };
-  if (const auto one = std::ranges::find_if(registered_, holds); one != registered_.end()) return std::optional(*one);
+  if (const auto registered = registered_around(range)) return registered;
   if (config().export_buffers) return std::optional(range);
   const auto memory = cuda::user_range(reinterpret_cast<const void*>(range.begin));
-  if (!memory || !holds({memory->begin, memory->begin + memory->bytes})) return std::optional<Range>();
+  if (!memory || memory->begin + memory->bytes < range.end) return std::optional<Range>();
   return std::optional(Range{memory->begin, memory->begin + memory->bytes});
 }
 
@@ -242,13 +256,13 @@ Result<DeviceExports::Own> DeviceExports::share(const Range& wanted, const Range
     }
     why_no_handle = handle.error().message;
   }
-  std::vector<const DeviceCard*> workers;
-  for (std::size_t r = 0; r < works_.size(); ++r) {
-    if (works_[r] && !same_process_[r]) workers.push_back(&control_.device_card(static_cast<int>(r)));
+  Range sent = allowed;
+  Result<cuda::SharedPieces> pieces = send(sent, number);
+  // All that is registered around it may be more than can be sent, or of several kinds.
+  if (!pieces.ok() && pieces.error().code != Code::kSystem && allowed != wanted) {
+    sent = wanted;
+    pieces = send(sent, number);
   }
-  const Result<cuda::SharedPieces> pieces =
-      DeviceMail::share(*device_, reinterpret_cast<const void*>(allowed.begin), allowed.end - allowed.begin, workers,
-                        {MailOf::kExport, rank_, number});
   if (!pieces.ok()) {
     log_unshared(fmt::format("the memory of rank {} at {:#x}", rank_, wanted.begin), why_no_handle, pieces.error());
     TUTTI_TRY_ASSIGN(const auto unshared, DeviceAllocation::look_up(whole.begin, std::max(end, wanted.end)));
@@ -258,8 +272,19 @@ Result<DeviceExports::Own> DeviceExports::share(const Range& wanted, const Range
   TUTTI_TRY_ASSIGN(own.extent, DeviceExtent::look_up(pieces.value()));
   place.allocation = own.extent.begin();
   place.mailed = own.extent.end() - own.extent.begin();
+  own.mailed = sent;
   own.place = at;
   return own;
+}
+
+/// kSystem: some may have got it. Else none has.
+Result<cuda::SharedPieces> DeviceExports::send(const Range& range, std::uint64_t number) const {
+  std::vector<const DeviceCard*> workers;
+  for (std::size_t r = 0; r < works_.size(); ++r) {
+    if (works_[r] && !same_process_[r]) workers.push_back(&control_.device_card(static_cast<int>(r)));
+  }
+  return DeviceMail::share(*device_, reinterpret_cast<const void*>(range.begin), range.end - range.begin, workers,
+                           {MailOf::kExport, rank_, number});
 }
 
 Status DeviceExports::take_back_freed() {

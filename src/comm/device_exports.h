@@ -84,20 +84,21 @@ class DeviceExports {
     Place places[kPlaces];
   };
   static constexpr std::size_t kNoPlace = kPlaces;
+  struct Range {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    friend bool operator==(const Range&, const Range&) = default;
+  };
   struct Own {
     DeviceExtent extent;           ///< never empty
     std::size_t place = kNoPlace;  ///< kNoPlace: it cannot be exported
+    std::optional<Range> mailed;   ///< pieces are in it that have been sent
   };
   struct Import {
     std::uint64_t number = 0;  ///< 0: none
     cuda::ImportedMemory memory;
     cuda::ImportedPieces pieces;
     std::string why_not;  ///< not empty: it could not be opened
-  };
-  struct Range {
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-    friend bool operator==(const Range&, const Range&) = default;
   };
   struct Loan;
   struct Shared;
@@ -107,6 +108,8 @@ class DeviceExports {
                 std::vector<bool> works);
   bool works() const { return works_[static_cast<std::size_t>(rank_)]; }
   Board& board(int rank) const { return boards_[static_cast<std::size_t>(rank)]; }
+  /// The registered bytes around this range, whoever registered which; nullopt: some of it are not.
+  std::optional<Range> registered_around(const Range& range) const;
   /// What may be exported for this range; nullopt: nothing.
   Result<std::optional<Range>> may_export(const Range& range) const;
   // With the lock:
@@ -114,6 +117,7 @@ class DeviceExports {
   Result<std::optional<Own>> export_allocation(const Range& wanted, const Range& allowed);
   /// Writes at the place how others open it. Without a place: it cannot be shared, and the log says why.
   Result<Own> share(const Range& wanted, const Range& allowed, std::uint64_t number, std::size_t place) const;
+  Result<cuda::SharedPieces> send(const Range& range, std::uint64_t number) const;
   Status take_back_freed();
   std::size_t free_place() const;
   void take_back(const Own& own);
@@ -144,7 +148,7 @@ class DeviceExports {
   bool is_closed_ = false;
   std::uint64_t exported_ = 0;
   std::vector<Own> own_;
-  std::vector<Range> registered_;
+  std::vector<Range> registered_;                                    ///< by where they begin
   std::vector<std::uint64_t> opened_at_;                             ///< by rank: Board::changes, when all was open
   std::vector<std::uint64_t> looked_at_;                             ///< ... and when nothing else was
   std::vector<std::array<Import, DeviceExports::kPlaces>> imports_;  ///< by rank

@@ -51,8 +51,9 @@ TEST_CASE("processes: nothing is copied if all ranks' buffers are shared", "[dev
   const auto [kinds, exports, in_place] = GENERATE(
       std::tuple(std::array{kA, kA}, "0", true), std::tuple(std::array{kA, kR}, "0", true),
       std::tuple(std::array{BufferKind::kWindow, kR}, "0", true), std::tuple(std::array{kO, kA}, "0", false),
-      std::tuple(std::array{kM, kM}, "0", true), std::tuple(std::array{kA, kM}, "0", true),
-      std::tuple(std::array{BufferKind::kUnshareable, kM}, "0", false), std::tuple(std::array{kO, kA}, "1", true));
+      std::tuple(std::array{kM, kM}, "0", true), std::tuple(std::array{BufferKind::kPieces, kM}, "0", true),
+      std::tuple(std::array{kA, kM}, "0", true), std::tuple(std::array{BufferKind::kUnshareable, kM}, "0", false),
+      std::tuple(std::array{kO, kA}, "1", true));
   crew::check(crew::run(2, [&, kinds = kinds, exports = exports, in_place = in_place](const Member& m) -> std::string {
     setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
     unsetenv("NCCL_ALGO");  // lanes neither copy nor open anything
@@ -84,6 +85,26 @@ TEST_CASE("processes: nothing is copied if all ranks' buffers are shared", "[dev
     const bool are_registered = std::ranges::none_of(kinds, [](BufferKind one) { return one == kA || one == kO; });
     if (are_registered && fake_driver::live().imports != imports)
       return "registered memory is open though it may be freed";
+    return rank.close();
+  }));
+}
+
+TEST_CASE("processes: of more pieces than can be sent those are that a call uses", "[device][processes][places]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  const BufferKind kind = GENERATE(kM, BufferKind::kPieces);
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
+    unsetenv("NCCL_ALGO");
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    SharedBuffer buffer;
+    CREW_TRY(buffer.open(rank.comm, kind, 66 * SharedBuffer::kPiece / sizeof(std::int32_t)));
+    fake_driver::note_given();
+    void* const data = buffer.data();
+    CREW_TRY(fine(ncclAllReduce(data, data, kCount, ncclInt32, ncclSum, rank.comm, rank.stream), "sum"));
+    Gpu::get().wait(rank.stream);
+    if (copies() != 0) return std::to_string(copies()) + " copies";
+    CREW_TRY(buffer.close(rank));
     return rank.close();
   }));
 }

@@ -19,6 +19,7 @@ constexpr BufferKind kR = BufferKind::kRegistered;
 constexpr BufferKind kW = BufferKind::kWindow;
 constexpr BufferKind kO = BufferKind::kOwn;
 constexpr BufferKind kM = BufferKind::kMapped;
+constexpr BufferKind kP = BufferKind::kPieces;
 constexpr BufferKind kU = BufferKind::kUnshareable;
 
 /// Of an all-reduce: more than a mebibyte, from which on ranks agree.
@@ -42,10 +43,11 @@ std::string check_sum(const SharedBuffer& buffer, std::int32_t wanted) {
 }  // namespace
 
 TEST_CASE("processes: every collective on buffers of every kind", "[device][processes][places]") {
-  const auto [devices, kinds] = GENERATE(
-      std::pair(1, std::array{kA, kA, kA}), std::pair(4, std::array{kA, kR, kW}), std::pair(1, std::array{kW, kR, kA}),
-      std::pair(1, std::array{kA, kO, kA}), std::pair(4, std::array{kR, kA, kO}), std::pair(2, std::array{kA, kA, kR}),
-      std::pair(4, std::array{kM, kM, kM}), std::pair(1, std::array{kA, kM, kR}), std::pair(2, std::array{kM, kU, kM}));
+  const auto [devices, kinds] = GENERATE(std::pair(1, std::array{kA, kA, kA}), std::pair(4, std::array{kA, kR, kW}),
+                                         std::pair(1, std::array{kW, kR, kA}), std::pair(1, std::array{kA, kO, kA}),
+                                         std::pair(4, std::array{kR, kA, kO}), std::pair(2, std::array{kA, kA, kR}),
+                                         std::pair(4, std::array{kM, kM, kM}), std::pair(1, std::array{kA, kM, kR}),
+                                         std::pair(2, std::array{kM, kU, kM}), std::pair(2, std::array{kP, kM, kP}));
   crew::check(crew::run(3, [devices = devices, kinds = kinds](const Member& m) -> std::string {
     wait_for_others();
     Rank rank(m);
@@ -115,6 +117,7 @@ TEST_CASE("processes: buffers that come and go, at addresses that come back", "[
 
 TEST_CASE("processes: registered memory of which a piece in the middle becomes another one",
           "[device][processes][places]") {
+  const BufferKind kind = GENERATE(kM, kP);
   const int devices = GENERATE(from_range(over_gpus({1, 2})));
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     wait_for_others();
@@ -122,7 +125,7 @@ TEST_CASE("processes: registered memory of which a piece in the middle becomes a
     Rank rank(m);
     CREW_TRY(rank.open(devices));
     SharedBuffer buffer;
-    CREW_TRY(buffer.open(rank.comm, kM, kLong));
+    CREW_TRY(buffer.open(rank.comm, kind, kLong));
     for (int i = 0; i < 5; ++i) {
       buffer.write(Ints(kLong, m.rank + i));
       CREW_TRY(

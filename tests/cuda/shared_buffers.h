@@ -3,10 +3,12 @@
 
 #include "process_ranks.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace tutti::test {
 
@@ -16,6 +18,7 @@ enum class BufferKind {
   kWindow,       ///< cudaMalloc, a window that is not symmetric
   kOwn,          ///< cudaMalloc
   kMapped,       ///< pieces of cuMemMap, ncclCommRegister
+  kPieces,       ///< ... for each of them
   kUnshareable,  ///< pieces that no other process can map, ncclCommRegister
 };
 
@@ -36,17 +39,16 @@ class SharedBuffer {
     count_ = count;
     const std::size_t bytes = (kFirst + count) * sizeof(std::int32_t);
     if (kind == BufferKind::kAllocated) return fine(ncclMemAlloc(&memory_, bytes), "ncclMemAlloc");
-    if (kind == BufferKind::kMapped || kind == BufferKind::kUnshareable) {
+    if (kind == BufferKind::kMapped || kind == BufferKind::kPieces || kind == BufferKind::kUnshareable) {
       int device = 0;
       CREW_TRY(fine(ncclCommCuDevice(comm, &device), "ncclCommCuDevice"));
       pieces_ = (kInPiece + bytes + kPiece - 1) / kPiece;
-      reserved_ = Gpu::get().map(device, kPiece, pieces_, kind == BufferKind::kMapped);
+      reserved_ = Gpu::get().map(device, kPiece, pieces_, kind != BufferKind::kUnshareable);
       memory_ = static_cast<std::byte*>(reserved_) + kInPiece;
     } else {
       memory_ = Gpu::get().allocate(bytes);
     }
-    if (kind != BufferKind::kOwn && kind != BufferKind::kWindow)
-      return fine(ncclCommRegister(comm, memory_, bytes, &handle_), "ncclCommRegister");
+    if (kind != BufferKind::kOwn && kind != BufferKind::kWindow) return register_memory(bytes);
     if (kind == BufferKind::kOwn) return "";
     return fine(ncclCommWindowRegister(comm, memory_, bytes, &window_, NCCL_WIN_DEFAULT), "ncclCommWindowRegister");
   }
@@ -63,7 +65,7 @@ class SharedBuffer {
   /// By all ranks at once: registered memory may be freed when all have deregistered theirs and each has made a call since. After the first
   /// call all have deregistered, at the second they let go.
   std::string close(const Rank& rank) {
-    if (handle_) CREW_TRY(fine(ncclCommDeregister(comm_, handle_), "ncclCommDeregister"));
+    for (void* const handle : handles_) CREW_TRY(fine(ncclCommDeregister(comm_, handle), "ncclCommDeregister"));
     if (window_) CREW_TRY(fine(ncclCommWindowDeregister(comm_, window_), "ncclCommWindowDeregister"));
     const OnGpu<std::int32_t> one(Ints(1, 1));
     for (int i = 0; i < 2; ++i) {
@@ -78,7 +80,7 @@ class SharedBuffer {
     int device = 0;
     CREW_TRY(fine(ncclCommCuDevice(comm_, &device), "ncclCommCuDevice"));
     void* const second = static_cast<std::byte*>(reserved_) + kPiece;
-    Gpu::get().replace_piece(device, second, kPiece, kind_ == BufferKind::kMapped);
+    Gpu::get().replace_piece(device, second, kPiece, kind_ != BufferKind::kUnshareable);
     return "";
   }
   std::size_t count() const { return count_; }
@@ -91,13 +93,26 @@ class SharedBuffer {
   }
 
  private:
+  std::string register_memory(std::size_t bytes) {
+    auto* at = static_cast<std::byte*>(memory_);
+    std::byte* const end = at + bytes;
+    while (at != end) {
+      const std::size_t whole =
+          kind_ == BufferKind::kPieces ? kPiece - (at - static_cast<std::byte*>(reserved_)) % kPiece : bytes;
+      const std::size_t length = std::min<std::size_t>(whole, end - at);
+      CREW_TRY(fine(ncclCommRegister(comm_, at, length, &handles_.emplace_back()), "ncclCommRegister"));
+      at += length;
+    }
+    return "";
+  }
+
   ncclComm_t comm_ = nullptr;
   BufferKind kind_ = BufferKind::kOwn;
   std::size_t count_ = 0;
   void* memory_ = nullptr;
   void* reserved_ = nullptr;
   std::size_t pieces_ = 0;
-  void* handle_ = nullptr;
+  std::vector<void*> handles_;
   ncclWindow_t window_ = nullptr;
 };
 

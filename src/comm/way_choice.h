@@ -65,6 +65,7 @@ class WayChoice {
   static constexpr std::uint32_t kTriedMax = 4 * kTries;
   static constexpr double kSlower = 1.5;
   static constexpr double kFaster = 0.8;
+  static constexpr double kFasterOfLong = 0.92;  ///< their times differ less, and the first after a change is slower
   static constexpr double kHopeless = 2;
 
   /// Each call is worth a look then. What no trial has been compared with yet may be.
@@ -82,7 +83,7 @@ class WayChoice {
     trying_ = false;
     calls_ = 0;
     interval_ = std::min(2 * interval_, are_long() ? kLongestIntervalOfLong : kLongestInterval);
-    if (best >= kFaster * usual_us_) return;
+    if (best >= (are_long() ? kFasterOfLong : kFaster) * usual_us_) return;
     kept_ = other_;
     usual_us_ = best;
     interval_ = kFirstInterval;

@@ -188,6 +188,20 @@ TEST_CASE("of three plans the fastest is taken, whichever it is, and none that a
   CHECK_FALSE(choice.set_ways(0b001));
 }
 
+TEST_CASE("long calls keep a plan that is a tenth faster, short ones do not", "[calibration]") {
+  for (const double us : {200.0, 4.0}) {
+    WayChoice choice;
+    choice.set_ways(kStayedOrMoved);
+    int moved = 0;
+    for (int i = 0; i < 2000; ++i) {
+      moved += choice.way() == static_cast<int>(planner::Way::kMoved) ? 1 : 0;
+      if (choice.wants_time()) choice.note(choice.way() == 0 ? us : 0.9 * us);
+    }
+    if (us > WayChoice::kLongUs) CHECK(moved > 1900);
+    if (us < WayChoice::kLongUs) CHECK(moved < 100);
+  }
+}
+
 TEST_CASE("inputs stay beside the lines while that is faster, and who follows learns one call later", "[calibration]") {
   for (const bool lines_win : {true, false}) {
     WayChoice choice(WayChoice::kBesideLines);

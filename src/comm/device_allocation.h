@@ -47,6 +47,13 @@ struct DeviceExtent {
   std::uint64_t begin() const { return pieces.empty() ? 0 : pieces.front().begin; }
   std::uint64_t end() const { return pieces.empty() ? 0 : pieces.back().end; }
   bool holds(std::uint64_t at, std::uint64_t length) const { return begin() <= at && at + length <= end(); }
+  Result<bool> is_any_there() const {
+    for (const DeviceAllocation& piece : pieces) {
+      TUTTI_TRY_ASSIGN(const bool is_there, piece.is_there());
+      if (is_there) return true;
+    }
+    return false;
+  }
   /// Whether the same memory is still there, wherever the range is.
   Result<bool> is_there(std::uint64_t at, std::uint64_t length) const {
     if (!holds(at, length)) return false;

@@ -152,10 +152,8 @@ void DeviceExports::remove(const void* begin, std::size_t bytes) {
     std::erase_if(own_, [&](const Own& own) {
       const Range whole{own.extent.begin(), own.extent.end()};
       const auto overlaps = [&whole](const Range& range) { return range.begin < whole.end && whole.begin < range.end; };
-      const bool is_kept =
-          own.mailed ? registered_around(*own.mailed).has_value() : std::ranges::any_of(registered_, overlaps);
       const auto* const begins = reinterpret_cast<const void*>(whole.begin);
-      if (!overlaps(gone) || is_kept || cuda::is_for_user(begins)) return false;
+      if (!overlaps(gone) || std::ranges::any_of(registered_, overlaps) || cuda::is_for_user(begins)) return false;
       take_back(own);
       return true;
     });
@@ -189,25 +187,51 @@ Result<std::optional<protocol::BufferReference>> DeviceExports::find(const void*
   std::optional<protocol::BufferReference> none;
   const auto at = reinterpret_cast<std::uint64_t>(address);
   const std::lock_guard lock(mutex_);
-  auto found = std::ranges::find_if(own_, [&](const Own& own) { return own.extent.holds(at, bytes); });
-  if (found != own_.end()) {
-    TUTTI_TRY_ASSIGN(const bool is_there, found->extent.is_there(at, bytes));
-    if (!is_there) {
-      take_back(*found);
-      own_.erase(found);
-      found = own_.end();
-    }
-  }
-  if (found == own_.end()) {
-    TUTTI_TRY_ASSIGN(const auto allowed, may_export({at, at + bytes}));
+  const Range wanted{at, at + bytes};
+  TUTTI_TRY_ASSIGN(auto own, find_own(wanted));
+  if (!own) {
+    TUTTI_TRY_ASSIGN(const auto allowed, may_export(wanted));
     if (!allowed) return none;
-    TUTTI_TRY_ASSIGN(const auto made, export_allocation({at, at + bytes}, *allowed));
-    if (!made) return none;
-    found = own_.insert(own_.end(), *made);
+    TUTTI_TRY_ASSIGN(const bool is_unshared, is_known_unshared(wanted));
+    if (is_unshared) return none;
+    TUTTI_TRY_ASSIGN(own, export_allocation(wanted, *allowed));
+    if (!own) return none;
+    own_.push_back(*own);
   }
-  if (found->place == kNoPlace) return none;
-  return std::optional(
-      protocol::BufferReference{DeviceSegment::export_mapping(found->place), at - found->extent.begin()});
+  return std::optional(protocol::BufferReference{DeviceSegment::export_mapping(own->place), at - own->extent.begin()});
+}
+
+/// One whose memory below the buffer is another by now may be in use where it is not.
+Result<std::optional<DeviceExports::Own>> DeviceExports::find_own(const Range& wanted) {
+  const std::uint64_t bytes = wanted.end - wanted.begin;
+  for (auto own = own_.begin(); own != own_.end();) {
+    if (own->extent.holds(wanted.begin, bytes)) {
+      TUTTI_TRY_ASSIGN(const bool is_there, own->extent.is_there(wanted.begin, bytes));
+      if (is_there) return std::optional(*own);
+      TUTTI_TRY_ASSIGN(const bool is_any_there, own->extent.is_any_there());
+      if (!is_any_there) {
+        take_back(*own);
+        own = own_.erase(own);
+        continue;
+      }
+    }
+    ++own;
+  }
+  return std::optional<Own>();
+}
+
+Result<bool> DeviceExports::is_known_unshared(const Range& wanted) {
+  const auto found = std::ranges::find_if(unshared_, [&](const Unshared& one) { return one.is_about(wanted); });
+  if (found == unshared_.end()) return false;
+  TUTTI_TRY_ASSIGN(const bool is_there, found->first.is_there());
+  const bool is_over = !is_there || (found->calls_left != 0 && --found->calls_left == 0);
+  if (is_over) unshared_.erase(found);
+  return !is_over;
+}
+
+void DeviceExports::keep_unshared(const Unshared& one) {
+  if (unshared_.size() == kUnsharedMax) unshared_.erase(unshared_.begin());
+  unshared_.push_back(one);
 }
 
 Result<std::optional<DeviceExports::Own>> DeviceExports::export_allocation(const Range& wanted, const Range& allowed) {
@@ -220,34 +244,37 @@ Result<std::optional<DeviceExports::Own>> DeviceExports::export_allocation(const
   if (at == kNoPlace) return none;
   Board& board = this->board(rank_);
   Place& place = board.places[at];
-  const std::uint64_t number = ++exported_;
-  TUTTI_TRY_ASSIGN(const Own own, share(wanted, allowed, number, at));
-  if (own.place != kNoPlace) {
-    std::atomic_ref(place.number).store(number, std::memory_order_seq_cst);
+  const Result<Own> shared = share(wanted, allowed, at);
+  const bool is_shared = shared.ok() && shared.value().place != kNoPlace;
+  if (is_shared) {
+    std::atomic_ref(place.number).store(exported_, std::memory_order_seq_cst);
     // A loan whose place has another number is over.
-    const std::uint64_t begin = own.extent.begin();
+    const std::uint64_t begin = shared.value().extent.begin();
     if (cuda::is_for_user(reinterpret_cast<const void*>(begin)))
-      Shared::get().lend({begin, control_, pids_, &place, number});
+      Shared::get().lend({begin, control_, pids_, &place, exported_});
   }
-  std::atomic_ref(board.exported).store(number, std::memory_order_seq_cst);
+  // What was sent in vain is wanted no more.
+  std::atomic_ref(board.exported).store(exported_, std::memory_order_seq_cst);
   std::atomic_ref(board.changes).fetch_add(1, std::memory_order_seq_cst);
-  return std::optional(own);
+  if (!shared.ok()) return shared.error();
+  return is_shared ? std::optional(shared.value()) : none;
 }
 
-Result<DeviceExports::Own> DeviceExports::share(const Range& wanted, const Range& allowed, std::uint64_t number,
-                                                std::size_t at) const {
+Result<DeviceExports::Own> DeviceExports::share(const Range& wanted, const Range& allowed, std::size_t at) {
   TUTTI_TRY_ASSIGN(const cuda::AddressRange whole,
                    cuda::address_range(*device_, reinterpret_cast<const void*>(wanted.begin)));
   const std::uint64_t end = whole.begin + whole.bytes;
+  TUTTI_TRY_ASSIGN(const DeviceAllocation allocation, DeviceAllocation::look_up(whole.begin, end));
   Place& place = board(rank_).places[at];
   place.allocation = whole.begin;
   Own own;
+  const bool is_one = wanted.end <= end;
   std::string why_no_handle = "it lies in several allocations";
-  if (wanted.end <= end) {
-    TUTTI_TRY_ASSIGN(const DeviceAllocation allocation, DeviceAllocation::look_up(whole.begin, end));
+  if (is_one) {
     const auto* const begin = reinterpret_cast<const void*>(whole.begin);
     const Result<cuda::MemoryHandle> handle = cuda::export_memory(begin, device_->context());
     if (handle.ok()) {
+      ++exported_;
       std::memcpy(place.handle, &handle.value(), sizeof place.handle);
       place.mailed = 0;
       own.extent.pieces = {allocation};
@@ -256,43 +283,36 @@ Result<DeviceExports::Own> DeviceExports::share(const Range& wanted, const Range
     }
     why_no_handle = handle.error().message;
   }
-  Range sent = allowed;
-  Result<cuda::SharedPieces> pieces = send(sent, number);
+  Result<cuda::SharedPieces> pieces = send(allowed);
   // All that is registered around it may be more than can be sent, or of several kinds.
-  if (!pieces.ok() && pieces.error().code != Code::kSystem && allowed != wanted) {
-    sent = wanted;
-    pieces = send(sent, number);
-  }
+  if (!pieces.ok() && allowed != wanted) pieces = send(wanted);
   if (!pieces.ok()) {
     log_unshared(fmt::format("the memory of rank {} at {:#x}", rank_, wanted.begin), why_no_handle, pieces.error());
-    TUTTI_TRY_ASSIGN(const auto unshared, DeviceAllocation::look_up(whole.begin, std::max(end, wanted.end)));
-    own.extent.pieces = {unshared};
+    const std::uint32_t calls_left = pieces.error().code == Code::kSystem ? kTriedAgain : 0;
+    keep_unshared({is_one ? Range{whole.begin, end} : wanted, allocation, is_one, calls_left});
     return own;
   }
   TUTTI_TRY_ASSIGN(own.extent, DeviceExtent::look_up(pieces.value()));
   place.allocation = own.extent.begin();
   place.mailed = own.extent.end() - own.extent.begin();
-  own.mailed = sent;
   own.place = at;
   return own;
 }
 
-/// kSystem: some may have got it. Else none has.
-Result<cuda::SharedPieces> DeviceExports::send(const Range& range, std::uint64_t number) const {
+Result<cuda::SharedPieces> DeviceExports::send(const Range& range) {
   std::vector<const DeviceCard*> workers;
   for (std::size_t r = 0; r < works_.size(); ++r) {
     if (works_[r] && !same_process_[r]) workers.push_back(&control_.device_card(static_cast<int>(r)));
   }
   return DeviceMail::share(*device_, reinterpret_cast<const void*>(range.begin), range.end - range.begin, workers,
-                           {MailOf::kExport, rank_, number});
+                           {MailOf::kExport, rank_, ++exported_});
 }
 
 Status DeviceExports::take_back_freed() {
   for (auto own = own_.begin(); own != own_.end();) {
-    const DeviceExtent& extent = own->extent;
-    TUTTI_TRY_ASSIGN(const bool is_there, extent.is_there(extent.begin(), extent.end() - extent.begin()));
-    if (!is_there) take_back(*own);
-    own = is_there ? own + 1 : own_.erase(own);
+    TUTTI_TRY_ASSIGN(const bool is_any_there, own->extent.is_any_there());
+    if (!is_any_there) take_back(*own);
+    own = is_any_there ? own + 1 : own_.erase(own);
   }
   return {};
 }

@@ -91,9 +91,23 @@ class DeviceExports {
   };
   struct Own {
     DeviceExtent extent;           ///< never empty
-    std::size_t place = kNoPlace;  ///< kNoPlace: it cannot be exported
-    std::optional<Range> mailed;   ///< pieces are in it that have been sent
+    std::size_t place = kNoPlace;  ///< kNoPlace: it cannot be shared
   };
+  /// What could not be shared, so that not every call tries it.
+  struct Unshared {
+    Range range;
+    DeviceAllocation first;
+    bool for_all_in_it = false;    ///< else for all that contains it
+    std::uint32_t calls_left = 0;  ///< until it is tried again, where the system had too little of something; 0: never
+
+    bool is_about(const Range& wanted) const {
+      const Range& outer = for_all_in_it ? range : wanted;
+      const Range& inner = for_all_in_it ? wanted : range;
+      return outer.begin <= inner.begin && inner.end <= outer.end;
+    }
+  };
+  static constexpr std::size_t kUnsharedMax = 64;
+  static constexpr std::uint32_t kTriedAgain = 100;  ///< calls
   struct Import {
     std::uint64_t number = 0;  ///< 0: none
     cuda::ImportedMemory memory;
@@ -113,11 +127,17 @@ class DeviceExports {
   /// What may be exported for this range; nullopt: nothing.
   Result<std::optional<Range>> may_export(const Range& range) const;
   // With the lock:
-  /// nullopt: no memory of devices, or no place is free. `wanted`: what is to be in it.
+  /// nullopt: not yet, or not any more.
+  Result<std::optional<Own>> find_own(const Range& wanted);
+  /// nullopt: no memory of devices, or it cannot be shared, or no place is free. `wanted`: what is to be in it.
   Result<std::optional<Own>> export_allocation(const Range& wanted, const Range& allowed);
   /// Writes at the place how others open it. Without a place: it cannot be shared, and the log says why.
-  Result<Own> share(const Range& wanted, const Range& allowed, std::uint64_t number, std::size_t place) const;
-  Result<cuda::SharedPieces> send(const Range& range, std::uint64_t number) const;
+  Result<Own> share(const Range& wanted, const Range& allowed, std::size_t place);
+  /// Under the next number.
+  Result<cuda::SharedPieces> send(const Range& range);
+  Result<bool> is_known_unshared(const Range& wanted);
+  void keep_unshared(const Unshared& one);
+  /// Of which nothing is left.
   Status take_back_freed();
   std::size_t free_place() const;
   void take_back(const Own& own);
@@ -148,6 +168,7 @@ class DeviceExports {
   bool is_closed_ = false;
   std::uint64_t exported_ = 0;
   std::vector<Own> own_;
+  std::vector<Unshared> unshared_;
   std::vector<Range> registered_;                                    ///< by where they begin
   std::vector<std::uint64_t> opened_at_;                             ///< by rank: Board::changes, when all was open
   std::vector<std::uint64_t> looked_at_;                             ///< ... and when nothing else was

@@ -18,6 +18,7 @@ constexpr BufferKind kA = BufferKind::kAllocated;
 constexpr BufferKind kR = BufferKind::kRegistered;
 constexpr BufferKind kO = BufferKind::kOwn;
 constexpr BufferKind kM = BufferKind::kMapped;
+constexpr BufferKind kP = BufferKind::kPieces;
 constexpr std::size_t kCount = 300007;
 
 /// Copies of data, words apart, since note_given().
@@ -51,9 +52,10 @@ TEST_CASE("processes: nothing is copied if all ranks' buffers are shared", "[dev
   const auto [kinds, exports, in_place] = GENERATE(
       std::tuple(std::array{kA, kA}, "0", true), std::tuple(std::array{kA, kR}, "0", true),
       std::tuple(std::array{BufferKind::kWindow, kR}, "0", true), std::tuple(std::array{kO, kA}, "0", false),
-      std::tuple(std::array{kM, kM}, "0", true), std::tuple(std::array{BufferKind::kPieces, kM}, "0", true),
+      std::tuple(std::array{kM, kM}, "0", true), std::tuple(std::array{kP, kM}, "0", true),
       std::tuple(std::array{kA, kM}, "0", true), std::tuple(std::array{BufferKind::kUnshareable, kM}, "0", false),
-      std::tuple(std::array{kO, kA}, "1", true));
+      std::tuple(std::array{kO, kA}, "1", true), std::tuple(std::array{BufferKind::kOwnMapped, kO}, "1", true),
+      std::tuple(std::array{BufferKind::kOwnMapped, kM}, "0", false));
   crew::check(crew::run(2, [&, kinds = kinds, exports = exports, in_place = in_place](const Member& m) -> std::string {
     setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
     unsetenv("NCCL_ALGO");  // lanes neither copy nor open anything
@@ -63,18 +65,18 @@ TEST_CASE("processes: nothing is copied if all ranks' buffers are shared", "[dev
     SharedBuffer in;
     SharedBuffer out;
     const BufferKind kind = kinds[static_cast<std::size_t>(m.rank)];
-    const std::int64_t imports = fake_driver::live().imports;
+    const fake_driver::Live before = fake_driver::live();
     CREW_TRY(in.open(rank.comm, kind, 2 * kCount));
     CREW_TRY(out.open(rank.comm, kind, 2 * kCount));
-    // Another registration of the beginning comes and goes.
-    for (const SharedBuffer* const buffer : {&in, &out}) {
-      if (kind == kO) continue;
-      void* half = nullptr;
-      void* const begin = buffer->data() - SharedBuffer::kFirst;
-      CREW_TRY(fine(ncclCommRegister(rank.comm, begin, 4 * kCount, &half), "ncclCommRegister"));
-      CREW_TRY(fine(ncclCommDeregister(rank.comm, half), "ncclCommDeregister"));
-    }
     CREW_TRY(collectives_on(rank, in, out, kCount, 1, [&](const char* name, const Call& call) -> std::string {
+      // Another registration of the beginning comes and goes.
+      for (const SharedBuffer* const buffer : {&in, &out}) {
+        if (kind == kO || kind == BufferKind::kOwnMapped) continue;
+        void* half = nullptr;
+        void* const begin = buffer->data() - SharedBuffer::kFirst;
+        CREW_TRY(fine(ncclCommRegister(rank.comm, begin, 4 * kCount, &half), "ncclCommRegister"));
+        CREW_TRY(fine(ncclCommDeregister(rank.comm, half), "ncclCommDeregister"));
+      }
       fake_driver::note_given();
       CREW_TRY(fine(call(), name));
       Gpu::get().wait(rank.stream);
@@ -82,8 +84,10 @@ TEST_CASE("processes: nothing is copied if all ranks' buffers are shared", "[dev
     }));
     CREW_TRY(in.close(rank));
     CREW_TRY(out.close(rank));
-    const bool are_registered = std::ranges::none_of(kinds, [](BufferKind one) { return one == kA || one == kO; });
-    if (are_registered && fake_driver::live().imports != imports)
+    const bool are_registered = std::ranges::none_of(
+        kinds, [](BufferKind one) { return one == kA || one == kO || one == BufferKind::kOwnMapped; });
+    const fake_driver::Live after = fake_driver::live();
+    if (are_registered && (after.imports != before.imports || after.device_allocations != before.device_allocations))
       return "registered memory is open though it may be freed";
     return rank.close();
   }));
@@ -91,19 +95,54 @@ TEST_CASE("processes: nothing is copied if all ranks' buffers are shared", "[dev
 
 TEST_CASE("processes: of more pieces than can be sent those are that a call uses", "[device][processes][places]") {
   const int devices = GENERATE(from_range(over_gpus({1, 2})));
-  const BufferKind kind = GENERATE(kM, BufferKind::kPieces);
+  const BufferKind kind = GENERATE(kM, kP);
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
     unsetenv("NCCL_ALGO");
     Rank rank(m);
     CREW_TRY(rank.open(devices));
     SharedBuffer buffer;
-    CREW_TRY(buffer.open(rank.comm, kind, 66 * SharedBuffer::kPiece / sizeof(std::int32_t)));
-    fake_driver::note_given();
-    void* const data = buffer.data();
-    CREW_TRY(fine(ncclAllReduce(data, data, kCount, ncclInt32, ncclSum, rank.comm, rank.stream), "sum"));
-    Gpu::get().wait(rank.stream);
-    if (copies() != 0) return std::to_string(copies()) + " copies";
+    const std::size_t most = 66 * SharedBuffer::kPiece / sizeof(std::int32_t);
+    CREW_TRY(buffer.open(rank.comm, kind, most));
+    for (const std::size_t count : {kCount, most, kCount, 2 * kCount}) {
+      fake_driver::note_given();
+      void* const data = buffer.data();
+      CREW_TRY(fine(ncclAllReduce(data, data, count, ncclInt32, ncclMax, rank.comm, rank.stream), "max"));
+      Gpu::get().wait(rank.stream);
+      if ((copies() == 0) != (count != most)) return std::to_string(copies()) + " copies of " + std::to_string(count);
+    }
+    CREW_TRY(buffer.close(rank));
+    return rank.close();
+  }));
+}
+
+TEST_CASE("processes: pieces stay shared while one beside them is registered, and are again when they have changed",
+          "[device][processes][places]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
+    unsetenv("NCCL_ALGO");
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    SharedBuffer buffer;
+    const std::size_t all = 2 * SharedBuffer::kPiece / sizeof(std::int32_t);  // in three pieces
+    CREW_TRY(buffer.open(rank.comm, BufferKind::kPieces, all));
+    const auto sum_in_place = [&](std::size_t count) -> std::string {
+      fake_driver::note_given();
+      void* const data = buffer.data();
+      CREW_TRY(fine(ncclAllReduce(data, data, count, ncclInt32, ncclMax, rank.comm, rank.stream), "max"));
+      Gpu::get().wait(rank.stream);
+      return copies() == 0 ? "" : std::to_string(copies()) + " copies of " + std::to_string(count);
+    };
+    CREW_TRY(sum_in_place(all));
+    const fake_driver::Live before = fake_driver::live();
+    CREW_TRY(buffer.deregister_last());
+    CREW_TRY(sum_in_place(kCount));
+    CREW_TRY(sum_in_place(kCount));
+    if (fake_driver::live().device_allocations != before.device_allocations) return "it is open anew, or not any more";
+    CREW_TRY(buffer.replace_second_piece());
+    CREW_TRY(sum_in_place(2 * kCount));
+    CREW_TRY(sum_in_place(kCount));
     CREW_TRY(buffer.close(rank));
     return rank.close();
   }));

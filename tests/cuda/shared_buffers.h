@@ -19,6 +19,7 @@ enum class BufferKind {
   kOwn,          ///< cudaMalloc
   kMapped,       ///< pieces of cuMemMap, ncclCommRegister
   kPieces,       ///< ... for each of them
+  kOwnMapped,    ///< ... registered by nobody
   kUnshareable,  ///< pieces that no other process can map, ncclCommRegister
 };
 
@@ -39,7 +40,8 @@ class SharedBuffer {
     count_ = count;
     const std::size_t bytes = (kFirst + count) * sizeof(std::int32_t);
     if (kind == BufferKind::kAllocated) return fine(ncclMemAlloc(&memory_, bytes), "ncclMemAlloc");
-    if (kind == BufferKind::kMapped || kind == BufferKind::kPieces || kind == BufferKind::kUnshareable) {
+    if (kind == BufferKind::kMapped || kind == BufferKind::kPieces || kind == BufferKind::kOwnMapped ||
+        kind == BufferKind::kUnshareable) {
       int device = 0;
       CREW_TRY(fine(ncclCommCuDevice(comm, &device), "ncclCommCuDevice"));
       pieces_ = (kInPiece + bytes + kPiece - 1) / kPiece;
@@ -48,8 +50,8 @@ class SharedBuffer {
     } else {
       memory_ = Gpu::get().allocate(bytes);
     }
-    if (kind != BufferKind::kOwn && kind != BufferKind::kWindow) return register_memory(bytes);
-    if (kind == BufferKind::kOwn) return "";
+    if (kind == BufferKind::kOwn || kind == BufferKind::kOwnMapped) return "";
+    if (kind != BufferKind::kWindow) return register_memory(bytes);
     return fine(ncclCommWindowRegister(comm, memory_, bytes, &window_, NCCL_WIN_DEFAULT), "ncclCommWindowRegister");
   }
   /// Of no registered memory.
@@ -82,6 +84,12 @@ class SharedBuffer {
     void* const second = static_cast<std::byte*>(reserved_) + kPiece;
     Gpu::get().replace_piece(device, second, kPiece, kind_ != BufferKind::kUnshareable);
     return "";
+  }
+  /// Of what was registered.
+  std::string deregister_last() {
+    void* const last = handles_.back();
+    handles_.pop_back();
+    return fine(ncclCommDeregister(comm_, last), "ncclCommDeregister");
   }
   std::size_t count() const { return count_; }
   std::int32_t* data() const { return static_cast<std::int32_t*>(memory_) + kFirst; }

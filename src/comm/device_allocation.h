@@ -10,6 +10,12 @@
 
 namespace tutti::comm {
 
+struct DeviceRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  friend bool operator==(const DeviceRange&, const DeviceRange&) = default;
+};
+
 struct DeviceAllocation {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;

@@ -192,7 +192,7 @@ Result<std::optional<protocol::BufferReference>> DeviceExports::find(const void*
   if (!own) {
     TUTTI_TRY_ASSIGN(const auto allowed, may_export(wanted));
     if (!allowed) return none;
-    TUTTI_TRY_ASSIGN(const bool is_unshared, is_known_unshared(wanted));
+    TUTTI_TRY_ASSIGN(const bool is_unshared, unshared_.is_known(wanted));
     if (is_unshared) return none;
     TUTTI_TRY_ASSIGN(own, export_allocation(wanted, *allowed));
     if (!own) return none;
@@ -218,20 +218,6 @@ Result<std::optional<DeviceExports::Own>> DeviceExports::find_own(const Range& w
     ++own;
   }
   return std::optional<Own>();
-}
-
-Result<bool> DeviceExports::is_known_unshared(const Range& wanted) {
-  const auto found = std::ranges::find_if(unshared_, [&](const Unshared& one) { return one.is_about(wanted); });
-  if (found == unshared_.end()) return false;
-  TUTTI_TRY_ASSIGN(const bool is_there, found->first.is_there());
-  const bool is_over = !is_there || (found->calls_left != 0 && --found->calls_left == 0);
-  if (is_over) unshared_.erase(found);
-  return !is_over;
-}
-
-void DeviceExports::keep_unshared(const Unshared& one) {
-  if (unshared_.size() == kUnsharedMax) unshared_.erase(unshared_.begin());
-  unshared_.push_back(one);
 }
 
 Result<std::optional<DeviceExports::Own>> DeviceExports::export_allocation(const Range& wanted, const Range& allowed) {
@@ -288,8 +274,8 @@ Result<DeviceExports::Own> DeviceExports::share(const Range& wanted, const Range
   if (!pieces.ok() && allowed != wanted) pieces = send(wanted);
   if (!pieces.ok()) {
     log_unshared(fmt::format("the memory of rank {} at {:#x}", rank_, wanted.begin), why_no_handle, pieces.error());
-    const std::uint32_t calls_left = pieces.error().code == Code::kSystem ? kTriedAgain : 0;
-    keep_unshared({is_one ? Range{whole.begin, end} : wanted, allocation, is_one, calls_left});
+    const bool lacks_resources = pieces.error().code == Code::kSystem;
+    unshared_.keep(is_one ? Range{whole.begin, end} : wanted, allocation, is_one, lacks_resources);
     return own;
   }
   TUTTI_TRY_ASSIGN(own.extent, DeviceExtent::look_up(pieces.value()));

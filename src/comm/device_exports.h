@@ -23,6 +23,7 @@
 #include "comm/device_mail.h"
 #include "comm/device_order.h"
 #include "comm/device_segment.h"
+#include "comm/unshared_memory.h"
 #include "cuda/pointers.h"
 
 #include <array>
@@ -84,30 +85,11 @@ class DeviceExports {
     Place places[kPlaces];
   };
   static constexpr std::size_t kNoPlace = kPlaces;
-  struct Range {
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-    friend bool operator==(const Range&, const Range&) = default;
-  };
+  using Range = DeviceRange;
   struct Own {
     DeviceExtent extent;           ///< never empty
     std::size_t place = kNoPlace;  ///< kNoPlace: it cannot be shared
   };
-  /// What could not be shared, so that not every call tries it.
-  struct Unshared {
-    Range range;
-    DeviceAllocation first;
-    bool for_all_in_it = false;    ///< else for all that contains it
-    std::uint32_t calls_left = 0;  ///< until it is tried again, where the system had too little of something; 0: never
-
-    bool is_about(const Range& wanted) const {
-      const Range& outer = for_all_in_it ? range : wanted;
-      const Range& inner = for_all_in_it ? wanted : range;
-      return outer.begin <= inner.begin && inner.end <= outer.end;
-    }
-  };
-  static constexpr std::size_t kUnsharedMax = 64;
-  static constexpr std::uint32_t kTriedAgain = 100;  ///< calls
   struct Import {
     std::uint64_t number = 0;  ///< 0: none
     cuda::ImportedMemory memory;
@@ -135,8 +117,6 @@ class DeviceExports {
   Result<Own> share(const Range& wanted, const Range& allowed, std::size_t place);
   /// Under the next number.
   Result<cuda::SharedPieces> send(const Range& range);
-  Result<bool> is_known_unshared(const Range& wanted);
-  void keep_unshared(const Unshared& one);
   /// Of which nothing is left.
   Status take_back_freed();
   std::size_t free_place() const;
@@ -168,7 +148,7 @@ class DeviceExports {
   bool is_closed_ = false;
   std::uint64_t exported_ = 0;
   std::vector<Own> own_;
-  std::vector<Unshared> unshared_;
+  UnsharedMemory unshared_;
   std::vector<Range> registered_;                                    ///< by where they begin
   std::vector<std::uint64_t> opened_at_;                             ///< by rank: Board::changes, when all was open
   std::vector<std::uint64_t> looked_at_;                             ///< ... and when nothing else was

@@ -188,7 +188,7 @@ void DeviceWatch::run() {
   while (replays_may_wait && !wake_.wait_for(lock, kLook, is_over)) bells_->let_go();
 }
 
-void DeviceWatch::look() {
+void DeviceWatch::look_at_kernels() {
   const cuda::DriverUse use;
   if (!use.is_there()) return;
   const cuda::FailureRecord& record = segment_.failure();
@@ -197,6 +197,12 @@ void DeviceWatch::look() {
   if (failure != cuda::Failure::kNone && failure != cuda::Failure::kAborted && !comm_.failed()) {
     comm_.fail(failure == cuda::Failure::kMismatch ? Code::kInvalidUsage : Code::kInternal, record.peer, why(record));
   }
+}
+
+void DeviceWatch::look() {
+  const cuda::DriverUse use;
+  if (!use.is_there()) return;
+  look_at_kernels();
   if (!comm_.failed()) look_at_peers();
   if (!comm_.failed() && bells_) look_at_streams();
   if (!comm_.failed()) return;

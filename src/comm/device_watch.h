@@ -33,6 +33,9 @@ class DeviceWatch {
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
 
+  /// Whether kernels have failed: who asks for the communicator's state need not wait for the next look. By any thread.
+  void look_at_kernels();
+
   enum class Way : std::uint8_t { kKernels, kWindows, kHost };  ///< kWindows: kernels, in place
   /// Before this rank's next collective goes to its stream: the others' messages can name it then, and wait for it no more. `eager`: not
   /// captured into a graph, whose replays nobody counts. By any thread. `stream`: stream_key() where streams wait for each other by bells.

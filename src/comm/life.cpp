@@ -250,7 +250,12 @@ Status revoke(Communicator& communicator) {
 }
 
 Code async_error(Communicator& communicator) {
-  const Code code = communicator.async_state();
+  Code code = communicator.async_state();
+  const auto ipc = code == Code::kSuccess && communicator.device() ? communicator.device()->ipc() : nullptr;
+  if (ipc) {
+    ipc->watch().look_at_kernels();
+    code = communicator.async_state();
+  }
   if (code != Code::kSuccess && code != Code::kInProgress) set_last_error(&communicator, communicator.async_message());
   return code;
 }

@@ -39,6 +39,16 @@ std::string sum_up(const Rank& rank, const SharedBuffer& buffer, std::int32_t nu
       "sum", buffer.read(), [wanted](std::size_t) { return wanted; }, kCount);
 }
 
+/// The maximum of so many elements, in the buffer; what is wrong if data is copied though `in_place`, or not.
+std::string take_maximum(const Rank& rank, const SharedBuffer& buffer, std::size_t count, bool in_place) {
+  fake_driver::note_given();
+  void* const data = buffer.data();
+  CREW_TRY(fine(ncclAllReduce(data, data, count, ncclInt32, ncclMax, rank.comm, rank.stream), "max"));
+  Gpu::get().wait(rank.stream);
+  if (in_place == (copies() == 0)) return "";
+  return std::to_string(copies()) + " copies of " + std::to_string(count);
+}
+
 /// The ranks go on when all have come so far.
 void meet(std::atomic<int>& come, int ranks, int times) {
   ++come;
@@ -104,13 +114,8 @@ TEST_CASE("processes: of more pieces than can be sent those are that a call uses
     SharedBuffer buffer;
     const std::size_t most = 66 * SharedBuffer::kPiece / sizeof(std::int32_t);
     CREW_TRY(buffer.open(rank.comm, kind, most));
-    for (const std::size_t count : {kCount, most, kCount, 2 * kCount}) {
-      fake_driver::note_given();
-      void* const data = buffer.data();
-      CREW_TRY(fine(ncclAllReduce(data, data, count, ncclInt32, ncclMax, rank.comm, rank.stream), "max"));
-      Gpu::get().wait(rank.stream);
-      if ((copies() == 0) != (count != most)) return std::to_string(copies()) + " copies of " + std::to_string(count);
-    }
+    for (const std::size_t count : {kCount, most, kCount, 2 * kCount})
+      CREW_TRY(take_maximum(rank, buffer, count, count != most));
     CREW_TRY(buffer.close(rank));
     return rank.close();
   }));
@@ -127,22 +132,15 @@ TEST_CASE("processes: pieces stay shared while one beside them is registered, an
     SharedBuffer buffer;
     const std::size_t all = 2 * SharedBuffer::kPiece / sizeof(std::int32_t);  // in three pieces
     CREW_TRY(buffer.open(rank.comm, BufferKind::kPieces, all));
-    const auto sum_in_place = [&](std::size_t count) -> std::string {
-      fake_driver::note_given();
-      void* const data = buffer.data();
-      CREW_TRY(fine(ncclAllReduce(data, data, count, ncclInt32, ncclMax, rank.comm, rank.stream), "max"));
-      Gpu::get().wait(rank.stream);
-      return copies() == 0 ? "" : std::to_string(copies()) + " copies of " + std::to_string(count);
-    };
-    CREW_TRY(sum_in_place(all));
+    CREW_TRY(take_maximum(rank, buffer, all, true));
     const fake_driver::Live before = fake_driver::live();
     CREW_TRY(buffer.deregister_last());
-    CREW_TRY(sum_in_place(kCount));
-    CREW_TRY(sum_in_place(kCount));
+    CREW_TRY(take_maximum(rank, buffer, kCount, true));
+    CREW_TRY(take_maximum(rank, buffer, kCount, true));
     if (fake_driver::live().device_allocations != before.device_allocations) return "it is open anew, or not any more";
     CREW_TRY(buffer.replace_second_piece());
-    CREW_TRY(sum_in_place(2 * kCount));
-    CREW_TRY(sum_in_place(kCount));
+    CREW_TRY(take_maximum(rank, buffer, 2 * kCount, true));
+    CREW_TRY(take_maximum(rank, buffer, kCount, true));
     CREW_TRY(buffer.close(rank));
     return rank.close();
   }));

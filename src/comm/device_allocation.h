@@ -1,4 +1,5 @@
-// What CUDA has mapped as one piece, known by its numbers: another one at the same address has others.
+// GPU memory as it was when it was shared with other processes: what CUDA has mapped as one piece is known by its numbers, another one at the same
+// address has others. Nothing here opens, holds or frees memory.
 #pragma once
 
 #include "cuda/mapped_memory.h"
@@ -10,6 +11,7 @@
 
 namespace tutti::comm {
 
+/// Addresses, whatever is there.
 struct DeviceRange {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -53,6 +55,7 @@ struct DeviceExtent {
   std::uint64_t begin() const { return pieces.empty() ? 0 : pieces.front().begin; }
   std::uint64_t end() const { return pieces.empty() ? 0 : pieces.back().end; }
   bool holds(std::uint64_t at, std::uint64_t length) const { return begin() <= at && at + length <= end(); }
+  /// Whether the same memory is still there anywhere.
   Result<bool> is_any_there() const {
     for (const DeviceAllocation& piece : pieces) {
       TUTTI_TRY_ASSIGN(const bool is_there, piece.is_there());

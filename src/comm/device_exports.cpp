@@ -230,30 +230,29 @@ Result<std::optional<DeviceExports::Own>> DeviceExports::export_allocation(const
   if (at == kNoPlace) return none;
   Board& board = this->board(rank_);
   Place& place = board.places[at];
-  const Result<Own> shared = share(wanted, allowed, at);
-  const bool is_shared = shared.ok() && shared.value().place != kNoPlace;
-  if (is_shared) {
+  const Result<std::optional<Own>> shared = share(wanted, allowed, at);
+  if (shared.ok() && shared.value()) {
     std::atomic_ref(place.number).store(exported_, std::memory_order_seq_cst);
     // A loan whose place has another number is over.
-    const std::uint64_t begin = shared.value().extent.begin();
+    const std::uint64_t begin = shared.value()->extent.begin();
     if (cuda::is_for_user(reinterpret_cast<const void*>(begin)))
       Shared::get().lend({begin, control_, pids_, &place, exported_});
   }
   // What was sent in vain is wanted no more.
   std::atomic_ref(board.exported).store(exported_, std::memory_order_seq_cst);
   std::atomic_ref(board.changes).fetch_add(1, std::memory_order_seq_cst);
-  if (!shared.ok()) return shared.error();
-  return is_shared ? std::optional(shared.value()) : none;
+  return shared;
 }
 
-Result<DeviceExports::Own> DeviceExports::share(const Range& wanted, const Range& allowed, std::size_t at) {
+Result<std::optional<DeviceExports::Own>> DeviceExports::share(const Range& wanted, const Range& allowed,
+                                                               std::size_t at) {
   TUTTI_TRY_ASSIGN(const cuda::AddressRange whole,
                    cuda::address_range(*device_, reinterpret_cast<const void*>(wanted.begin)));
   const std::uint64_t end = whole.begin + whole.bytes;
   TUTTI_TRY_ASSIGN(const DeviceAllocation allocation, DeviceAllocation::look_up(whole.begin, end));
   Place& place = board(rank_).places[at];
   place.allocation = whole.begin;
-  Own own;
+  Own own{{}, at};
   const bool is_one = wanted.end <= end;
   std::string why_no_handle = "it lies in several allocations";
   if (is_one) {
@@ -264,8 +263,7 @@ Result<DeviceExports::Own> DeviceExports::share(const Range& wanted, const Range
       std::memcpy(place.handle, &handle.value(), sizeof place.handle);
       place.mailed = 0;
       own.extent.pieces = {allocation};
-      own.place = at;
-      return own;
+      return std::optional(own);
     }
     why_no_handle = handle.error().message;
   }
@@ -276,13 +274,12 @@ Result<DeviceExports::Own> DeviceExports::share(const Range& wanted, const Range
     log_unshared(fmt::format("the memory of rank {} at {:#x}", rank_, wanted.begin), why_no_handle, pieces.error());
     const bool lacks_resources = pieces.error().code == Code::kSystem;
     unshared_.keep(is_one ? Range{whole.begin, end} : wanted, allocation, is_one, lacks_resources);
-    return own;
+    return std::optional<Own>();
   }
   TUTTI_TRY_ASSIGN(own.extent, DeviceExtent::look_up(pieces.value()));
   place.allocation = own.extent.begin();
   place.mailed = own.extent.end() - own.extent.begin();
-  own.place = at;
-  return own;
+  return std::optional(own);
 }
 
 Result<cuda::SharedPieces> DeviceExports::send(const Range& range) {
@@ -313,7 +310,6 @@ std::size_t DeviceExports::free_place() const {
 }
 
 void DeviceExports::take_back(const Own& own) {
-  if (own.place == kNoPlace) return;
   std::atomic_ref(board(rank_).places[own.place].number).store(0, std::memory_order_seq_cst);
   std::atomic_ref(board(rank_).changes).fetch_add(1, std::memory_order_seq_cst);
 }

@@ -8,7 +8,7 @@
 //   let_go()   of what others have taken back, at each call; tidy() in all communicators
 //
 //  E1. An allocation is known by its numbers: another one at its address is another one. What was freed is taken back when its address is met
-//      again, when its registration ends, and by ncclMemFree.
+//      again and nothing is left of it (of pieces some may be in use still), when nothing of it is registered any more, and by ncclMemFree.
 //  E2. Who opens an allocation says so before it looks whether it is still there; who takes one back does so before it looks whether anybody has
 //      it open. So ncclMemFree frees memory only when nobody has: CUDA leaves undefined what else would become of it. Until then somebody
 //      keeps it (free_memory(), tidy()).
@@ -87,8 +87,8 @@ class DeviceExports {
   static constexpr std::size_t kNoPlace = kPlaces;
   using Range = DeviceRange;
   struct Own {
-    DeviceExtent extent;           ///< never empty
-    std::size_t place = kNoPlace;  ///< kNoPlace: it cannot be shared
+    DeviceExtent extent;  ///< never empty
+    std::size_t place = 0;
   };
   struct Import {
     std::uint64_t number = 0;  ///< 0: none
@@ -113,8 +113,8 @@ class DeviceExports {
   Result<std::optional<Own>> find_own(const Range& wanted);
   /// nullopt: no memory of devices, or it cannot be shared, or no place is free. `wanted`: what is to be in it.
   Result<std::optional<Own>> export_allocation(const Range& wanted, const Range& allowed);
-  /// Writes at the place how others open it. Without a place: it cannot be shared, and the log says why.
-  Result<Own> share(const Range& wanted, const Range& allowed, std::size_t place);
+  /// Writes at the place how others open it. nullopt: it cannot be shared, and the log says why.
+  Result<std::optional<Own>> share(const Range& wanted, const Range& allowed, std::size_t place);
   /// Under the next number.
   Result<cuda::SharedPieces> send(const Range& range);
   /// Of which nothing is left.

@@ -8,7 +8,7 @@ Result<bool> UnsharedMemory::is_known(const DeviceRange& wanted) {
   const auto found = std::ranges::find_if(all_, [&](const One& one) { return one.is_about(wanted); });
   if (found == all_.end()) return false;
   TUTTI_TRY_ASSIGN(const bool is_there, found->first.is_there());
-  const bool is_over = !is_there || (found->calls_left != 0 && --found->calls_left == 0);
+  const bool is_over = !is_there || (found->looks_left != 0 && --found->looks_left == 0);
   if (is_over) all_.erase(found);
   return !is_over;
 }

@@ -19,12 +19,12 @@ class UnsharedMemory {
 
  private:
   static constexpr std::size_t kMost = 64;
-  static constexpr std::uint32_t kTriedAgain = 100;  ///< calls
+  static constexpr std::uint32_t kTriedAgain = 100;  ///< buffers of calls
   struct One {
     DeviceRange range;
     DeviceAllocation first;
     bool for_all_in_it = false;
-    std::uint32_t calls_left = 0;  ///< 0: it is not tried again
+    std::uint32_t looks_left = 0;  ///< 0: it is not tried again
 
     bool is_about(const DeviceRange& wanted) const {
       const DeviceRange& outer = for_all_in_it ? range : wanted;

@@ -21,6 +21,13 @@ constexpr BufferKind kM = BufferKind::kMapped;
 constexpr BufferKind kP = BufferKind::kPieces;
 constexpr std::size_t kCount = 300007;
 
+/// Of calls that go in place if they can, however busy the machine is.
+std::string open_for_places(Rank& rank, int devices) {
+  setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
+  unsetenv("NCCL_ALGO");  // lanes neither copy nor open anything
+  return rank.open(devices);
+}
+
 /// Copies of data, words apart, since note_given().
 std::size_t copies() {
   using What = fake_driver::Given::What;
@@ -67,11 +74,9 @@ TEST_CASE("processes: nothing is copied if all ranks' buffers are shared", "[dev
       std::tuple(std::array{kO, kA}, "1", true), std::tuple(std::array{BufferKind::kOwnMapped, kO}, "1", true),
       std::tuple(std::array{BufferKind::kOwnMapped, kM}, "0", false));
   crew::check(crew::run(2, [&, kinds = kinds, exports = exports, in_place = in_place](const Member& m) -> std::string {
-    setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
-    unsetenv("NCCL_ALGO");  // lanes neither copy nor open anything
     setenv("TUTTI_EXPORT_BUFFERS", exports, 1);
     Rank rank(m);
-    CREW_TRY(rank.open(devices));
+    CREW_TRY(open_for_places(rank, devices));
     SharedBuffer in;
     SharedBuffer out;
     const BufferKind kind = kinds[static_cast<std::size_t>(m.rank)];
@@ -107,10 +112,8 @@ TEST_CASE("processes: of more pieces than can be sent those are that a call uses
   const int devices = GENERATE(from_range(over_gpus({1, 2})));
   const BufferKind kind = GENERATE(kM, kP);
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
-    setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
-    unsetenv("NCCL_ALGO");
     Rank rank(m);
-    CREW_TRY(rank.open(devices));
+    CREW_TRY(open_for_places(rank, devices));
     SharedBuffer buffer;
     const std::size_t most = 66 * SharedBuffer::kPiece / sizeof(std::int32_t);
     CREW_TRY(buffer.open(rank.comm, kind, most));
@@ -125,10 +128,8 @@ TEST_CASE("processes: pieces stay shared while one beside them is registered, an
           "[device][processes][places]") {
   const int devices = GENERATE(from_range(over_gpus({1, 2})));
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
-    setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
-    unsetenv("NCCL_ALGO");
     Rank rank(m);
-    CREW_TRY(rank.open(devices));
+    CREW_TRY(open_for_places(rank, devices));
     SharedBuffer buffer;
     const std::size_t all = 2 * SharedBuffer::kPiece / sizeof(std::int32_t);  // in three pieces
     CREW_TRY(buffer.open(rank.comm, BufferKind::kPieces, all));
@@ -153,10 +154,8 @@ TEST_CASE("processes: what is freed while another rank has it open is kept until
   auto* const come = static_cast<std::atomic<int>*>(crew::shared_page());
   *come = 0;
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
-    setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
-    unsetenv("NCCL_ALGO");  // lanes neither copy nor open anything
     Rank rank(m);
-    CREW_TRY(rank.open(devices));
+    CREW_TRY(open_for_places(rank, devices));
     const auto allocations = [] { return fake_driver::live().device_allocations; };
     const fake_driver::Live before = fake_driver::live();
     SharedBuffer buffer;

@@ -310,9 +310,12 @@ void case_captured(int per_host) {
   close(rank);
 }
 
-void wait_for_message() {
+/// Until every rank has posted one.
+void wait_for_messages() {
   for (const auto start = Clock::now(); posted.messages == 0 && seconds_since(start) < 30;)
     std::this_thread::sleep_for(milliseconds(1));
+  MPI_Barrier(MPI_COMM_WORLD);
+  all_have_posted = true;
 }
 
 /// What MPI may be at work on.
@@ -326,7 +329,7 @@ void case_killed(int per_host, bool stages, bool sums = false) {
   if (me == 0) meddling = Meddling::kWithhold;
   const Buffer to(std::vector<std::uint8_t>(kSumBytes, kPoison));
   const auto buffer = sums ? sum_one(rank, to) : send_one(rank);
-  wait_for_message();
+  wait_for_messages();
   if (me == 0) {
     std::this_thread::sleep_for(milliseconds(300));
     raise(SIGKILL);
@@ -359,8 +362,8 @@ void case_abort(int per_host, int aborts, Aborted call = Aborted::kReceive, bool
   } else {
     buffer = send_one(rank);
   }
-  wait_for_message();
-  std::this_thread::sleep_for(milliseconds(me == aborts ? 300 : 0));
+  wait_for_messages();
+  if (me == aborts) std::this_thread::sleep_for(milliseconds(300));  // until MPI is at work on it
   if (me != aborts) say_failure(rank);
   check(ncclCommAbort(rank.comm), "ncclCommAbort");
   Gpu::get().wait(rank.stream);
@@ -380,6 +383,7 @@ void case_error(int per_host) {
   MPI_Barrier(MPI_COMM_WORLD);
   if (me == 0) meddling = Meddling::kFail;
   const auto buffer = send_one(rank);
+  wait_for_messages();
   say_failure(rank);
   check(ncclCommAbort(rank.comm), "ncclCommAbort");
   say("after %s, %ld cancelled", is_untouched(*buffer) ? "untouched" : "written", posted.cancelled.load());

@@ -2,9 +2,11 @@
 
 #include "gpu.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <thread>
 
 namespace tutti::test {
 namespace {
@@ -68,7 +70,10 @@ extern "C" {
 int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
   ++mpi_calls;
   if (is_message(tag)) note_message(data, count);
-  if (is_message(tag) && meddling == Meddling::kFail) return MPI_ERR_OTHER;
+  if (is_message(tag) && meddling == Meddling::kFail) {
+    while (!all_have_posted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return MPI_ERR_OTHER;
+  }
   if (is_message(tag) && meddling == Meddling::kWithhold) {
     const int result = PMPI_Irecv(&nothing, 1, MPI_BYTE, to, kNobodysTag, comm, request);
     withheld = *request;

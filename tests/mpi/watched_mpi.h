@@ -23,6 +23,8 @@ inline Posted posted;
 /// What happens to such messages when they are sent.
 enum class Meddling { kNone, kWithhold, kFail };
 inline std::atomic<Meddling> meddling{Meddling::kNone};
+/// All ranks have posted one; a send does not fail before, or the rank that receives may hear of it before it has.
+inline std::atomic<bool> all_have_posted{false};
 /// The withheld send waits for nothing any more.
 void drop_withheld();
 

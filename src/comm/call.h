@@ -107,14 +107,14 @@ class LaneRun {
 /// What one object's calls have to choose from, by kind (way_choice.h).
 class Ways {
  public:
-  /// Of the calls with this fingerprint, which may have other plans than when it was last asked; `first`: of the first of them.
-  WayChoice& of(std::uint32_t fingerprint, int first);
+  /// Of the calls of this kind, which may have other plans than when it was last asked; `first`: of the first of them.
+  WayChoice& of(std::uint64_t kind, int first);
   /// A bit for each planner::Way whose plan is none of an earlier one's.
   std::uint32_t of_question(planner::PlanCache& plans, planner::Question question, int rank);
 
  private:
-  std::unordered_map<std::uint32_t, WayChoice> kinds_;
-  std::optional<planner::Question> asked_;  ///< of_question(), the last time
+  std::unordered_map<std::uint64_t, WayChoice> kinds_;  ///< by a call's fingerprint, and more above it
+  std::optional<planner::Question> asked_;              ///< of_question(), the last time
   std::uint32_t asked_ways_ = 0;
 };
 
@@ -257,7 +257,7 @@ class CollectiveCall final : public Call {
   Error mismatch(const std::vector<int>& ranks, std::uint32_t last);
   const protocol::BufferReferences& describe_buffers();
   bool may_choose_way() const;
-  WayChoice* way_of_calls();
+  WayChoice* way_of_buffers();
   void announce_way();
   bool prefers_lanes() const;
   void follow_way();
@@ -298,7 +298,8 @@ class CollectiveCall final : public Call {
   bool reached_ = false;                                ///< the lanes and peers_ are those of references_
   std::uint64_t reached_with_ = 0;                      ///< Reach::drops() then
 
-  bool may_carry_ = false;  ///< beside the lines is among the ways
+  bool may_carry_ = false;    ///< beside the lines is among the ways
+  bool chooses_way_ = false;  ///< of several that these calls may take
 };
 
 /// A send or a receive: the same with one peer only. One object per peer and direction, used again and again.
@@ -309,8 +310,8 @@ class PointToPointCall final : public Call {
   executor::Progress advance() override;
   /// Both, to the end.
   void run(const CallArgs& args);
-  /// What the calls above do, where they are inlined.
-  void begin(const CallArgs& args);
+  /// What the calls above do, where they are inlined. `follows`: the send the other way that it is made with, if the peer chooses for both.
+  void begin(const CallArgs& args, const PointToPointCall* follows = nullptr);
   Progress go_on();
   /// MPI is at work on it, and has to be asked.
   bool is_message() const { return phase_ == Phase::kMessage; }
@@ -347,6 +348,7 @@ class PointToPointCall final : public Call {
   WayChoice* way_of_calls();
   void announce_way();
   void choose_way(planner::Question& question, std::uint32_t receiver_flags);
+  bool follows() const { return follows_ != nullptr && follows_->fingerprint_ == fingerprint_; }
   void begin_lanes();
   void describe_buffers();
   bool is_like_last_run(const protocol::BufferReferences& theirs);
@@ -381,6 +383,9 @@ class PointToPointCall final : public Call {
   std::uint64_t ran_with_ = 0;                ///< Reach::drops() then
   std::uint32_t ran_flags_ = 0;               ///< of this rank's buffers
   protocol::BufferReferences theirs_then_{};  ///< what the peer had announced
+
+  const PointToPointCall* follows_ = nullptr;  ///< as long as the call runs
+  int told_way_ = 0;                           ///< what the receiver chose for the last send
 };
 
 /// A group of one send and one receive, of other ranks: a batch without lists.

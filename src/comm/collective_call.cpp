@@ -82,7 +82,9 @@ void CollectiveCall::prepare(const CallArgs& args) {
   own_.forget();
   reached_ = false;
   watched_ = false;
-  way_ = set == nullptr && !goes_by_mpi_ ? way_of_calls() : nullptr;
+  may_carry_ = carriage_ == Carriage::kBesideLines && shape_.input_bytes > kCarriedAnywayBytes;
+  chooses_way_ = set == nullptr && !goes_by_mpi_ && may_choose_way() && (comm_.rank() == 0 || may_carry_);
+  way_ = nullptr;  // once the buffers are known
   prepared_ = true;
   signed_ = sequence_;
   finished_ = kNoIdentity;
@@ -245,6 +247,7 @@ const protocol::BufferReferences& CollectiveCall::describe_buffers() {
   own_.references = comm_.members().reach.describe(args_.send, shape_.input_bytes, args_.receive, shape_.output_bytes);
   if (shape_.in_place) own_.references.flags |= protocol::kInPlace;
   own_.references.scale = args_.scale;
+  way_ = way_of_buffers();
   return own_.references;
 }
 

@@ -9,6 +9,7 @@
 #include "comm/certificate.h"
 #include "comm/device_rank.h"
 #include "comm/own_port.h"
+#include "comm/own_seat.h"
 #include "comm/report.h"
 #include "comm/tuning_file.h"
 #include "executor/backoff.h"
@@ -209,6 +210,7 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   members_->reach.set_maps(maps);
   rules.measured = settings.costs;
   rules.slot_stores = settings.slot_stores;
+  rules.last_cache_bytes = settings.last_cache_bytes;
   members_->carried_stores = {planner::streams_slots(rules), planner::near_store_gbps(rules)};
   rules.groups = machine_->groups().of_rank;
   if (const double crowding = machine_->crowding(); crowding > 0) rules.crowding = crowding;
@@ -297,6 +299,8 @@ void Communicator::take_seat(const Port& port) {
 Status Communicator::look_at_machine() {
   TUTTI_TRY(machine_->look());
   if (rank_ != 0) return {};
+  if (const std::vector<int>& processors = machine_->seats().front().processors; !processors.empty())
+    members_->control.settings().last_cache_bytes = last_caches_bytes(config().hwloc_root, {processors.front()});
   members_->control.settings().between_groups_gbps = machine_->between_groups_gbps();
   const std::uint32_t lanes = device_ ? device_->lanes_most(*members_) : collective_lanes(ranks_);
   if (lanes == 0) return {};

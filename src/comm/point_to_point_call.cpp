@@ -53,6 +53,7 @@ void PointToPointCall::prepare(const CallArgs& args) {
   prepared_ = true;
   ran_ = false;
   watched_ = false;
+  told_way_ = 0;
   own_.forget();
 }
 
@@ -76,7 +77,8 @@ bool PointToPointCall::sender_carries(const Signature& sent) const {
   return may_carry(sent) && (pair_.send(sequence_).buffers.flags & protocol::kCarried) != 0;
 }
 
-[[gnu::always_inline]] inline void PointToPointCall::begin(const CallArgs& args) {
+[[gnu::always_inline]] inline void PointToPointCall::begin(const CallArgs& args, const PointToPointCall* follows) {
+  follows_ = follows;
   if (is_prepared_for(args)) [[likely]] {
     set_buffers(args);
   } else {
@@ -237,7 +239,7 @@ Status PointToPointCall::run() {
 }
 
 void PointToPointCall::begin_lanes() {
-  if (watched_ && way_->wants_time()) begin_time();
+  if (watched_ && !follows() && way_->wants_time()) begin_time();
 }
 
 void PointToPointCall::run(const CallArgs& args) {
@@ -294,7 +296,8 @@ bool Exchange::ends(PointToPointCall& call, executor::Progress progress) {
 }
 
 /// A short send is made first, whatever the order of the calls: its receiver waits for it. Before a longer one copies anything the receive
-/// is announced: or the other rank would wait for that with its own.
+/// is announced: or the other rank would wait for that with its own. Two ranks that send to each other in different ways take longest, as one of
+/// them has most of the work of both: so the lower one chooses for both.
 Exchange::Exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second)
     : sending_(communicator.point_to_point_call(first.collective == Collective::kSend ? first : second)),
       receiving_(communicator.point_to_point_call(first.collective == Collective::kSend ? second : first)) {
@@ -302,7 +305,8 @@ Exchange::Exchange(Communicator& communicator, const CallArgs& first, const Call
   communicator.members().reach.settle();
   sending_.begin(in_order ? first : second);
   if (sending_.may_be_eager()) sent_ = ends(sending_, sending_.go_on());
-  receiving_.begin(in_order ? second : first);
+  const bool follows = first.root == second.root && first.root < communicator.rank();
+  receiving_.begin(in_order ? second : first, follows ? &sending_ : nullptr);
 }
 
 void Exchange::run(const executor::Crowding& crowding) {

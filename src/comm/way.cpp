@@ -25,11 +25,11 @@ using Clock = std::chrono::steady_clock;
 
 static_assert(WayChoice::kBesideLines <= protocol::kWayBits >> protocol::kWayShift);
 
-WayChoice& Ways::of(std::uint32_t fingerprint, int first) {
+WayChoice& Ways::of(std::uint64_t kind, int first) {
   constexpr std::size_t kKinds = 1024;
   if (kinds_.size() >= kKinds) kinds_.clear();
   asked_.reset();
-  return kinds_.try_emplace(fingerprint, first).first->second;
+  return kinds_.try_emplace(kind, first).first->second;
 }
 
 std::uint32_t Ways::of_question(planner::PlanCache& plans, planner::Question question, int rank) {
@@ -59,10 +59,11 @@ bool CollectiveCall::may_choose_way() const {
   return !internal_ && comm_.ranks() == 2 && reads_all && are_measured(members.plans.rules());
 }
 
-WayChoice* CollectiveCall::way_of_calls() {
-  may_carry_ = carriage_ == Carriage::kBesideLines && shape_.input_bytes > kCarriedAnywayBytes;
-  if (!may_choose_way() || (comm_.rank() != 0 && !may_carry_)) return nullptr;
-  return &ways_.of(fingerprint_, may_carry_ ? WayChoice::kBesideLines : 0);
+/// What is in place, or shared, goes other ways than what is not.
+WayChoice* CollectiveCall::way_of_buffers() {
+  if (!chooses_way_) return nullptr;
+  const std::uint32_t buffers = own_.references.flags & (protocol::kInPlace | protocol::kMappable);
+  return &ways_.of(std::uint64_t{buffers} << 32 | fingerprint_, may_carry_ ? WayChoice::kBesideLines : 0);
 }
 
 /// Of an input that could go beside this rank's line.
@@ -103,14 +104,15 @@ WayChoice* PointToPointCall::way_of_calls() {
   return are_measured(members.plans.rules()) ? &ways_.of(fingerprint_, 0) : nullptr;
 }
 
-/// Part of the receiver's announcement.
+/// Part of the receiver's announcement. Who follows takes what the peer chose for the last exchange.
 void PointToPointCall::announce_way() {
-  own_.references.flags = with_way(own_.references.flags, way_->way());
+  own_.references.flags = with_way(own_.references.flags, follows() ? follows_->told_way_ : way_->way());
 }
 
 /// As the receiver says.
 void PointToPointCall::choose_way(planner::Question& question, std::uint32_t receiver_flags) {
-  question.way = static_cast<planner::Way>(way_in(receiver_flags));
+  told_way_ = way_in(receiver_flags);
+  question.way = static_cast<planner::Way>(told_way_);
   if (way_ == nullptr) return;
   watched_ = way_->set_ways(ways_.of_question(comm_.members().plans, question, comm_.rank()));
 }

@@ -36,7 +36,7 @@ class WayChoice {
   /// Whether this call's time is wanted: that of all calls of a trial, of all long ones, and else of a few in a row. A clock costs more than this.
   bool wants_time() {
     if (!trying_) return are_long() || skipped_++ % kLookEvery < kTries;
-    if (++tried_ <= kTriedMax) return true;
+    if (++tried_ <= 4 * tries()) return true;
     // Calls in groups and on streams tell no time: a trial that began before them ends without a verdict.
     trying_ = false;
     calls_ = 0;
@@ -46,23 +46,28 @@ class WayChoice {
   /// How long a call took from when all had announced it, if wants_time() said so.
   void note(double us) {
     recent_[calls_++ % kTries] = us;
-    if (trying_ && are_long() && us > kHopeless * usual_us_) return end_trial(us);
+    if (trying_ && are_long() && calls_ >= tries() - kTries + 1 && us > kHopeless * usual_us_) return end_trial(us);
     if (calls_ < kTries) return;
     const double best = *std::ranges::min_element(recent_);
-    if (trying_) return end_trial(best);
+    if (trying_) {
+      if (calls_ >= tries()) end_trial(best);
+      return;
+    }
     if (calls_ >= interval_ || best > kSlower * usual_us_) begin_trial(best);
   }
 
   static constexpr std::uint32_t kTries = 3;
   static constexpr std::uint32_t kLookEvery = 48;  ///< short calls, of which as many are timed as a trial has
   static constexpr double kLongUs = 20;            ///< to which two looks at a clock add nothing
-  /// Timed calls from one trial to the next: each trial that changes nothing doubles them.
+  static constexpr double kPastCachesUs = 1000;    ///< from there on the data of a call fits into no core's caches
+  /// Timed calls from one trial to the next: each round of trials of all ways that changes nothing doubles them, of long calls, all of which are
+  /// timed, twice.
   static constexpr std::uint32_t kFirstInterval = kTries;
   static constexpr std::uint32_t kLongestInterval = 32 * kTries;
   static constexpr std::uint32_t kLongestIntervalOfLong = 32 * kLookEvery;
 
  private:
-  static constexpr std::uint32_t kTriedMax = 4 * kTries;
+  static constexpr std::uint32_t kTriesOfLong = 8;
   static constexpr double kSlower = 1.5;
   static constexpr double kFaster = 0.8;
   static constexpr double kFasterOfLong = 0.92;  ///< their times differ less, and the first after a change is slower
@@ -70,9 +75,11 @@ class WayChoice {
 
   /// Each call is worth a look then. What no trial has been compared with yet may be.
   bool are_long() const { return usual_us_ >= kLongUs; }
+  /// Calls of a trial, the last kTries of which count. Data that fits into caches is in the wrong ones at first, for some calls.
+  std::uint32_t tries() const { return usual_us_ >= kLongUs && usual_us_ < kPastCachesUs ? kTriesOfLong : kTries; }
 
   void begin_trial(double best) {
-    if (best > kSlower * usual_us_) interval_ = kFirstInterval;
+    if (best > kSlower * usual_us_) begin_round(0);
     usual_us_ = best;
     choose_other();
     trying_ = true;
@@ -82,23 +89,39 @@ class WayChoice {
   void end_trial(double best) {
     trying_ = false;
     calls_ = 0;
-    interval_ = std::min(2 * interval_, are_long() ? kLongestIntervalOfLong : kLongestInterval);
-    if (best >= (are_long() ? kFasterOfLong : kFaster) * usual_us_) return;
-    kept_ = other_;
-    usual_us_ = best;
-    interval_ = kFirstInterval;
+    const bool is_faster = best < (are_long() ? kFasterOfLong : kFaster) * usual_us_;
+    if (is_faster) {
+      begin_round(1u << kept_ | 1u << other_);
+      kept_ = other_;
+      usual_us_ = best;
+    }
+    done_ |= 1u << other_;
+    if ((others() & ~done_) != 0) return;
+    done_ = 0;
+    interval_ =
+        are_long() ? std::min(4 * interval_, kLongestIntervalOfLong) : std::min(2 * interval_, kLongestInterval);
   }
 
+  /// Of trials of all others but these, one soon after the other.
+  void begin_round(std::uint32_t done) {
+    done_ = done;
+    interval_ = kFirstInterval;
+  }
+  std::uint32_t others() const { return ways_ & ~(1u << kept_); }
+
   void choose_other() {
+    const std::uint32_t left = others() & ~done_;
+    const std::uint32_t from = left != 0 ? left : others();
     constexpr int kWays = kBesideLines + 1;
     for (int i = 0; i < kWays; ++i) {
       other_ = (other_ + 1) % kWays;
-      if (other_ != kept_ && (ways_ >> other_ & 1) != 0) return;
+      if ((from >> other_ & 1) != 0) return;
     }
     other_ = kept_;
   }
 
   std::uint32_t ways_;
+  std::uint32_t done_ = 0;  ///< of them: compared with the one that is kept in this round
   int kept_;
   int other_ = 0;              ///< the way that is tried, or was last
   bool trying_ = false;        ///< that one

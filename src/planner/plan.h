@@ -84,6 +84,9 @@ struct Candidate {
 /// direct ones, then the tuning says which, then the price does.
 Result<std::vector<Candidate>> candidates(const Question& question, const Rules& rules);
 
+/// How many times too high the prices of this question's single copies may be: large ones cost what the machine's caches make of them.
+double copies_doubt(const Question& question, const Rules& rules);
+
 /// A size given by the user is an order, not a price: from there on single copies come first.
 void put_ordered_first(std::vector<Candidate>& found, const Question& question, const Rules& rules);
 

@@ -25,12 +25,14 @@ namespace {
 constexpr double kFarBehind = 3;
 
 /// What a rule or an order has put first stays, whichever way is asked for.
-const Candidate& chosen(const std::vector<Candidate>& found, Way way) {
+const Candidate& chosen(const std::vector<Candidate>& found, Way way, double doubt) {
   const Candidate& first = found.front();
   const bool by_price = first.reason == Reason::kPrice || first.reason == Reason::kNamed;
   if (way != Way::kOther || !by_price) return first;
   const auto other = std::ranges::find_if(found, [&](const Candidate& c) { return c.direct != first.direct; });
-  return other == found.end() || other->predicted_us > kFarBehind * first.predicted_us ? first : *other;
+  if (other == found.end()) return first;
+  const double far_behind = kFarBehind * (other->direct ? doubt : 1);
+  return other->predicted_us > far_behind * first.predicted_us ? first : *other;
 }
 
 }  // namespace
@@ -43,7 +45,7 @@ Result<std::shared_ptr<const Plan>> PlanCache::find(const Question& question, in
     auto choice = choices_.find(asked);
     if (choice == choices_.end()) {
       TUTTI_TRY_ASSIGN(const std::vector<Candidate> found, candidates_for(asked));
-      choice = choices_.emplace(asked, chosen(found, asked.way)).first;
+      choice = choices_.emplace(asked, chosen(found, asked.way, copies_doubt(asked, rules_))).first;
     }
     if (plans_.size() >= kPlansMax) plans_.clear();
     TUTTI_TRY_ASSIGN(Plan plan, make(question, choice->second, rank));

@@ -202,6 +202,24 @@ TEST_CASE("long calls keep a plan that is a tenth faster, short ones do not", "[
   }
 }
 
+TEST_CASE("a plan has its trial when the data has come into its caches, and the one that lost is not the next",
+          "[calibration]") {
+  WayChoice choice;
+  choice.set_ways(0b111);
+  std::array<int, planner::kWays> taken{};
+  int row = 0;  // calls one after the other that have gone this way
+  int last = 0;
+  for (int i = 0; i < 400; ++i) {
+    const int way = choice.way();
+    row = way == last ? row + 1 : 1;
+    last = way;
+    ++taken[way];
+    constexpr std::array<double, planner::kWays> kUs{60, 70, 18};
+    if (choice.wants_time()) choice.note(row <= 5 ? 5 * kUs[way] : kUs[way]);
+  }
+  CHECK(taken[static_cast<int>(planner::Way::kOther)] > 350);
+}
+
 TEST_CASE("inputs stay beside the lines while that is faster, and who follows learns one call later", "[calibration]") {
   for (const bool lines_win : {true, false}) {
     WayChoice choice(WayChoice::kBesideLines);

@@ -63,6 +63,21 @@ TEST_CASE("exchanges of two ranks, in any order of their calls and of any length
   }));
 }
 
+TEST_CASE("exchanges of one length in a row, whose ways are tried, and sends of the same length between them") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "init"));
+    int call = 0;
+    for (const std::size_t count : {8000u, 70000u, 400000u}) {
+      for (int n = 0; n < 60; ++n, ++call) {
+        const bool grouped = n % 16 < 12;
+        CREW_TRY(exchange(comm, m.rank, count, count, grouped ? n % 2 == 0 : m.rank == 0, grouped, call));
+      }
+    }
+    return fine(ncclCommDestroy(comm), "destroy");
+  }));
+}
+
 TEST_CASE("an exchange of which one half differs: that is refused, the other half is done") {
   crew::check(crew::run(2, [](const Member& m) -> std::string {
     ncclComm_t comm = nullptr;

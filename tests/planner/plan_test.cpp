@@ -306,6 +306,11 @@ TEST_CASE("a call can be planned so that its data goes otherwise") {
   CHECK(stays(rules, Access::kSlots, 512 << 10));
   CHECK_FALSE(stays(rules, Access::kSingleCopy, 512 << 10));
   CHECK(stays(rules, Access::kSingleCopy, 256));
+  CHECK_FALSE(stays(rules, Access::kSingleCopy, 16 << 20));  // too slow by a price that large copies may not have
+  const Question large = question(Collective::kAllReduce, 2, 4 << 20, Access::kSingleCopy);
+  CHECK_FALSE(planner::candidates(large, rules).value().front().direct);
+  rules.last_cache_bytes = 480 << 20;
+  CHECK(planner::candidates(large, rules).value().front().direct);
   rules.single_copy_min_bytes = 1;
   CHECK(stays(rules, Access::kSingleCopy, 512 << 10));
 }

@@ -225,7 +225,7 @@ Status Call::reach_buffers(const planner::Plan& plan) {
   });
 }
 
-executor::Progress Call::blocked() {
+[[gnu::hot]] executor::Progress Call::blocked() {
   if (!lanes_.machine().aborted()) return Progress::kBlocked;
   // News of a failure may have overtaken what was sent before it. A call that has all that it needs succeeds, as on one host.
   Bridge* const bridge = comm_.members().bridge.get();

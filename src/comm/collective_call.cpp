@@ -401,7 +401,7 @@ Status CollectiveCall::run_lanes() {
   return progress;
 }
 
-void CollectiveCall::run(const CallArgs& args) {
+[[gnu::hot]] void CollectiveCall::run(const CallArgs& args) {
   // A group may have made such a call in between, and it may have failed: start() forgets that.
   const bool known =
       args.identity == finished_ && status_.ok() && prepared_with_ == comm_.members().plans.schedules_version();
@@ -413,7 +413,7 @@ void CollectiveCall::run(const CallArgs& args) {
   run_on();
 }
 
-void CollectiveCall::run_on() {
+[[gnu::hot]] void CollectiveCall::run_on() {
   const Progress progress = advance();
   if (progress == Progress::kBlocked || progress == Progress::kAdvanced) {
     executor::Task* task = this;
@@ -426,7 +426,7 @@ void CollectiveCall::run_on() {
   if (status_.ok()) note_time();
 }
 
-executor::Progress CollectiveCall::advance() {
+[[gnu::hot]] executor::Progress CollectiveCall::advance() {
   if (phase_ == Phase::kRoom) {
     const protocol::Room room = look_for_room();
     if (room == protocol::Room::kNotYet) return blocked();

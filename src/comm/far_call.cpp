@@ -8,7 +8,7 @@ void* CollectiveCall::far_input(std::uint32_t part) const {
 }
 
 /// The rank from which an input, or a sum, has not come with the lines; -1: all is there. Lines can come by themselves, before it.
-int CollectiveCall::missing_input() const {
+[[gnu::hot]] int CollectiveCall::missing_input() const {
   if (!goes_from_buffers(carriage_)) return -1;
   const Bridge& bridge = *comm_.members().bridge;
   if (carriage_ == Carriage::kAddedUp) {
@@ -77,7 +77,7 @@ void CollectiveCall::add_up() {
 }
 
 /// The result would be written over an input that is still on its way to the other rank.
-bool CollectiveCall::is_input_needed() const {
+[[gnu::hot]] bool CollectiveCall::is_input_needed() const {
   const bool in_place = goes_from_buffers(carriage_) && args_.send == args_.receive;
   return in_place && !comm_.members().bridge->is_input_sent(sequence_);
 }

@@ -41,7 +41,7 @@ void run(Communicator& communicator, const CallArgs& args, Status& status) {
 
 }  // namespace
 
-Status run_lone(Communicator& communicator, const CallArgs& args) {
+[[gnu::hot]] Status run_lone(Communicator& communicator, const CallArgs& args) {
   Status status;
   HeldTurn turn(communicator);
   if (turn.had_to_wait() && communicator.failed()) [[unlikely]] {
@@ -53,7 +53,7 @@ Status run_lone(Communicator& communicator, const CallArgs& args) {
   return status;
 }
 
-Status submit(Communicator& communicator, const CallArgs& args) {
+[[gnu::hot]] Status submit(Communicator& communicator, const CallArgs& args) {
   if (this_thread.group_depth > 0) return queue_call(communicator, args);
   const bool lone = args.stream == nullptr && communicator.takes_lone_calls();
   const bool to_self = is_point_to_point(args) && args.root == communicator.rank();

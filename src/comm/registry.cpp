@@ -77,7 +77,7 @@ std::shared_ptr<Communicator> Registry::share(Handle handle) const {
   return slot ? slot->owner : nullptr;
 }
 
-Communicator* find(Handle handle) {
+[[gnu::hot]] Communicator* find(Handle handle) {
   Slot* slot = slot_of(handle);
   return slot ? slot->communicator.load(std::memory_order_acquire) : nullptr;
 }

@@ -73,7 +73,7 @@ bool CollectiveCall::prefers_lanes() const {
 
 /// Rank 1 writes its line before it knows what rank 0 has chosen for this call. Where that is not what it chose for the last one, one of
 /// the two has copied its input in vain.
-void CollectiveCall::follow_way() {
+[[gnu::hot]] void CollectiveCall::follow_way() {
   if (!may_carry_ || way_ == nullptr || comm_.rank() == 0) return;
   way_->follow(way_in(line_of(0).buffers.flags));
 }
@@ -119,7 +119,7 @@ void PointToPointCall::choose_way(planner::Question& question, std::uint32_t rec
 
 void Call::begin_time() { began_ = Clock::now(); }
 
-void Call::note_time() {
+[[gnu::hot]] void Call::note_time() {
   if (began_ == Clock::time_point{}) return;
   way_->note(std::chrono::duration<double, std::micro>(Clock::now() - began_).count());
 }

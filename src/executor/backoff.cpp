@@ -42,7 +42,7 @@ bool Crowding::meets_another() const {
   return met;
 }
 
-void Backoff::wait() {
+[[gnu::hot]] void Backoff::wait() {
   constexpr std::uint32_t kLookEvery = 64;
   ++waits_;
   if (waits_ <= pace_->hot_spins) return;

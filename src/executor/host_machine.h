@@ -31,7 +31,7 @@ inline void store_release(std::uint64_t* word, std::uint64_t value) {
 }
 
 /// As memcpy; without calling it where there are few bytes.
-inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
+[[gnu::hot]] inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   auto* const t = static_cast<std::byte*>(to);
   const auto* const f = static_cast<const std::byte*>(from);
   /// The first and the last so many; they may overlap.

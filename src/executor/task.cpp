@@ -22,7 +22,7 @@ void run_one(Task& task, const Crowding& crowding) {
 
 }  // namespace
 
-void run_tasks(std::span<Task* const> tasks, const Crowding& crowding) {
+[[gnu::hot]] void run_tasks(std::span<Task* const> tasks, const Crowding& crowding) {
   if (tasks.size() == 1) return run_one(*tasks[0], crowding);
   std::vector<Task*> open(tasks.begin(), tasks.end());
   Backoff backoff(crowding);

@@ -299,8 +299,8 @@ TUTTI_DEVICE_CALL inline const std::byte* announced_input(const AnnounceBoard& b
 
 /// Sums the blocks at `offset` of all inputs in rank order.
 template <class Machine>
-TUTTI_DEVICE_CALL void fold_announced(Machine& m, const AnnounceBoard& board, const AnnouncedCall& call,
-                                      std::size_t offset) {
+[[gnu::hot]] TUTTI_DEVICE_CALL void fold_announced(Machine& m, const AnnounceBoard& board, const AnnouncedCall& call,
+                                                   std::size_t offset) {
   alignas(64) std::byte sum[kAnnouncePayloadBytes + kAnnounceVectorBytes];
   const AnnouncedInputs inputs = announced_inputs(board, call);
   const std::byte* source = inputs.first + offset;
@@ -316,7 +316,8 @@ TUTTI_DEVICE_CALL void fold_announced(Machine& m, const AnnounceBoard& board, co
 
 /// After Announcer::advance() has found all lines that it reads: writes this rank's output. One-shot's results, bit for bit.
 template <class Machine>
-TUTTI_DEVICE_CALL void finish_announced(Machine& m, const AnnounceBoard& board, const AnnouncedCall& call) {
+[[gnu::hot]] TUTTI_DEVICE_CALL void finish_announced(Machine& m, const AnnounceBoard& board,
+                                                     const AnnouncedCall& call) {
   const std::size_t bytes = call.block_bytes;
   const bool at_root = call.rank == call.root;
   const auto copy_block = [&](std::uint32_t from, std::size_t block, std::size_t to) {

@@ -317,6 +317,8 @@ class PointToPointCall final : public Call {
   bool is_message() const { return phase_ == Phase::kMessage; }
   /// After start(): a send that may be over without its receiver.
   bool may_be_eager() const { return eager_ || may_carry_; }
+  /// After the end of an exchange's receive.
+  void learn_way();
   /// After the end of a call that went by itself, or as one of an exchange.
   void note_end() {
     if (status_.ok()) note_time();
@@ -385,7 +387,7 @@ class PointToPointCall final : public Call {
   protocol::BufferReferences theirs_then_{};  ///< what the peer had announced
 
   const PointToPointCall* follows_ = nullptr;  ///< as long as the call runs
-  int told_way_ = 0;                           ///< what the receiver chose for the last send
+  int told_way_ = 0;                           ///< what the receiver of the last send means to take in the next one
 };
 
 /// A group of one send and one receive, of other ranks: a batch without lists.

@@ -317,6 +317,7 @@ void Exchange::run(const executor::Crowding& crowding) {
   executor::Task* task = this;
   executor::run_tasks({&task, 1}, crowding);
   receiving_.note_end();
+  receiving_.learn_way();
 }
 
 executor::Progress Exchange::advance() {

@@ -11,6 +11,9 @@ bool are_alike(const planner::Plan& a, const planner::Plan& b) {
 }
 
 int way_in(std::uint32_t flags) { return static_cast<int>((flags & protocol::kWayBits) >> protocol::kWayShift); }
+int next_way_in(std::uint32_t flags) {
+  return static_cast<int>((flags & protocol::kNextWayBits) >> protocol::kNextWayShift);
+}
 std::uint32_t with_way(std::uint32_t flags, int way) {
   return (flags & ~protocol::kWayBits) | static_cast<std::uint32_t>(way) << protocol::kWayShift;
 }
@@ -104,15 +107,24 @@ WayChoice* PointToPointCall::way_of_calls() {
   return are_measured(members.plans.rules()) ? &ways_.of(fingerprint_, 0) : nullptr;
 }
 
-/// Part of the receiver's announcement. Who follows takes what the peer chose for the last exchange.
+/// Part of the receiver's announcement.
 void PointToPointCall::announce_way() {
-  own_.references.flags = with_way(own_.references.flags, follows() ? follows_->told_way_ : way_->way());
+  std::uint32_t& flags = own_.references.flags;
+  flags = with_way(flags, way_->agreed());
+  if (follows()) return;
+  way_->agree(way_->way());
+  flags = (flags & ~protocol::kNextWayBits) | static_cast<std::uint32_t>(way_->agreed()) << protocol::kNextWayShift;
+}
+
+/// After an exchange, of whoever follows: the peer has said with its receive which way both go the next time.
+void PointToPointCall::learn_way() {
+  if (way_ != nullptr && follows() && status_.ok()) way_->agree(follows_->told_way_);
 }
 
 /// As the receiver says.
 void PointToPointCall::choose_way(planner::Question& question, std::uint32_t receiver_flags) {
-  told_way_ = way_in(receiver_flags);
-  question.way = static_cast<planner::Way>(told_way_);
+  told_way_ = next_way_in(receiver_flags);
+  question.way = static_cast<planner::Way>(way_in(receiver_flags));
   if (way_ == nullptr) return;
   watched_ = way_->set_ways(ways_.of_question(comm_.members().plans, question, comm_.rank()));
 }

@@ -21,12 +21,15 @@ class WayChoice {
   static constexpr int kBesideLines = planner::kWays;
 
   /// `way`: of the first call. Another one that can be tried is kMeasured, until set_ways() says more.
-  explicit WayChoice(int way = 0) : ways_(1u << way | 1u), kept_(way) {}
+  explicit WayChoice(int way = 0) : ways_(1u << way | 1u), kept_(way), agreed_(way) {}
 
   /// Of the next call.
   int way() const { return trying_ ? other_ : kept_; }
   /// Where another rank chooses: what it chose for the last call.
   void follow(int way) { kept_ = way; }
+  /// Where the other rank is told one call ahead: what it was told. Trials begin and end one call later then.
+  int agreed() const { return agreed_; }
+  void agree(int way) { agreed_ = way; }
   /// Of the calls from now on: a bit for each way that has a plan of its own. Whether there is a choice.
   bool set_ways(std::uint32_t ways) {
     ways_ = ways;
@@ -46,7 +49,7 @@ class WayChoice {
   /// How long a call took from when all had announced it, if wants_time() said so.
   void note(double us) {
     recent_[calls_++ % kTries] = us;
-    if (trying_ && are_long() && calls_ >= tries() - kTries + 1 && us > kHopeless * usual_us_) return end_trial(us);
+    if (trying_ && are_long() && is_hopeless(us)) return end_trial(us);
     if (calls_ < kTries) return;
     const double best = *std::ranges::min_element(recent_);
     if (trying_) {
@@ -75,8 +78,14 @@ class WayChoice {
 
   /// Each call is worth a look then. What no trial has been compared with yet may be.
   bool are_long() const { return usual_us_ >= kLongUs; }
+  bool are_past_caches() const { return usual_us_ >= kPastCachesUs; }
   /// Calls of a trial, the last kTries of which count. Data that fits into caches is in the wrong ones at first, for some calls.
-  std::uint32_t tries() const { return usual_us_ >= kLongUs && usual_us_ < kPastCachesUs ? kTriesOfLong : kTries; }
+  std::uint32_t tries() const { return are_long() && !are_past_caches() ? kTriesOfLong : kTries; }
+  /// By the last call of a trial of long ones. Those past the caches cost most, and hardly get faster from one to the next.
+  bool is_hopeless(double us) const {
+    if (are_past_caches() && calls_ == 2) return std::min(recent_[0], recent_[1]) > usual_us_;
+    return calls_ > tries() - kTries && us > kHopeless * usual_us_;
+  }
 
   void begin_trial(double best) {
     if (best > kSlower * usual_us_) begin_round(0);
@@ -123,6 +132,7 @@ class WayChoice {
   std::uint32_t ways_;
   std::uint32_t done_ = 0;  ///< of them: compared with the one that is kept in this round
   int kept_;
+  int agreed_;
   int other_ = 0;              ///< the way that is tried, or was last
   bool trying_ = false;        ///< that one
   std::uint32_t tried_ = 0;    ///< calls of this trial, timed or not

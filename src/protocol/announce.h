@@ -56,6 +56,9 @@ inline constexpr std::uint32_t kCarried = 4;  ///< the rank's input lies beside 
 /// Rank 0's: which way all take in this call (WayChoice::way()), a number of two bits.
 inline constexpr std::uint32_t kWayShift = 3;
 inline constexpr std::uint32_t kWayBits = 3u << kWayShift;
+/// A receiver's: which one it means to take in the next call like this.
+inline constexpr std::uint32_t kNextWayShift = 5;
+inline constexpr std::uint32_t kNextWayBits = 3u << kNextWayShift;
 
 /// Announce lines of a rank, used by turns: how many one-way calls it can be ahead of others.
 inline constexpr std::uint32_t kAnnounceDepth = 16;

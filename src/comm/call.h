@@ -107,8 +107,10 @@ class LaneRun {
 /// What one object's calls have to choose from, by kind (way_choice.h).
 class Ways {
  public:
-  /// Of the calls of this kind, which may have other plans than when it was last asked; `first`: of the first of them.
+  /// Of the calls of this kind; `first`: of the first of them. What was returned before may be gone.
   WayChoice& of(std::uint64_t kind, int first);
+  /// They may have other plans than when they were last asked for.
+  void forget_plans() { asked_.reset(); }
   /// A bit for each planner::Way whose plan is none of an earlier one's.
   std::uint32_t of_question(planner::PlanCache& plans, planner::Question question, int rank);
 
@@ -300,6 +302,7 @@ class CollectiveCall final : public Call {
 
   bool may_carry_ = false;    ///< beside the lines is among the ways
   bool chooses_way_ = false;  ///< of several that these calls may take
+  std::uint64_t kind_ = 0;    ///< of way_
 };
 
 /// A send or a receive: the same with one peer only. One object per peer and direction, used again and again.
@@ -326,6 +329,7 @@ class PointToPointCall final : public Call {
 
  private:
   enum class Phase : std::uint8_t { kRoom, kMeet, kRun, kMessage };
+  static constexpr int kNotTold = -1;
 
   int waiting_for() override;
   bool is_coming(int) const override { return phase_ == Phase::kMessage; }
@@ -351,8 +355,10 @@ class PointToPointCall final : public Call {
   void announce_way();
   void choose_way(planner::Question& question, std::uint32_t receiver_flags);
   bool follows() const { return follows_ != nullptr && follows_->fingerprint_ == fingerprint_; }
+  bool wants_time();
   void begin_lanes();
   void describe_buffers();
+  void hear_next_way(std::uint32_t receiver_flags);
   bool is_like_last_run(const protocol::BufferReferences& theirs);
   Status mismatch();
   Progress finish(Progress progress);
@@ -387,7 +393,7 @@ class PointToPointCall final : public Call {
   protocol::BufferReferences theirs_then_{};  ///< what the peer had announced
 
   const PointToPointCall* follows_ = nullptr;  ///< as long as the call runs
-  int told_way_ = 0;                           ///< what the receiver of the last send means to take in the next one
+  int told_way_ = kNotTold;                    ///< what the receiver of the last send means to take in the next one
 };
 
 /// A group of one send and one receive, of other ranks: a batch without lists.

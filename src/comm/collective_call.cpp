@@ -85,6 +85,7 @@ void CollectiveCall::prepare(const CallArgs& args) {
   may_carry_ = carriage_ == Carriage::kBesideLines && shape_.input_bytes > kCarriedAnywayBytes;
   chooses_way_ = set == nullptr && !goes_by_mpi_ && may_choose_way() && (comm_.rank() == 0 || may_carry_);
   way_ = nullptr;  // once the buffers are known
+  ways_.forget_plans();
   prepared_ = true;
   signed_ = sequence_;
   finished_ = kNoIdentity;

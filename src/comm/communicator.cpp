@@ -299,7 +299,8 @@ void Communicator::take_seat(const Port& port) {
 Status Communicator::look_at_machine() {
   TUTTI_TRY(machine_->look());
   if (rank_ != 0) return {};
-  if (const std::vector<int>& processors = machine_->seats().front().processors; !processors.empty())
+  // Over hosts nobody copies singly, and the others have the settings already.
+  if (const std::vector<int>& processors = machine_->seats().front().processors; !processors.empty() && !spans_hosts())
     members_->control.settings().last_cache_bytes = last_caches_bytes(config().hwloc_root, {processors.front()});
   members_->control.settings().between_groups_gbps = machine_->between_groups_gbps();
   const std::uint32_t lanes = device_ ? device_->lanes_most(*members_) : collective_lanes(ranks_);

@@ -118,7 +118,7 @@ struct Settings {
   std::uint64_t staging_bytes = 0;  ///< longest part of a call on device memory that goes through host memory
   planner::MeasuredCosts costs;     ///< there once all ranks are ready
   std::uint64_t last_cache_bytes =
-      0;                           ///< around rank 0's processor; 0: the system does not tell. There once all are ready
+      0;  ///< around the first of rank 0's processors, on one host; 0: not known. There once all are ready
   std::uint32_t tuning_bytes = 0;  ///< of the text behind Control::tuning_text()
   char algorithm[1024] = {};
   double between_groups_gbps =

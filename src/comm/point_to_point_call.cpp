@@ -53,7 +53,6 @@ void PointToPointCall::prepare(const CallArgs& args) {
   prepared_ = true;
   ran_ = false;
   watched_ = false;
-  told_way_ = 0;
   own_.forget();
 }
 
@@ -84,11 +83,13 @@ bool PointToPointCall::sender_carries(const Signature& sent) const {
   } else {
     prepare(args);
     args_ = args;
+    ways_.forget_plans();
     way_ = way_of_calls();
   }
   if (!status_.ok()) status_ = {};
   waiting_since_ = {};
   began_ = {};
+  told_way_ = kNotTold;
   done_ = false;
   Membership& members = comm_.members();
   if (direction_ == Direction::kSend) {
@@ -209,6 +210,7 @@ bool PointToPointCall::is_like_last_run(const protocol::BufferReferences& theirs
 Status PointToPointCall::run() {
   Membership& members = comm_.members();
   const protocol::BufferReferences theirs = announced_buffers(lanes_.machine(), line_of(args_.root));
+  if (direction_ == Direction::kSend) hear_next_way(theirs.flags);
   if (is_like_last_run(theirs)) {
     lanes_.start_again(args_);
     begin_lanes();
@@ -239,7 +241,7 @@ Status PointToPointCall::run() {
 }
 
 void PointToPointCall::begin_lanes() {
-  if (watched_ && !follows() && way_->wants_time()) begin_time();
+  if (wants_time()) begin_time();
 }
 
 void PointToPointCall::run(const CallArgs& args) {
@@ -296,8 +298,8 @@ bool Exchange::ends(PointToPointCall& call, executor::Progress progress) {
 }
 
 /// A short send is made first, whatever the order of the calls: its receiver waits for it. Before a longer one copies anything the receive
-/// is announced: or the other rank would wait for that with its own. Two ranks that send to each other in different ways take longest, as one of
-/// them has most of the work of both: so the lower one chooses for both.
+/// is announced: or the other rank would wait for that with its own. Two ranks that send each other as much in different ways take longest, as one
+/// of them has most of the work of both: so the lower one chooses for both.
 Exchange::Exchange(Communicator& communicator, const CallArgs& first, const CallArgs& second)
     : sending_(communicator.point_to_point_call(first.collective == Collective::kSend ? first : second)),
       receiving_(communicator.point_to_point_call(first.collective == Collective::kSend ? second : first)) {

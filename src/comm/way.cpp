@@ -31,7 +31,6 @@ static_assert(WayChoice::kBesideLines <= protocol::kWayBits >> protocol::kWayShi
 WayChoice& Ways::of(std::uint64_t kind, int first) {
   constexpr std::size_t kKinds = 1024;
   if (kinds_.size() >= kKinds) kinds_.clear();
-  asked_.reset();
   return kinds_.try_emplace(kind, first).first->second;
 }
 
@@ -66,7 +65,10 @@ bool CollectiveCall::may_choose_way() const {
 WayChoice* CollectiveCall::way_of_buffers() {
   if (!chooses_way_) return nullptr;
   const std::uint32_t buffers = own_.references.flags & (protocol::kInPlace | protocol::kMappable);
-  return &ways_.of(std::uint64_t{buffers} << 32 | fingerprint_, may_carry_ ? WayChoice::kBesideLines : 0);
+  const std::uint64_t kind = std::uint64_t{buffers} << 32 | fingerprint_;
+  if (way_ != nullptr && kind == kind_) return way_;
+  kind_ = kind;
+  return &ways_.of(kind, may_carry_ ? WayChoice::kBesideLines : 0);
 }
 
 /// Of an input that could go beside this rank's line.
@@ -110,7 +112,7 @@ WayChoice* PointToPointCall::way_of_calls() {
 /// Part of the receiver's announcement.
 void PointToPointCall::announce_way() {
   std::uint32_t& flags = own_.references.flags;
-  flags = with_way(flags, way_->agreed());
+  flags = with_way(flags, follows() ? way_->told() : way_->agreed());
   if (follows()) return;
   way_->agree(way_->way());
   flags = (flags & ~protocol::kNextWayBits) | static_cast<std::uint32_t>(way_->agreed()) << protocol::kNextWayShift;
@@ -118,12 +120,17 @@ void PointToPointCall::announce_way() {
 
 /// After an exchange, of whoever follows: the peer has said with its receive which way both go the next time.
 void PointToPointCall::learn_way() {
-  if (way_ != nullptr && follows() && status_.ok()) way_->agree(follows_->told_way_);
+  if (way_ != nullptr && follows() && follows_->told_way_ != kNotTold) way_->be_told(follows_->told_way_);
+}
+void PointToPointCall::hear_next_way(std::uint32_t receiver_flags) { told_way_ = next_way_in(receiver_flags); }
+
+/// Of a call that goes the way which is to be timed: one that was said a call ahead may not.
+bool PointToPointCall::wants_time() {
+  return watched_ && !follows() && way_in(own_.references.flags) == way_->way() && way_->wants_time();
 }
 
 /// As the receiver says.
 void PointToPointCall::choose_way(planner::Question& question, std::uint32_t receiver_flags) {
-  told_way_ = next_way_in(receiver_flags);
   question.way = static_cast<planner::Way>(way_in(receiver_flags));
   if (way_ == nullptr) return;
   watched_ = way_->set_ways(ways_.of_question(comm_.members().plans, question, comm_.rank()));

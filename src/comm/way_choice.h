@@ -21,7 +21,7 @@ class WayChoice {
   static constexpr int kBesideLines = planner::kWays;
 
   /// `way`: of the first call. Another one that can be tried is kMeasured, until set_ways() says more.
-  explicit WayChoice(int way = 0) : ways_(1u << way | 1u), kept_(way), agreed_(way) {}
+  explicit WayChoice(int way = 0) : ways_(1u << way | 1u), kept_(way), agreed_(way), told_(way) {}
 
   /// Of the next call.
   int way() const { return trying_ ? other_ : kept_; }
@@ -30,6 +30,9 @@ class WayChoice {
   /// Where the other rank is told one call ahead: what it was told. Trials begin and end one call later then.
   int agreed() const { return agreed_; }
   void agree(int way) { agreed_ = way; }
+  /// The other way round: what this rank was told.
+  int told() const { return told_; }
+  void be_told(int way) { told_ = way; }
   /// Of the calls from now on: a bit for each way that has a plan of its own. Whether there is a choice.
   bool set_ways(std::uint32_t ways) {
     ways_ = ways;
@@ -63,8 +66,8 @@ class WayChoice {
   static constexpr std::uint32_t kLookEvery = 48;  ///< short calls, of which as many are timed as a trial has
   static constexpr double kLongUs = 20;            ///< to which two looks at a clock add nothing
   static constexpr double kPastCachesUs = 1000;    ///< from there on the data of a call fits into no core's caches
-  /// Timed calls from one trial to the next: each round of trials of all ways that changes nothing doubles them, of long calls, all of which are
-  /// timed, twice.
+  /// Timed calls from one trial to the next. Once all others have had one since another way was taken, the interval doubles; that of long calls, all
+  /// of which are timed, becomes four times as long.
   static constexpr std::uint32_t kFirstInterval = kTries;
   static constexpr std::uint32_t kLongestInterval = 32 * kTries;
   static constexpr std::uint32_t kLongestIntervalOfLong = 32 * kLookEvery;
@@ -133,6 +136,7 @@ class WayChoice {
   std::uint32_t done_ = 0;  ///< of them: compared with the one that is kept in this round
   int kept_;
   int agreed_;
+  int told_;
   int other_ = 0;              ///< the way that is tried, or was last
   bool trying_ = false;        ///< that one
   std::uint32_t tried_ = 0;    ///< calls of this trial, timed or not

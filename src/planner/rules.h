@@ -92,8 +92,8 @@ struct Rules {
   MeasuredCosts measured;                   ///< of rank 0 and another process
   SlotStores slot_stores = SlotStores::kAsMeasured;
   std::uint64_t last_cache_bytes =
-      0;                    ///< of the last-level cache around rank 0's processor, as the system says; 0: it does not
-  schedule::Groups groups;  ///< ranks that sit near each other, or share a host; empty: all do
+      0;                           ///< of the last-level cache around the first of rank 0's processors; 0: not known
+  schedule::Groups groups;         ///< ranks that sit near each other, or share a host; empty: all do
   double between_groups_gbps = 0;  ///< what the machine has from one group to another; 0: not known
   NetworkCosts network;            ///< groups are hosts; zeros: they are not
   bool network_measured = false;

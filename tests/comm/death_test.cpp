@@ -209,8 +209,8 @@ TEST_CASE("a rank killed while the communicator is made", "[death]") {
       const auto before = crew::Belongings::count();
       ncclComm_t comm = nullptr;
       // The victim joins and waits for a late rank: one that never joins is the time limit's business.
-      if (m.rank == victim) die_in(us + 150000, s);
-      if (m.rank == (victim + 1) % ranks) usleep(190000);
+      if (m.rank == victim) die_in(us + 500000, s);
+      if (m.rank == (victim + 1) % ranks) usleep(540000);
       ncclResult_t result = ncclCommInitRank(&comm, ranks, m.ids[0], m.rank);
       int data[2] = {m.rank, m.rank};
       while (result == ncclSuccess) result = ncclAllReduce(data, data, 2, ncclInt, ncclMax, comm, nullptr);

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -95,14 +96,17 @@ TEST_CASE("what was sent can be received when the sender has left", "[eager]") {
 }
 
 TEST_CASE("a short send to a rank that has left is refused", "[eager]") {
-  crew::check(crew::run(2, [](const Member& m) -> std::string {
+  auto* const has_left = new (crew::shared_page()) std::atomic<bool>(false);
+  crew::check(crew::run(2, [has_left](const Member& m) -> std::string {
     ncclComm_t comm = nullptr;
     CREW_TRY(init(m, &comm));
     if (m.rank == 0) {
-      usleep(200000);
+      while (!*has_left) usleep(1000);
       CREW_TRY(refused(ncclSend("x", 1, ncclInt8, 1, comm, nullptr), ncclRemoteError, {"rank 1", "left"}, comm));
     }
-    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+    CREW_TRY(fine(ncclCommDestroy(comm), "ncclCommDestroy"));
+    *has_left = true;
+    return "";
   }));
 }
 

@@ -192,11 +192,11 @@ TEST_CASE("a rank that dies while what ranks say of themselves is passed on by o
     const auto endings = run(kAhead, [us](const Member& m) -> std::string {
       if (m.rank == kCulprit) {
         std::thread([us] {
-          usleep(static_cast<useconds_t>(200000 + us));
+          usleep(static_cast<useconds_t>(1000000 + us));
           raise(SIGKILL);
         }).detach();
       }
-      if (m.rank == kCulprit + 1) usleep(200000);  // none is through before
+      if (m.rank == kCulprit + 1) usleep(1000000);  // none is through before
       ncclComm_t comm = nullptr;
       const ncclResult_t made = ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank);
       if (made != ncclSuccess) return refused(made, ncclRemoteError, {name(kCulprit)});

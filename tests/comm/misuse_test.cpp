@@ -227,7 +227,8 @@ TEST_CASE("the reason of a group that failed takes the place of an older one") {
 
 TEST_CASE("abort from another thread ends a call that waits, here and elsewhere", "[abort]") {
   for (bool everybody : {false, true}) {
-    crew::check(crew::run(4, [everybody](const Member& m) -> std::string {
+    auto* const is_aborted = new (crew::shared_page()) std::atomic<bool>(false);
+    crew::check(crew::run(4, [everybody, is_aborted](const Member& m) -> std::string {
       const auto before = crew::Belongings::count();
       ncclComm_t comm = nullptr;
       CREW_TRY(init(m, &comm));
@@ -236,18 +237,19 @@ TEST_CASE("abort from another thread ends a call that waits, here and elsewhere"
       if (m.rank != 3) {
         std::thread other;
         if (m.rank == 1 || everybody)
-          other = std::thread([comm] {
+          other = std::thread([comm, is_aborted] {
             usleep(100000);
             ncclCommAbort(comm);
+            *is_aborted = true;
           });
         std::vector<float> data(5000);
         const ncclResult_t result = ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclSum, comm, nullptr);
         std::string wrong = refused(result, ncclRemoteError, {everybody ? "rank" : "rank 1"});
         if (other.joinable()) other.join();
         CREW_TRY(wrong);
-        if (crew::now_s() - start > 1.1) return "took " + std::to_string(crew::now_s() - start) + " s";
+        if (crew::now_s() - start > 3) return "took " + std::to_string(crew::now_s() - start) + " s";
       } else {
-        usleep(300000);
+        while (!*is_aborted) usleep(1000);
         CREW_TRY(refused(ncclSend("x", 1, ncclInt8, 0, comm, nullptr), ncclRemoteError, {"rank"}));
       }
       const bool gone = m.rank == 1 || (everybody && m.rank != 3);
@@ -422,14 +424,15 @@ TEST_CASE("a rank that does not come is named after TUTTI_TIMEOUT_S", "[timeout]
       CREW_TRY(refused(ncclAllReduce(data, data, 100, ncclFloat, ncclSum, comm, nullptr), ncclRemoteError,
                        {"rank 1", "TUTTI_TIMEOUT_S"}));
       const double took = crew::now_s() - start;
-      if (took < 1.9 || took > 3.2) return "took " + std::to_string(took) + " s";
+      // Whoever began first ends the wait of both.
+      if (took < 1.5 || took > 3.2) return "took " + std::to_string(took) + " s";
     }
     CREW_TRY(fine(ncclCommAbort(comm), "ncclCommAbort"));
     if (m.rank == 1) return "";
     const double start = crew::now_s();
     CREW_TRY(refused(ncclCommInitRank(&comm, 3, m.ids[1], m.rank), ncclRemoteError, {"rank 1", "TUTTI_TIMEOUT_S"}));
     const double took = crew::now_s() - start;
-    return took < 1.9 || took > 3.5 ? "init took " + std::to_string(took) + " s" : "";
+    return took < 1.5 || took > 3.5 ? "init took " + std::to_string(took) + " s" : "";
   });
   unsetenv("TUTTI_TIMEOUT_S");
   crew::check(endings);

@@ -134,7 +134,8 @@ TEST_CASE("a call on a stream comes before the next one without, and after those
 }
 
 TEST_CASE("an abort ends the call of a thread that has made many") {
-  crew::check(crew::run(2, [](const Member& m) -> std::string {
+  auto* const is_aborted = new (crew::shared_page()) std::atomic<bool>(false);
+  crew::check(crew::run(2, [is_aborted](const Member& m) -> std::string {
     ncclComm_t comm = nullptr;
     CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
     CREW_TRY(sums(m, comm, kManyCalls));
@@ -144,6 +145,7 @@ TEST_CASE("an abort ends the call of a thread that has made many") {
       std::thread other([&] {
         usleep(100000);
         aborted = fine(ncclCommAbort(comm), "ncclCommAbort");
+        *is_aborted = true;
       });
       int data = 1;  // rank 1 never makes this call
       const std::string wrong = refused(ncclAllReduce(&data, &data, 1, ncclInt, ncclSum, comm, nullptr),
@@ -152,7 +154,7 @@ TEST_CASE("an abort ends the call of a thread that has made many") {
       CREW_TRY(wrong);
       CREW_TRY(aborted);
     } else {
-      usleep(300000);
+      while (!*is_aborted) usleep(1000);
       int data = 1;
       CREW_TRY(refused(ncclAllReduce(&data, &data, 1, ncclInt, ncclSum, comm, nullptr), ncclRemoteError, {"rank 0"}));
       CREW_TRY(fine(ncclCommAbort(comm), "ncclCommAbort"));
@@ -285,6 +287,7 @@ TEST_CASE("what the shortest way of a call needs of the kernel is asked for when
         while (threads && !over) usleep(1000);
       });
       if (!threads) other.join();
+      for (int tries = 0; !threads && crew::Belongings::count().threads > 1 && tries < 100; ++tries) usleep(1000);
       const std::string wrong = with_comm(m, [&](ncclComm_t) -> std::string {
         // No call has been made; where there are threads it takes a moment.
         for (int tries = 0; tries < (threads ? 5000 : 1); ++tries) {

@@ -266,12 +266,15 @@ TEST_CASE("device: a call on a thread's own default stream does not wait for ano
     return ncclAllReduce(in[rank]->data(), to[rank]->data(), elements, ncclInt32, ncclSum, ranks.comm(rank), stream);
   };
   std::atomic<int> done{0};
+  std::atomic<bool> begun{false};
   std::thread first([&] {
     gpu.use(0);
+    begun = true;
     done += sum_up(0, out, CU_STREAM_PER_THREAD) == ncclSuccess;
     gpu.wait(CU_STREAM_PER_THREAD);
     ++done;
   });
+  while (!begun) std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it waits for rank 1's call
   std::thread second([&] {
     gpu.use(0);

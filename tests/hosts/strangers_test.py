@@ -201,7 +201,11 @@ def case_crowd_at_a_rank(library):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     logs = Logs()
-    job = Job(Machine(), library, 2, 2, logs.env)
+    folder = tempfile.TemporaryDirectory()
+    go = os.path.join(folder.name, "go")
+    with open(go, "w", encoding="ascii"):
+        pass
+    job = Job(Machine(), library, 2, 2, dict(logs.env, TEST_GO=go))  # which is there as long as that
     job.wait_ready()
     told = logs.wait_for(job.processes[1], "other hosts reach this rank at")
     port = int(re.search(r"\(port (\d+)\)", told[-1]).group(1))
@@ -209,6 +213,7 @@ def case_crowd_at_a_rank(library):
     logs.wait_for(job.processes[1], f"{LOCAL}:{own} was refused: it closed the connection without a word")
     stay = crowd(port, version_of(job.id_file), random.Random(seed))
     logs.expect_refusals(job, [0, 1])
+    folder.cleanup()
     expect_done(job.results([0, 1], 40))
     for stranger in stay:
         stranger.close()

@@ -104,20 +104,33 @@ def case_taken(kind, client, _):
     run.expect_done()
 
 
+def until_told(make_run):
+    """mpiexec.hydra leaves the others a tenth of a second, in which none of them may have a processor: then once more."""
+    for _ in range(3):
+        run = make_run()
+        if run.lines("failed"):
+            return run
+    raise AssertionError(run.text)
+
+
 def case_killed(kind, client, _):
     """Told by our own sockets; no MPI call after it; those who are left go on by TCP. mpirun is told to let them; mpiexec.hydra
     leaves them a tenth of a second in any case."""
     options = ["--enable-recovery"] if kind == "openmpi" else ["-disable-auto-cleanup"]
     # UCX, below MPICH, ends the process if the rank dies from whose memory it is copying just then.
     env = {} if kind == "openmpi" else {"UCX_TLS": "^cma"}
-    with tempfile.TemporaryDirectory() as folder:
-        run = Run(kind, 4, [client, "multiple", "killed"], dict(env, TEST_ID_FILE=os.path.join(folder, "id")), options)
+
+    def run_once():
+        with tempfile.TemporaryDirectory() as folder:
+            return Run(kind, 4, [client, "multiple", "killed"], dict(env, TEST_ID_FILE=os.path.join(folder, "id")), options)
+
+    run = until_told(run_once)
     others = [0, 2, 3]
     run.expect("transport", "^mpi$")
     failed = "^6 .*rank 1 .*ended without leaving"
     if kind == "mpich":
         # Whoever was left the time to say it; of 0.1 s the second line needs most.
-        run.expect("failed", failed, list(run.lines("failed")) or others)
+        run.expect("failed", failed, list(run.lines("failed")))
         if run.lines("quiet"):
             run.expect("quiet", "^0 calls$", list(run.lines("quiet")))
         return
@@ -130,11 +143,11 @@ def case_many(kind, client, _):
     """Of more ranks than can all watch each other one is killed: all hear of it by those who watch it, and call MPI no more."""
     ranks = 20
     options = ["--enable-recovery"] if kind == "openmpi" else ["-disable-auto-cleanup"]
-    run = Run(kind, ranks, [client, "multiple", "many"], {} if kind == "openmpi" else {"UCX_TLS": "^cma"}, options)
+    env = {} if kind == "openmpi" else {"UCX_TLS": "^cma"}
+    run = until_told(lambda: Run(kind, ranks, [client, "multiple", "many"], env, options))
     run.expect("transport", "^mpi$")
     others = [rank for rank in range(ranks) if rank != 1]
     told = others if kind == "openmpi" else list(run.lines("failed"))  # whom mpiexec.hydra has left the time
-    assert told, run.text
     run.expect("failed", "^6 .*rank 1 .*ended without leaving", told)
     for word in ("quiet", "end"):
         run.expect(word, "^0 calls$", others if kind == "openmpi" else list(run.lines(word)))

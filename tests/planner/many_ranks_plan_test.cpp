@@ -5,8 +5,8 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <ctime>
 
 using namespace tutti;
 using planner::Access;
@@ -112,11 +112,11 @@ TEST_CASE("a rank of 16384 on hosts of 8 has its plan within a second", "[many]"
   const Rules rules = rules_over(hosts_of(2048, 8));
   for (const std::uint64_t count : {2ull, 1ull << 18, 1ull << 28}) {
     const Question q{{Collective::kAllReduce, 16384, 0, 0}, count, 4, Access::kSlots, false};
-    const auto began = std::chrono::steady_clock::now();
+    const std::clock_t began = std::clock();
     const auto found = planner::candidates(q, rules);
     REQUIRE(found.ok());
     const planner::Plan plan = planner::make_plan(q, rules, found.value().front(), 12345);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    const double seconds = static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC;
     INFO(plan.algorithm->name << ": " << seconds << " s");
     CHECK(!plan.program->lanes.empty());
     CHECK(seconds < 1);

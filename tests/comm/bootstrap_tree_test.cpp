@@ -160,24 +160,20 @@ TEST_CASE("the root keeps a few of many ranks, by the Unix socket and by TCP", "
   INFO((by_unix_socket ? "Unix socket" : "TCP"));
   const NothingLeft nothing_left;
   std::size_t at_rest = 0;
-  {
-    OwnRoot root(by_unix_socket);
-    std::vector<Outcome> outcomes(kMany);
-    std::vector<std::thread> threads;
-    // The last one comes when the others are in their places.
-    for (int rank = 0; rank + 1 < kMany; ++rank)
-      threads.emplace_back([&, rank] { outcomes[rank] = run_rank(root.id, rank, kMany); });
-    // Those on the way to their places are connected with the root as well.
-    for (int tries = 0, calm = 0; tries < 200 && calm < 10; ++tries) {
-      usleep(100000);
-      at_rest = root.root->connections();
-      calm = at_rest == kRootChildren ? calm + 1 : 0;
-    }
-    outcomes.back() = run_rank(root.id, kMany - 1, kMany);
-    for (std::thread& thread : threads) thread.join();
-    check_all(outcomes);
-    CHECK(root.root->most_connections() <= BootstrapRoot::kConnectionsMax);
+  OwnRoot root(by_unix_socket);
+  std::vector<Outcome> outcomes(kMany);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank + 1 < kMany; ++rank)
+    threads.emplace_back([&, rank] { outcomes[rank] = run_rank(root.id, rank, kMany); });
+  // The last one comes when the others are in their places: those on the way there are connected with the root as well.
+  for (int tries = 0, calm = 0; tries < 200 && calm < 10; ++tries, usleep(100000)) {
+    at_rest = root.root->connections();
+    calm = at_rest == kRootChildren ? calm + 1 : 0;
   }
+  outcomes.back() = run_rank(root.id, kMany - 1, kMany);
+  for (std::thread& thread : threads) thread.join();
+  check_all(outcomes);
+  CHECK(root.root->most_connections() <= BootstrapRoot::kConnectionsMax);
   CHECK(at_rest == kRootChildren);
 }
 
@@ -438,10 +434,7 @@ TEST_CASE("why the bootstrap failed is heard behind what came before, also when 
     usleep(200000);  // the root tells and ends; rank 0 has not read that it should listen
   }
   auto failure = stays.failure_now();
-  for (int tries = 0; tries < 1000 && !failure; ++tries) {
-    usleep(10000);
-    failure = stays.failure_now();
-  }
+  for (int tries = 0; tries < 1000 && !failure; ++tries, usleep(10000)) failure = stays.failure_now();
   REQUIRE(failure);
   CHECK_THAT(failure->message, Contains("rank 1") && Contains("it has had enough"));
 }

@@ -1,6 +1,7 @@
 #include "base/config.h"
 
 #include "base/config_files.h"
+#include "base/first_use.h"
 #include "base/log.h"
 
 #include <unistd.h>
@@ -334,11 +335,19 @@ struct Loaded {
   }
 };
 
+Loaded& loaded_config() {
+  // Never destroyed: other static objects' destructors may still log.
+  static constinit std::atomic<Loaded*> made{nullptr};
+  if (Loaded* const loaded = made.load(std::memory_order_acquire)) return *loaded;
+  const FirstUse first_use;
+  if (made.load(std::memory_order_relaxed) == nullptr) made.store(new Loaded, std::memory_order_release);
+  return *made.load(std::memory_order_relaxed);
+}
+
 }  // namespace
 
 const Config& config() {
-  // Never destroyed: other static objects' destructors may still log.
-  static Loaded& loaded = *new Loaded;
+  Loaded& loaded = loaded_config();
   // The log asks for the configuration itself, so the complaints are told after it is complete, by whoever comes first.
   if (!loaded.told.load(std::memory_order_relaxed) && !loaded.told.exchange(true)) {
     for (const std::string& complaint : loaded.complaints) log_warn("{}", complaint);

@@ -3,14 +3,21 @@
 #include <sodium.h>
 
 #include "base/assert.h"
+#include "base/first_use.h"
+
+#include <atomic>
 
 namespace tutti {
 namespace {
 
+constinit std::atomic<bool> has_begun{false};
+
 // Once in a process, before anything else of libsodium's; another user of it in the process has a copy of its own.
 void begin() {
-  static const bool begun = sodium_init() >= 0;
-  TUTTI_ASSERT(begun);
+  if (has_begun.load(std::memory_order_acquire)) return;
+  const FirstUse first_use;
+  TUTTI_ASSERT(sodium_init() >= 0);  // again if another thread has been here meanwhile, which does nothing
+  has_begun.store(true, std::memory_order_release);
 }
 
 }  // namespace

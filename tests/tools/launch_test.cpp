@@ -3,8 +3,12 @@
 
 #include <catch2/catch.hpp>
 
+#include <pthread.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -13,6 +17,24 @@
 #include <map>
 #include <string>
 #include <vector>
+
+namespace {
+
+/// How often a thread of the library's that answers ranks has asked for random bytes, which takes it a while here.
+std::atomic<int> asked{0};
+
+}  // namespace
+
+/// Before the C library's.
+extern "C" __attribute__((visibility("default"))) ssize_t getrandom(void* to, size_t bytes, unsigned flags) {
+  char name[16] = {};
+  pthread_getname_np(pthread_self(), name, sizeof(name));
+  if (std::strcmp(name, "tutti-root") == 0) {
+    ++asked;
+    usleep(200000);
+  }
+  return syscall(SYS_getrandom, to, bytes, flags);
+}
 
 namespace {
 
@@ -77,6 +99,12 @@ int ended(pid_t child) {
   int status = 0;
   waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// It can still be asked how.
+bool has_ended(pid_t child) {
+  siginfo_t found{};
+  return waitid(P_PID, static_cast<id_t>(child), &found, WEXITED | WNOHANG | WNOWAIT) == 0 && found.si_pid == child;
 }
 
 Variables torchrun(int rank, int size, const std::string& port, const std::string& restart = "0") {
@@ -305,6 +333,32 @@ TEST_CASE("local ranks: codes, signals, and an end for those that go on") {
   CHECK(outcome.signal == SIGKILL);
 
   CHECK(tuttiLaunchLocal(0, nullptr, nullptr, &outcome) == ncclInvalidArgument);
+}
+
+TEST_CASE("ranks that are forked while another one is answered can join") {
+  // A process of its own, where nothing has been answered yet: the first answer makes what all need.
+  const pid_t program = start({{"TUTTI_TIMEOUT_S", "20"}}, [] {
+    constexpr int kRanks = 5;
+    ncclUniqueId id;
+    if (ncclGetUniqueId(&id) != ncclSuccess) return 1;
+    std::vector<pid_t> ranks;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      for (int tries = 0; tries < 1000 && asked < rank; ++tries) usleep(1000);
+      ranks.push_back(start({}, [&id, rank] {
+        ncclComm_t comm = nullptr;
+        if (ncclCommInitRank(&comm, kRanks, id, rank) != ncclSuccess) return 2;
+        return ncclCommDestroy(comm) == ncclSuccess ? 0 : 3;
+      }));
+    }
+    int code = 0;
+    for (const pid_t rank : ranks) {
+      for (int tries = 0; tries < 3000 && !has_ended(rank); ++tries) usleep(10000);
+      kill(rank, SIGKILL);  // one that waits forever
+      code = std::max(code, ended(rank));
+    }
+    return code;
+  });
+  CHECK(ended(program) == 0);
 }
 
 TEST_CASE("local ranks: signals are passed on, and nobody outlives the caller") {

@@ -57,8 +57,10 @@ bool Communicator::end_calls(const std::string& why) {
   if (members_->peer_watch && failed()) members_->peer_watch->finish_telling(kTellS);
   const bool teams_over = !teams() || teams()->end_calls(why);
   executor::Backoff backoff(true);
-  while (!is_idle() && seconds_since(start) < kAbortGraceS) backoff.wait();
-  return is_idle() && teams_over;
+  // Idle once is enough: a graph's replay may come at any time, also a moment later. It finds the failure, and leave() waits for it.
+  bool was_idle = is_idle();
+  for (; !was_idle && seconds_since(start) < kAbortGraceS; was_idle = is_idle()) backoff.wait();
+  return was_idle && teams_over;
 }
 
 void Communicator::leave() {

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,11 +24,12 @@ std::string exactly(const std::string& name) {
 }
 
 std::string of_this_turn(const Catch::Config& config, std::size_t share) {
+  const auto tests = Catch::filterTests(Catch::getAllTestCasesSorted(config), config.testSpec(), config);
+  share = std::min(share, tests.size());  // of few cases too, one has its turn
   std::string spec;
   std::size_t number = 0;
-  for (const Catch::TestCase& test :
-       Catch::filterTests(Catch::getAllTestCasesSorted(config), config.testSpec(), config)) {
-    if (!tutti::test::has_its_turn(number++, share)) continue;
+  for (const Catch::TestCase& test : tests) {
+    if (!tutti::test::case_has_its_turn(number++, share)) continue;
     spec += (spec.empty() ? "" : ",") + exactly(test.name);
     std::printf("has its turn: %s\n", test.name.c_str());
   }

@@ -461,8 +461,7 @@ Status CollectiveCall::run_lanes() {
 
 int CollectiveCall::awaited() {
   if (phase_ == Phase::kGather) return waiting_for();
-  const int peer = phase_ == Phase::kRun ? lanes_.waiting_for_one() : -1;
-  return peer >= 0 && comm_.members().bridge->is_here(peer) ? peer : -1;
+  return phase_ == Phase::kRun ? lanes_.waiting_for_one() : -1;
 }
 
 int CollectiveCall::waiting_for() {

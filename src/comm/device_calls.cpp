@@ -51,7 +51,7 @@ DeviceChoice path_for(Communicator& communicator, const CallArgs& args, LaneUse 
 }
 
 Result<bool> DeviceRank::takes(Communicator& communicator, const CallArgs& args, LaneUse use) const {
-  if (!staged()) return true;
+  if (!has_staged()) return true;
   if (is_point_to_point(args)) return false;
   if (ways_.pairs != DevicePairs::kSomeBlind) {
     const auto ipc = this->ipc();

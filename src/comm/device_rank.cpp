@@ -151,7 +151,7 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator)
   if (!apart || config().p2p_disable || members.control.ranks() > static_cast<int>(cuda::kRanksMax)) return made;
   Result<std::shared_ptr<DeviceIpc>> shared = DeviceIpc::open(std::move(device), members.control, communicator.rank());
   if (shared.ok()) {
-    made->ipc_ = std::move(shared).value();
+    made->set_ipc(std::move(shared).value());
   } else {
     put_why(card, shared.error().message);
   }
@@ -183,6 +183,16 @@ void end(std::shared_ptr<DeviceIpc> ipc, std::shared_ptr<DeviceLines> lines, std
 
 DeviceRank::DeviceRank(std::shared_ptr<cuda::Device> device) : device_(std::move(device)) {}
 
+void DeviceRank::set_ipc(std::shared_ptr<DeviceIpc> ipc) {
+  ipc_ = std::move(ipc);
+  has_ipc_ = true;
+}
+
+void DeviceRank::set_staged(std::shared_ptr<StagedRank> staged) {
+  staged_ = std::move(staged);
+  has_staged_ = true;
+}
+
 DeviceRank::~DeviceRank() { end(std::move(ipc_), std::move(lines_), std::move(meeting_)); }
 
 Status DeviceRank::make_teams(Communicator& communicator, const Communicator* parent) {
@@ -202,6 +212,7 @@ void DeviceRank::close() {
   std::shared_ptr<DeviceLanes> lanes;
   {
     const std::lock_guard lock(mutex_);
+    has_ipc_ = has_staged_ = false;
     lanes.swap(lanes_);
     ipc.swap(ipc_);
     detours.swap(idle_detours_);
@@ -276,7 +287,8 @@ Status DeviceRank::connect(Communicator& communicator, const Meet& meet) {
   if (route == Route::kStaged) self->drop_kernels();
   if (route == Route::kMeeting && self->links_.joins_all()) return {};
   // Also where memory is mapped: sends and receives go that way.
-  TUTTI_TRY_ASSIGN(self->staged_, StagedRank::create(communicator, self->device_));
+  TUTTI_TRY_ASSIGN(auto staged, StagedRank::create(communicator, self->device_));
+  self->set_staged(std::move(staged));
   return choose_messages(communicator.members(), self->device_);
 }
 
@@ -287,6 +299,7 @@ void DeviceRank::drop_kernels() {
   std::shared_ptr<DeviceLines> lines;
   {
     const std::lock_guard lock(mutex_);
+    has_ipc_ = false;
     meeting.swap(meeting_);
     ipc.swap(ipc_);
     lines.swap(lines_);

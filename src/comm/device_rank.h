@@ -8,6 +8,7 @@
 #include "comm/device_meeting.h"
 #include "cuda/device.h"
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -58,6 +59,9 @@ class DeviceRank {
   std::shared_ptr<DeviceIpc> ipc() const;
   /// The way through host memory, for all other calls. nullptr: closed, or not of this communicator.
   std::shared_ptr<StagedRank> staged() const;
+  /// Whether these are there: for what each call asks before it needs them.
+  bool has_ipc() const { return has_ipc_.load(std::memory_order_relaxed); }
+  bool has_staged() const { return has_staged_.load(std::memory_order_relaxed); }
   /// Over hosts, where sums go within hosts by kernels (device_teams.h); nullptr: they do not.
   DeviceTeams* teams() const { return teams_.get(); }
   /// When the communicator's calls work: makes them, where they are to be. By all ranks.
@@ -69,7 +73,7 @@ class DeviceRank {
   /// Lanes that trees are planned for; 0: none.
   std::uint32_t lanes_most(const Membership& members) const;
   /// Whether all collectives go through host memory.
-  bool stages_collectives() const { return staged() && !ipc() && !meeting(); }
+  bool stages_collectives() const { return has_staged() && !has_ipc() && !meeting(); }
   /// Whether kernels do the call. False: it goes through host memory.
   Result<bool> takes(Communicator& communicator, const CallArgs& args, LaneUse use = LaneUse::kCall) const;
   /// Before an eager call that may go by kernels or through the host: DeviceWatch::note(), which compares the ranks' ways.
@@ -93,8 +97,12 @@ class DeviceRank {
   /// False: some rank cannot share its memory, or map another's.
   static Result<bool> connect_processes(Communicator& communicator, const Meet& meet);
   void drop_kernels();
+  void set_ipc(std::shared_ptr<DeviceIpc> ipc);
+  void set_staged(std::shared_ptr<StagedRank> staged);
 
   mutable std::mutex mutex_;  ///< of what close() drops
+  std::atomic<bool> has_ipc_{false};
+  std::atomic<bool> has_staged_{false};
   std::vector<std::unique_ptr<Detour>> idle_detours_;
   std::shared_ptr<cuda::Device> device_;
   std::shared_ptr<DeviceMeeting> meeting_;

@@ -11,6 +11,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <memory_resource>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -69,6 +70,13 @@ namespace {
 
 enum class LegWay : std::uint8_t { kHost, kKernels, kTeams };
 
+/// Room on the stack for what a group of a process's ranks needs while it is made; a longer one goes on where memory is allocated.
+template <std::size_t kBytes>
+struct Room {
+  alignas(std::max_align_t) std::byte bytes[kBytes];
+  std::pmr::monotonic_buffer_resource memory{bytes, kBytes};
+};
+
 /// One communicator's calls that go the same way, its n-th such ones. By teams: one call.
 struct Leg {
   Communicator* communicator = nullptr;
@@ -99,7 +107,7 @@ Status post_among_processes(std::span<const Leg* const> legs) {
 Result<LegWay> way_of(Communicator& communicator, const CallArgs& call) {
   const DeviceRank& device = *communicator.device();
   if (const DeviceTeams* teams = device.teams(); teams && teams->takes(call)) return LegWay::kTeams;
-  if (device.staged() && device.stages_collectives()) return LegWay::kHost;
+  if (device.stages_collectives()) return LegWay::kHost;
   const Result<bool> takes = device.takes(communicator, call);
   if (takes.ok()) return takes.value() ? LegWay::kKernels : LegWay::kHost;
   // As when the call were on its way: the others may be in theirs.
@@ -108,12 +116,12 @@ Result<LegWay> way_of(Communicator& communicator, const CallArgs& call) {
 }
 
 /// In order, sends and receives behind all others: the same on all ranks.
-Status add_legs(std::vector<Leg>& legs, const DeviceCalls& work) {
+Status add_legs(std::pmr::vector<Leg>& legs, const DeviceCalls& work) {
   Communicator& communicator = *work.communicator;
   const DeviceRank& device = *communicator.device();
   const std::size_t others = legs.size();
-  const bool has_staged = device.staged() != nullptr;
-  const bool is_ipc = device.ipc() != nullptr;
+  const bool has_staged = device.has_staged();
+  const bool is_ipc = device.has_ipc();
   const auto add = [&](std::span<CallArgs> calls, LegWay way) {
     const bool begins = legs.size() == others || legs.back().way != way || way == LegWay::kTeams;
     if (begins) {
@@ -146,7 +154,8 @@ Status enqueue_legs(std::span<const Leg> legs, std::size_t number) {
   const auto keep = [&](const Status& status) {
     if (first.ok() && !status.ok()) first = status;
   };
-  std::vector<std::optional<Enqueuing>> open(legs.size());
+  Room<16 * sizeof(std::optional<Enqueuing>)> room;
+  std::pmr::vector<std::optional<Enqueuing>> open(legs.size(), &room.memory);
   std::size_t opened = 0;
   std::list<StagedCalls> staged;
   std::list<TeamedCall> teamed;
@@ -178,7 +187,8 @@ Status enqueue_legs(std::span<const Leg> legs, std::size_t number) {
 }  // namespace
 
 Status enqueue_on_devices(std::span<const DeviceCalls> works) {
-  std::vector<Leg> legs;
+  Room<16 * sizeof(Leg)> room;
+  std::pmr::vector<Leg> legs(&room.memory);
   legs.reserve(works.size());
   Status first;
   for (const DeviceCalls& work : works) {

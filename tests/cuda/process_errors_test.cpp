@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 
@@ -21,10 +22,10 @@ TEST_CASE("processes: calls that differ are found by the kernels, and named", "[
     CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), m.rank == 1 ? 7 : 5, ncclInt32, ncclSum, rank.comm, rank.stream),
                   "unlike"));
     Gpu::get().wait(rank.stream);  // the kernel gives up
-    // With a kernel of its own each rank knows at once.
+    // With a GPU and so a kernel of its own each rank knows at once.
     ncclResult_t state = ncclSuccess;
     CREW_TRY(fine(ncclCommGetAsyncError(rank.comm, &state), "ncclCommGetAsyncError"));
-    if (devices == 4 && state != ncclInvalidUsage)
+    if (std::min(devices, Gpu::get().devices()) >= m.ranks && state != ncclInvalidUsage)
       return "the stream is done, and the state is " + std::to_string(state);
     CREW_TRY(fails(rank.comm, ncclInvalidUsage, {"count 7 int32 sum on rank 1", "count 5 int32 sum on rank"}));
     CREW_TRY(refused(ncclAllReduce(a.data(), a.data(), 5, ncclInt32, ncclSum, rank.comm, rank.stream), ncclInvalidUsage,

@@ -30,6 +30,11 @@ std::string Gpu::open() {
   if (find("cuMemGetInfo", &address, 3020, 0) == CUDA_SUCCESS) {
     mem_info_ = reinterpret_cast<PFN_cuMemGetInfo_v3020>(address);
   }
+#if CUDA_VERSION >= 13000
+  if (find("cuMemcpyBatchAsync", &address, 13000, 0) == CUDA_SUCCESS) {
+    copy_batch_async_ = reinterpret_cast<PFN_cuMemcpyBatchAsync_v13000>(address);
+  }
+#endif
   if (init_(0) != CUDA_SUCCESS || devices() == 0) return "the CUDA driver finds no GPU";
   use(0);
   return "";
@@ -125,6 +130,31 @@ void Gpu::copy(void* to, const void* from, std::size_t bytes, CUstream stream) c
   if (bytes == 0) return;
   check(copy_async_(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes, stream),
         "cuMemcpyAsync");
+}
+void Gpu::copy_rows(void* to, const void* from, std::size_t row_bytes, std::size_t rows, CUstream stream) const {
+  CUDA_MEMCPY2D shape{};
+  shape.Height = rows;
+  shape.WidthInBytes = shape.srcPitch = shape.dstPitch = row_bytes;
+  shape.srcMemoryType = shape.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  shape.srcDevice = reinterpret_cast<CUdeviceptr>(from);
+  shape.dstDevice = reinterpret_cast<CUdeviceptr>(to);
+  check(copy_rows_async_(&shape, stream), "cuMemcpy2DAsync");
+}
+bool Gpu::copy_beside_kernels([[maybe_unused]] void* to, [[maybe_unused]] const void* from,
+                              [[maybe_unused]] std::size_t bytes, [[maybe_unused]] CUstream stream) const {
+#if CUDA_VERSION >= 13000
+  if (!copy_batch_async_) return false;
+  auto destination = reinterpret_cast<CUdeviceptr>(to);
+  auto source = reinterpret_cast<CUdeviceptr>(from);
+  CUmemcpyAttributes how{};
+  how.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  how.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
+  std::size_t first = 0;
+  check(copy_batch_async_(&destination, &source, &bytes, 1, &how, &first, 1, stream), "cuMemcpyBatchAsync");
+  return true;
+#else
+  return false;
+#endif
 }
 CUstream Gpu::make_stream() const {
   CUstream stream = nullptr;

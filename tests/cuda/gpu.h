@@ -38,6 +38,10 @@ class Gpu {
   void copy(void* to, const void* from, std::size_t bytes) const;
   /// Does not.
   void copy(void* to, const void* from, std::size_t bytes, CUstream stream) const;
+  /// The same of rows that lie behind each other.
+  void copy_rows(void* to, const void* from, std::size_t row_bytes, std::size_t rows, CUstream stream) const;
+  /// The same, by what runs no kernels if the driver can. False: it, or what this was compiled with, does not know of that (CUDA 13 does).
+  bool copy_beside_kernels(void* to, const void* from, std::size_t bytes, CUstream stream) const;
   CUstream make_stream() const;
   /// One that is ordered with the default stream.
   CUstream make_blocking_stream() const;
@@ -96,6 +100,7 @@ class Gpu {
   X(host_alloc_, cuMemHostAlloc, 2020)                \
   X(host_free_, cuMemFreeHost, 2000)                  \
   X(copy_async_, cuMemcpyAsync, 4000)                 \
+  X(copy_rows_async_, cuMemcpy2DAsync, 3020)          \
   X(stream_create_, cuStreamCreate, 2000)             \
   X(stream_destroy_, cuStreamDestroy, 4000)           \
   X(stream_synchronize_, cuStreamSynchronize, 2000)   \
@@ -114,7 +119,11 @@ class Gpu {
 #define TUTTI_TEST_FUNCTION(member, function, version) PFN_##function##_v##version member = nullptr;
   TUTTI_TEST_FUNCTIONS(TUTTI_TEST_FUNCTION)
 #undef TUTTI_TEST_FUNCTION
-  PFN_cuMemGetInfo_v3020 mem_info_ = nullptr;  ///< not in the fake
+  // Not in the fake.
+  PFN_cuMemGetInfo_v3020 mem_info_ = nullptr;
+#if CUDA_VERSION >= 13000
+  PFN_cuMemcpyBatchAsync_v13000 copy_batch_async_ = nullptr;
+#endif
 };
 
 /// Memory of the current device that holds `values`, until the end of the scope.

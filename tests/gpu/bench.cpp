@@ -1,6 +1,7 @@
 // gpu-bench: what communicators on one GPU cost, each figure beside its ceiling measured in the same run. All ranks are on device 0, and in
 // this process but where a line says how many. Prints a line per goal and writes it down at once (results.h). Ends with 3 if a goal is
 // missed, with 1 if something else is wrong.
+#include "copies.h"
 #include "gpu.h"
 #include "processes.h"
 #include "results.h"
@@ -31,12 +32,12 @@ double us_since(Clock::time_point start) {
 
 struct Options {
   bool smoke = false;  ///< tiny, and no goal: that it runs
-  std::string part;    ///< that alone; "": all but `paths`
+  std::string part;    ///< that alone; "": all but `paths` and `copies`
   Results results;
 
-  bool has(std::string_view one) const { return part.empty() ? one != "paths" : part == one; }
+  bool has(std::string_view one) const { return part.empty() ? one != "paths" && one != "copies" : part == one; }
 };
-constexpr std::array<std::string_view, 5> kParts = {"start", "small", "large", "processes", "paths"};
+constexpr std::array<std::string_view, 6> kParts = {"start", "small", "large", "processes", "copies", "paths"};
 constexpr int kMissed = 3;
 
 /// Median time of one, when `each` of them are given to `stream` and then waited for.
@@ -218,6 +219,31 @@ void processes(Report& report, const Options& o, const ProcessesTimes& times) {
   }
 }
 
+/// Of as many bytes as staging has. What the ways of decision 13 are to be chosen by.
+using AllCopyTimes = std::map<int, CopyTimes>;  ///< by number of processes
+constexpr std::size_t kCopyBytes = std::size_t{9} << 19;
+AllCopyTimes time_all_copies(const Options& o) {
+  AllCopyTimes times;
+  if (!o.has("copies")) return times;
+  for (const int processes : {1, 2, 4}) times[processes] = time_copies(processes, kCopyBytes, o.smoke ? 3 : 50);
+  return times;
+}
+
+void copies(Report& report, const AllCopyTimes& all) {
+  const double floor = all.at(1).us[0];
+  for (const auto& [processes, times] : all) {
+    for (std::size_t way = 0; way < kCopyWays.size(); ++way) {
+      const std::string what = fmt::format("copy of {} KiB, {} process{}, {}", kCopyBytes >> 10, processes,
+                                           processes == 1 ? "" : "es at once", kCopyWays[way]);
+      if (!times.why.empty()) {
+        report.not_run(what, times.why);
+      } else if (times.us[way] > 0) {
+        report.shown(what, times.us[way], "us", floor);
+      }
+    }
+  }
+}
+
 void large(Report& report, const Options& o) {
   const std::size_t bytes = large_bytes(o);
   const int repeats = o.smoke ? 3 : 20;
@@ -328,6 +354,7 @@ int run(const Options& options) {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   setenv("TUTTI_DEVICE", "cuda", 1);
   const ProcessesTimes times = time_all_processes(options);
+  const AllCopyTimes copy_times = time_all_copies(options);
   if (const std::string reason = Gpu::why_not(); !reason.empty()) {
     fmt::print("skipped: {}\n", reason);
     return 77;
@@ -337,6 +364,7 @@ int run(const Options& options) {
   if (options.has("small")) small(report, options);
   if (options.has("large")) large(report, options);
   if (options.has("processes")) processes(report, options, times);
+  if (options.has("copies")) copies(report, copy_times);
   if (options.has("paths")) paths(report, options);
   return report.finish();
 }
@@ -354,7 +382,7 @@ int main(int argc, char** argv) {
     } else if (word == "--part" && i + 1 < argc && std::ranges::count(tutti::test::kParts, argv[i + 1]) > 0) {
       options.part = argv[++i];
     } else {
-      fmt::print(stderr, "usage: gpu-bench [--smoke] [--part start|small|large|processes|paths] {}\n",
+      fmt::print(stderr, "usage: gpu-bench [--smoke] [--part start|small|large|processes|copies|paths] {}\n",
                  tutti::test::Results::kUsage);
       return 2;
     }

@@ -8,8 +8,8 @@ namespace {
 
 [[gnu::noinline]] Status submit_checked(RawCall call) {
   TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(call.comm));
-  TUTTI_TRY_ASSIGN(const comm::CallArgs args, checked_call(*communicator, call));
-  return comm::submit(*communicator, args);
+  const Result<comm::CallArgs> args = checked_call(*communicator, call);
+  return args.ok() ? comm::submit(*communicator, args.value()) : Status(args.error());
 }
 
 /// In each function by itself, so that a repeated call's arguments need not go through memory.

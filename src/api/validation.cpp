@@ -114,9 +114,8 @@ std::string in_place_rule(InPlace in_place, int rank, std::size_t block_bytes) {
   return "this operation does not work in place";
 }
 
-Status check_buffers(const comm::CallArgs& args, int ranks, int rank) {
+Status check_buffers(const comm::CallArgs& args, const Extent& extent, int rank) {
   if (args.count == 0) return {};
-  const Extent extent = extent_of(args.collective, static_cast<std::size_t>(ranks), rank == args.root);
   const auto needed = [&](const char* name) {
     return invalid(fmt::format("{} is NULL, but count is {}; NULL is for count 0{}", name, args.count,
                                is_rooted(args.collective) ? ", and for buffers that only the root needs" : ""));
@@ -141,10 +140,8 @@ Status check_buffers(const comm::CallArgs& args, int ranks, int rank) {
 }
 
 /// Of the buffers that this rank's call uses.
-Status check_memory(const comm::Communicator& communicator, const comm::CallArgs& args) {
+Status check_memory(const comm::Communicator& communicator, const comm::CallArgs& args, const Extent& extent) {
   if (args.count == 0) return {};
-  const Extent extent = extent_of(args.collective, static_cast<std::size_t>(comm::size_of(communicator)),
-                                  comm::rank_of(communicator) == args.root);
   if (extent.send_blocks > 0) TUTTI_TRY(comm::check_memory(communicator, args.send, "sendbuff"));
   if (extent.receive_blocks > 0 && args.receive != args.send) {
     TUTTI_TRY(comm::check_memory(communicator, args.receive, "recvbuff"));
@@ -183,14 +180,12 @@ std::uint64_t next_identity() {
 
 /// Calls on streams, and PreMulSum's operators, which may be destroyed, are checked anew each time. On device memory buffers
 /// have to be looked at.
-void remember(const comm::Communicator& communicator, const RawCall& call, comm::CallArgs& args) {
+void remember(const comm::Communicator& communicator, const RawCall& call, const Extent& extent, comm::CallArgs& args) {
   known_calls = known_of_thread;
   KnownCall& known = known_calls[known_index(args.collective)];
   known.call.comm = nullptr;
   if (call.stream || args.scaled) return;
   const auto rank = static_cast<std::size_t>(comm::rank_of(communicator));
-  const Extent extent = extent_of(args.collective, static_cast<std::size_t>(comm::size_of(communicator)),
-                                  static_cast<int>(rank) == args.root);
   const std::size_t block_bytes = args.count * size_of(args.type);
   args.identity = next_identity();
   known.call = call;
@@ -238,7 +233,8 @@ Result<DataType> checked_type(ncclDataType_t type) {
 
 Result<comm::CallArgs> checked_shape(comm::Communicator& communicator, const RawCall& call) {
   const int ranks = comm::size_of(communicator);
-  comm::CallArgs args;
+  Result<comm::CallArgs> checked{comm::CallArgs()};  // what is returned, and copied nowhere on the way
+  comm::CallArgs& args = checked.value();
   args.collective = call.collective;
   args.send = call.send;
   args.receive = call.receive;
@@ -249,16 +245,21 @@ Result<comm::CallArgs> checked_shape(comm::Communicator& communicator, const Raw
   if (reduces(call.collective)) TUTTI_TRY(check_op(communicator, call, args));
   TUTTI_TRY(check_root(call, ranks));
   TUTTI_TRY(check_count(call, args.type, ranks));
-  return args;
+  return checked;
 }
 
 Result<comm::CallArgs> checked_call(comm::Communicator& communicator, const RawCall& call) {
-  TUTTI_TRY_ASSIGN(comm::CallArgs args, checked_shape(communicator, call));
-  TUTTI_TRY(check_buffers(args, comm::size_of(communicator), comm::rank_of(communicator)));
+  Result<comm::CallArgs> checked = checked_shape(communicator, call);
+  if (!checked.ok()) return checked;
+  comm::CallArgs& args = checked.value();
+  const int rank = comm::rank_of(communicator);
+  const Extent extent =
+      extent_of(args.collective, static_cast<std::size_t>(comm::size_of(communicator)), rank == args.root);
+  TUTTI_TRY(check_buffers(args, extent, rank));
   TUTTI_TRY(check_stream(communicator, args.stream));
-  TUTTI_TRY(check_memory(communicator, args));
-  if (comm::device_of(communicator) == comm::kHostMemory) remember(communicator, call, args);
-  return args;
+  TUTTI_TRY(check_memory(communicator, args, extent));
+  if (comm::device_of(communicator) == comm::kHostMemory) remember(communicator, call, extent, args);
+  return checked;
 }
 
 Status checked_pointer(const void* pointer, const char* name) {

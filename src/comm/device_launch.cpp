@@ -48,11 +48,6 @@ Signature signature_of(const CallArgs& args) {
 
 DataType kernel_of(const CallArgs& args) { return reduces(args.collective) ? args.type : DataType::kUint8; }
 
-struct DeviceLauncher::Pending {
-  std::vector<MatchedCall*> calls;  ///< with something to do
-  std::vector<MatchedCall*> all;
-};
-
 /// By whoever has the meeting's mutex; others only look.
 void count_off(PostedCall& call, const Error* failure, bool broken) {
   DeviceSubmission& submission = *call.submission;
@@ -84,7 +79,9 @@ void DeviceLauncher::launch(std::span<MatchedCall> calls) {
   // For all that follows on the first device, so that not each call of the driver needs it.
   const cuda::ContextScope scope(place_of(calls[0].parts[0]).device->context());
   if (!scope.status().ok()) return refuse(calls, scope.status().error());
-  Pending pending;
+  Pending& pending = pending_;
+  pending.calls.clear();
+  pending.all.clear();
   for (MatchedCall& call : calls) {
     const Result<bool> by_crews = goes_by_crews(call);
     if (!by_crews.ok()) {
@@ -142,23 +139,9 @@ void DeviceLauncher::finish(Pending& pending) {
   for (MatchedCall* call : pending.all) {
     for (PostedCall& part : call->parts) count_off(part, status.ok() ? nullptr : &status.error(), begun);
   }
-  pending = {};
+  pending.calls.clear();
+  pending.all.clear();
 }
-
-namespace {
-
-/// In order of rank, each once.
-std::vector<cuda::StreamHandle> streams_of(std::span<MatchedCall* const> calls) {
-  std::vector<cuda::StreamHandle> streams;
-  for (const MatchedCall* call : calls) {
-    for (const PostedCall& part : call->parts) {
-      if (std::ranges::find(streams, part.args.stream) == streams.end()) streams.push_back(part.args.stream);
-    }
-  }
-  return streams;
-}
-
-}  // namespace
 
 Error captures_differ() {
   return error(
@@ -193,7 +176,13 @@ Result<cuda::Capture> DeviceLauncher::capture_of(std::span<const MatchedCall* co
 }
 
 Status DeviceLauncher::put(Pending& pending, bool& begun) {
-  const std::vector<cuda::StreamHandle> streams = streams_of(pending.calls);
+  std::vector<cuda::StreamHandle>& streams = streams_;
+  streams.clear();
+  for (const MatchedCall* call : pending.calls) {
+    for (const PostedCall& part : call->parts) {
+      if (std::ranges::find(streams, part.args.stream) == streams.end()) streams.push_back(part.args.stream);
+    }
+  }
   const cuda::StreamHandle main = streams[0];
   const auto& [device, event, lines, lanes] = place_of(pending.calls[0]->parts[0]);
   TUTTI_TRY(capture_of(pending.calls));

@@ -70,7 +70,11 @@ class DeviceLauncher {
   void launch(std::span<MatchedCall> calls);
 
  private:
-  struct Pending;
+  /// Calls of one launch, as far as it is known.
+  struct Pending {
+    std::vector<MatchedCall*> calls;  ///< with something to do
+    std::vector<MatchedCall*> all;
+  };
   bool takes(const Pending& pending, const MatchedCall& call) const;
   void add(Pending& pending, MatchedCall& call);
   void finish(Pending& pending);
@@ -102,6 +106,9 @@ class DeviceLauncher {
 
   std::vector<LaunchPlace> places_;  ///< by rank
   std::uint64_t kept_for_ = 0;       ///< the capture that has the kernels already
+  // launch()'s, here for their memory.
+  Pending pending_;
+  std::vector<cuda::StreamHandle> streams_;  ///< of the launch: in order of rank, each once
 };
 
 }  // namespace tutti::comm

@@ -330,6 +330,16 @@ Status run_lone_over_hosts(Communicator& communicator, const CallArgs& args) {
   return run_batch(communicator, {{&communicator, args}});
 }
 
+/// As a group of it alone, with nothing allocated.
+Status run_lone_on_device(Communicator& communicator, CallArgs args) {
+  const std::shared_ptr<Communicator> kept = Registry().share(communicator.handle());
+  if (!kept) return Group::gone();
+  TUTTI_TRY(usable(communicator));
+  if (is_to_self(communicator, args)) TUTTI_TRY(check_pairs(communicator, {&args, 1}));
+  const DeviceCalls work{&communicator, {&args, 1}};
+  return enqueue_on_devices({&work, 1});
+}
+
 /// ncclGroupEnd is of no communicator, but who asks one of the group's is told.
 void tell_communicators(const Group& ended, const Error& failure) {
   for (const Name& name : ended.names) {
@@ -403,6 +413,7 @@ Status submit_any(Communicator& communicator, const CallArgs& args) {
     if (communicator.spans_hosts()) return run_lone_over_hosts(communicator, args);
     return run_lone(communicator, args);
   }
+  if (communicator.device()) return run_lone_on_device(communicator, args);
   Group lone;
   lone.add(communicator, args);
   return run_calls(lone);

@@ -233,7 +233,7 @@ Result<DataType> checked_type(ncclDataType_t type) {
 
 Result<comm::CallArgs> checked_shape(comm::Communicator& communicator, const RawCall& call) {
   const int ranks = comm::size_of(communicator);
-  Result<comm::CallArgs> checked{comm::CallArgs()};  // what is returned, and copied nowhere on the way
+  Result<comm::CallArgs> checked{comm::CallArgs()};  // what is returned
   comm::CallArgs& args = checked.value();
   args.collective = call.collective;
   args.send = call.send;

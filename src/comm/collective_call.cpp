@@ -461,7 +461,8 @@ Status CollectiveCall::run_lanes() {
 
 int CollectiveCall::awaited() {
   if (phase_ == Phase::kGather) return waiting_for();
-  return phase_ == Phase::kRun ? lanes_.waiting_for_one() : -1;
+  const int peer = phase_ == Phase::kRun ? lanes_.waiting_for_one() : -1;
+  return peer >= 0 && comm_.members().bridge->is_here(peer) ? peer : -1;
 }
 
 int CollectiveCall::waiting_for() {

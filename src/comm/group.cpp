@@ -408,12 +408,13 @@ Status queue_call(Communicator& communicator, const CallArgs& args) {
 }
 
 Status submit_any(Communicator& communicator, const CallArgs& args) {
-  if (!args.stream && !communicator.device() && !is_to_self(communicator, args)) {
+  const bool on_host = communicator.options().device == kHostMemory;
+  if (on_host && !args.stream && !is_to_self(communicator, args)) {
     TUTTI_TRY(usable(communicator));
     if (communicator.spans_hosts()) return run_lone_over_hosts(communicator, args);
     return run_lone(communicator, args);
   }
-  if (communicator.device()) return run_lone_on_device(communicator, args);
+  if (!on_host) return run_lone_on_device(communicator, args);
   Group lone;
   lone.add(communicator, args);
   return run_calls(lone);

@@ -301,7 +301,7 @@ double on_processors(const std::function<double()>& measure) {
   }
   sched_setaffinity(0, sizeof all, &all);
   std::ranges::sort(found);
-  return found[tried / 2];
+  return found[(tried - 1) / 2];
 }
 
 /// All-reduces of sizes that lines may carry, by the ways that NCCL_PROTO and NCCL_ALGO leave: the crossovers of

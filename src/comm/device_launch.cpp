@@ -79,9 +79,8 @@ void DeviceLauncher::launch(std::span<MatchedCall> calls) {
   // For all that follows on the first device, so that not each call of the driver needs it.
   const cuda::ContextScope scope(place_of(calls[0].parts[0]).device->context());
   if (!scope.status().ok()) return refuse(calls, scope.status().error());
-  Pending& pending = pending_;
-  pending.calls.clear();
-  pending.all.clear();
+  pending_.clear();
+  all_pending_.clear();
   for (MatchedCall& call : calls) {
     const Result<bool> by_crews = goes_by_crews(call);
     if (!by_crews.ok()) {
@@ -89,29 +88,29 @@ void DeviceLauncher::launch(std::span<MatchedCall> calls) {
       continue;
     }
     if (by_crews.value()) {
-      finish(pending);
+      finish();
       finish_crews(call);
       continue;
     }
     if (is_spread(call)) {
-      finish(pending);
+      finish();
       finish_spread(call);
       continue;
     }
-    if (!takes(pending, call)) finish(pending);
-    add(pending, call);
+    if (!takes(call)) finish();
+    add(call);
   }
-  finish(pending);
+  finish();
 }
 
-bool DeviceLauncher::takes(const Pending& pending, const MatchedCall& call) const {
-  if (pending.calls.empty()) return true;
+bool DeviceLauncher::takes(const MatchedCall& call) const {
+  if (pending_.empty()) return true;
   const CallArgs& args = call.parts[0].args;
-  const MatchedCall& first = *pending.calls[0];
-  if (pending.calls.size() == cuda::kCallsMax || kernel_of(args) != kernel_of(first.parts[0].args)) return false;
+  const MatchedCall& first = *pending_[0];
+  if (pending_.size() == cuda::kCallsMax || kernel_of(args) != kernel_of(first.parts[0].args)) return false;
   if (args.scaled && !same_factors(call, first)) return false;
   const int ranks = static_cast<int>(call.parts.size());
-  for (const MatchedCall* other : pending.calls) {
+  for (const MatchedCall* other : pending_) {
     const int others = static_cast<int>(other->parts.size());
     for (const PostedCall& a : call.parts) {
       const Range written = output_of(a, ranks);
@@ -127,20 +126,20 @@ bool DeviceLauncher::takes(const Pending& pending, const MatchedCall& call) cons
   return true;
 }
 
-void DeviceLauncher::add(Pending& pending, MatchedCall& call) {
-  pending.all.push_back(&call);
+void DeviceLauncher::add(MatchedCall& call) {
+  all_pending_.push_back(&call);
   if (call.parts[0].args.count == 0) return;
-  pending.calls.push_back(&call);
+  pending_.push_back(&call);
 }
 
-void DeviceLauncher::finish(Pending& pending) {
+void DeviceLauncher::finish() {
   bool begun = false;
-  Status status = pending.calls.empty() ? Status() : put(pending, begun);
-  for (MatchedCall* call : pending.all) {
+  Status status = pending_.empty() ? Status() : put(begun);
+  for (MatchedCall* call : all_pending_) {
     for (PostedCall& part : call->parts) count_off(part, status.ok() ? nullptr : &status.error(), begun);
   }
-  pending.calls.clear();
-  pending.all.clear();
+  pending_.clear();
+  all_pending_.clear();
 }
 
 Error captures_differ() {
@@ -175,25 +174,24 @@ Result<cuda::Capture> DeviceLauncher::capture_of(std::span<const MatchedCall* co
   return *all;
 }
 
-Status DeviceLauncher::put(Pending& pending, bool& begun) {
-  std::vector<cuda::StreamHandle>& streams = streams_;
-  streams.clear();
-  for (const MatchedCall* call : pending.calls) {
+Status DeviceLauncher::put(bool& begun) {
+  streams_.clear();
+  for (const MatchedCall* call : pending_) {
     for (const PostedCall& part : call->parts) {
-      if (std::ranges::find(streams, part.args.stream) == streams.end()) streams.push_back(part.args.stream);
+      if (std::ranges::find(streams_, part.args.stream) == streams_.end()) streams_.push_back(part.args.stream);
     }
   }
-  const cuda::StreamHandle main = streams[0];
-  const auto& [device, event, lines, lanes] = place_of(pending.calls[0]->parts[0]);
-  TUTTI_TRY(capture_of(pending.calls));
-  for (std::size_t i = 1; i < streams.size(); ++i) {
-    TUTTI_TRY(event.record(streams[i]));
+  const cuda::StreamHandle main = streams_[0];
+  const auto& [device, event, lines, lanes] = place_of(pending_[0]->parts[0]);
+  TUTTI_TRY(capture_of(pending_));
+  for (std::size_t i = 1; i < streams_.size(); ++i) {
+    TUTTI_TRY(event.record(streams_[i]));
     TUTTI_TRY(event.hold(*device, main));
   }
-  TUTTI_TRY(put_kernel(pending, main));
+  TUTTI_TRY(put_kernel(main));
   begun = true;
-  if (streams.size() > 1) TUTTI_TRY(event.record(main));
-  for (std::size_t i = 1; i < streams.size(); ++i) TUTTI_TRY(event.hold(*device, streams[i]));
+  if (streams_.size() > 1) TUTTI_TRY(event.record(main));
+  for (std::size_t i = 1; i < streams_.size(); ++i) TUTTI_TRY(event.hold(*device, streams_[i]));
   return {};
 }
 
@@ -250,13 +248,13 @@ Status put_copy(const cuda::Device& device, const MatchedCall& call, cuda::Strea
 
 }  // namespace
 
-Status DeviceLauncher::put_kernel(Pending& pending, cuda::StreamHandle stream) {
+Status DeviceLauncher::put_kernel(cuda::StreamHandle stream) {
   cuda::FoldLaunch launch;
-  const cuda::Device& device = *place_of(pending.calls[0]->parts[0]).device;
+  const cuda::Device& device = *place_of(pending_[0]->parts[0]).device;
   std::uint32_t blocks = 0;
   std::vector<void*> asides;
   Status status;
-  for (const MatchedCall* call : pending.calls) {
+  for (const MatchedCall* call : pending_) {
     if (is_copy(*call)) {
       TUTTI_TRY(put_copy(device, *call, stream));
       continue;
@@ -281,8 +279,7 @@ Status DeviceLauncher::put_kernel(Pending& pending, cuda::StreamHandle stream) {
     }
   }
   if (status.ok() && launch.call_count != 0) {
-    status =
-        device.launch(cuda::KernelKind::kFold, kernel_of(pending.calls[0]->parts[0].args), blocks, &launch, stream);
+    status = device.launch(cuda::KernelKind::kFold, kernel_of(pending_[0]->parts[0].args), blocks, &launch, stream);
   }
   for (void* aside : asides) {
     const Status freed = cuda::free_aside(device, aside, stream);

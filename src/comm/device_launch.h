@@ -70,19 +70,16 @@ class DeviceLauncher {
   void launch(std::span<MatchedCall> calls);
 
  private:
-  /// Calls of one launch, as far as it is known.
-  struct Pending {
-    std::vector<MatchedCall*> calls;  ///< with something to do
-    std::vector<MatchedCall*> all;
-  };
-  bool takes(const Pending& pending, const MatchedCall& call) const;
-  void add(Pending& pending, MatchedCall& call);
-  void finish(Pending& pending);
+  /// Whether one launch may do the call with the pending ones.
+  bool takes(const MatchedCall& call) const;
+  void add(MatchedCall& call);
+  /// Launches what is pending; nothing is afterwards.
+  void finish();
   /// What the calls are captured into, for which the kernels are kept then.
   Result<cuda::Capture> capture_of(std::span<const MatchedCall* const> calls);
   /// `begun`: something is on the streams.
-  Status put(Pending& pending, bool& begun);
-  Status put_kernel(Pending& pending, cuda::StreamHandle stream);
+  Status put(bool& begun);
+  Status put_kernel(cuda::StreamHandle stream);
 
   /// One of several devices: a launch on each, which events order with all the ranks' streams.
   bool is_spread(const MatchedCall& call) const;
@@ -106,8 +103,9 @@ class DeviceLauncher {
 
   std::vector<LaunchPlace> places_;  ///< by rank
   std::uint64_t kept_for_ = 0;       ///< the capture that has the kernels already
-  // launch()'s, here for their memory.
-  Pending pending_;
+  // launch()'s, here for their memory: the calls of the next launch, as far as it is known.
+  std::vector<MatchedCall*> pending_;  ///< with something to do
+  std::vector<MatchedCall*> all_pending_;
   std::vector<cuda::StreamHandle> streams_;  ///< of the launch: in order of rank, each once
 };
 

@@ -330,7 +330,7 @@ Status run_lone_over_hosts(Communicator& communicator, const CallArgs& args) {
   return run_batch(communicator, {{&communicator, args}});
 }
 
-/// As a group of it alone, with nothing allocated.
+/// As a group of it alone, without the lists that a group has.
 Status run_lone_on_device(Communicator& communicator, CallArgs args) {
   const std::shared_ptr<Communicator> kept = Registry().share(communicator.handle());
   if (!kept) return Group::gone();

@@ -324,6 +324,28 @@ TEST_CASE("device: a rank that left, and calls that differ, are named", "[device
   CHECK(ncclCommDestroy(comms[1]) == ncclSuccess);
 }
 
+TEST_CASE("device: a call in no group that cannot be made is refused", "[device][failure]") {
+  const Fixture f;
+  ncclComm_t comm = nullptr;
+  REQUIRE(ncclCommInitAll(&comm, 1, f.devices.data()) == ncclSuccess);
+  std::int32_t* const a = f.buffers[0]->data();
+  const auto refused = [&](ncclResult_t result, const char* why) {
+    CHECK(result == ncclInvalidUsage);
+    CHECK_THAT(ncclGetLastError(comm), Catch::Contains(why));
+  };
+  refused(ncclSend(a, 10, ncclInt32, 0, comm, f.streams[0]),
+          "rank 0 sends to itself 1 times and receives from itself 0 times");
+  refused(ncclRecv(a, 10, ncclInt32, 0, comm, f.streams[0]),
+          "rank 0 sends to itself 0 times and receives from itself 1 times");
+  CHECK(ncclAllReduce(a, f.buffers[1]->data(), 10, ncclInt32, ncclSum, comm, f.streams[0]) == ncclSuccess);
+  Gpu::get().wait(f.streams[0]);
+  CHECK(f.buffers[1]->read()[9] == 1);
+  REQUIRE(ncclCommFinalize(comm) == ncclSuccess);
+  refused(ncclAllReduce(a, a, 10, ncclInt32, ncclSum, comm, f.streams[0]),
+          "ncclCommFinalize was the communicator's last");
+  CHECK(ncclCommDestroy(comm) == ncclSuccess);
+}
+
 TEST_CASE("device: memory that a call cannot use is refused by name", "[device][failure]") {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   const Fixture f;

@@ -119,8 +119,7 @@ class Gpu {
 #define TUTTI_TEST_FUNCTION(member, function, version) PFN_##function##_v##version member = nullptr;
   TUTTI_TEST_FUNCTIONS(TUTTI_TEST_FUNCTION)
 #undef TUTTI_TEST_FUNCTION
-  // Not in the fake.
-  PFN_cuMemGetInfo_v3020 mem_info_ = nullptr;
+  PFN_cuMemGetInfo_v3020 mem_info_ = nullptr;  ///< not in the fake
 #if CUDA_VERSION >= 13000
   PFN_cuMemcpyBatchAsync_v13000 copy_batch_async_ = nullptr;
 #endif

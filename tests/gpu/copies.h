@@ -7,8 +7,8 @@
 
 namespace tutti::test {
 
-/// How a process asks for it. What goes by the processors that kernels run on waits for the process's turn of them; what a copy engine does need
-/// not.
+/// How a process asks for it. What goes by the processors that kernels run on waits for the process's turn of them; whether some way needs none,
+/// as copies to the host do, is what this is to show.
 inline constexpr std::array<std::string_view, 3> kCopyWays = {"cuMemcpyAsync", "cuMemcpy2DAsync",
                                                               "cuMemcpyBatchAsync, beside kernels"};
 

@@ -1,5 +1,6 @@
 #include "processes.h"
 
+#include "forked.h"
 #include "gpu.h"
 
 #include <fmt/format.h>
@@ -11,7 +12,6 @@
 #include <vector>
 
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 namespace tutti::test {
@@ -22,7 +22,6 @@ struct Page {
   std::atomic<int> id_is_there;
   ncclUniqueId id;
   double us;
-  char why[512];
 };
 
 /// Ends a process that hangs.
@@ -31,7 +30,8 @@ constexpr unsigned kLimitS = 60;
 std::string text_of(const char* what) { return fmt::format("{}: {}", what, ncclGetLastError(nullptr)); }
 
 /// What is wrong; empty: nothing.
-std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, ProcessBuffers kind, Page& page) {
+std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, ProcessBuffers kind, Page& page,
+                     const std::atomic<bool>& failed) {
   using Clock = std::chrono::steady_clock;
   if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
   const Gpu& gpu = Gpu::get();
@@ -40,7 +40,9 @@ std::string run_rank(int ranks, int rank, std::size_t bytes, int repeats, Proces
     if (ncclGetUniqueId(&page.id) != ncclSuccess) return text_of("ncclGetUniqueId");
     page.id_is_there = 1;
   }
-  while (page.id_is_there == 0) usleep(1000);
+  for (; page.id_is_there == 0; usleep(1000)) {
+    if (failed) return "";
+  }
   ncclComm_t comm = nullptr;
   if (ncclCommInitRank(&comm, ranks, page.id, rank) != ncclSuccess) return text_of("ncclCommInitRank");
   const std::size_t count = bytes / sizeof(float);
@@ -93,24 +95,10 @@ ProcessesTime time_processes(int ranks, std::size_t bytes, int repeats, ProcessB
   void* const memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return {0, "no memory to share"};
   Page& page = *static_cast<Page*>(memory);
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(kLimitS);
-      const std::string wrong = run_rank(ranks, rank, bytes, repeats, kind, page);
-      if (!wrong.empty()) fmt::format_to_n(page.why, sizeof page.why - 1, "rank {}: {}", rank, wrong);
-      _exit(wrong.empty() ? 0 : 1);
-    }
-    children.push_back(child);
-  }
   ProcessesTime time;
-  for (const pid_t child : children) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    if (status != 0 && time.why.empty()) time.why = fmt::format("a process ended with status {:#x}", status);
-  }
-  if (page.why[0] != 0) time.why = page.why;
+  time.why = run_forked(ranks, kLimitS, [&](int rank, const std::atomic<bool>& failed) {
+    return run_rank(ranks, rank, bytes, repeats, kind, page, failed);
+  });
   time.us = page.us;
   munmap(memory, sizeof(Page));
   return time;

@@ -215,6 +215,21 @@ CUresult copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstrea
   FAKE_CALL("cuMemcpyAsync");
   return give_copy(to, from, bytes, stream);
 }
+#if CUDA_VERSION >= 13000
+/// With attributes for all of them.
+CUresult copy_batch_async(CUdeviceptr* to, CUdeviceptr* from, std::size_t* bytes, std::size_t count,
+                          CUmemcpyAttributes* attributes, std::size_t* first, std::size_t attribute_count,
+                          CUstream stream) {
+  FAKE_CALL("cuMemcpyBatchAsync");
+  const bool is_simple = attribute_count == 1 && first[0] == 0 && stream != nullptr &&
+                         attributes->srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  if (!is_simple) return CUDA_ERROR_INVALID_VALUE;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (const CUresult given = give_copy(to[i], from[i], bytes[i], stream); given != CUDA_SUCCESS) return given;
+  }
+  return CUDA_SUCCESS;
+}
+#endif
 /// Rows that lie one behind the other.
 CUresult copy_rows_async(const CUDA_MEMCPY2D* rows, CUstream stream) {
   FAKE_CALL("cuMemcpy2DAsync");
@@ -333,16 +348,23 @@ void* entry(Function* function) {
 }  // namespace
 
 std::vector<Entry> stream_entries() {
-  return {{"cuStreamCreate", entry(stream_create)},     {"cuStreamGetFlags", entry(stream_flags)},
-          {"cuStreamDestroy", entry(stream_destroy)},   {"cuStreamSynchronize", entry(stream_synchronize)},
-          {"cuStreamQuery", entry(stream_query)},       {"cuStreamWaitEvent", entry(stream_wait_event)},
-          {"cuEventCreate", entry(event_create)},       {"cuEventDestroy", entry(event_destroy)},
-          {"cuEventRecord", entry(event_record)},       {"cuEventRecordWithFlags", entry(event_record_with_flags)},
-          {"cuEventQuery", entry(event_query)},         {"cuEventSynchronize", entry(event_synchronize)},
-          {"cuEventElapsedTime", entry(event_elapsed)}, {"cuStreamBatchMemOp", entry(batch)},
-          {"cuMemcpyAsync", entry(copy_async)},         {"cuMemcpy2DAsync", entry(copy_rows_async)},
-          {"cuMemsetD8Async", entry(set_bytes_async)},  {"cuMemAllocAsync", entry(mem_alloc_async)},
-          {"cuMemFreeAsync", entry(mem_free_async)},    {"cuLaunchKernelEx", entry(launch)}};
+  return {
+#if CUDA_VERSION >= 13000
+    {"cuMemcpyBatchAsync", entry(copy_batch_async)},
+#endif
+        {"cuStreamCreate", entry(stream_create)}, {"cuStreamGetFlags", entry(stream_flags)},
+        {"cuStreamDestroy", entry(stream_destroy)}, {"cuStreamSynchronize", entry(stream_synchronize)},
+        {"cuStreamQuery", entry(stream_query)}, {"cuStreamWaitEvent", entry(stream_wait_event)},
+        {"cuEventCreate", entry(event_create)}, {"cuEventDestroy", entry(event_destroy)},
+        {"cuEventRecord", entry(event_record)}, {"cuEventRecordWithFlags", entry(event_record_with_flags)},
+        {"cuEventQuery", entry(event_query)}, {"cuEventSynchronize", entry(event_synchronize)},
+        {"cuEventElapsedTime", entry(event_elapsed)}, {"cuStreamBatchMemOp", entry(batch)},
+        {"cuMemcpyAsync", entry(copy_async)}, {"cuMemcpy2DAsync", entry(copy_rows_async)},
+        {"cuMemsetD8Async", entry(set_bytes_async)}, {"cuMemAllocAsync", entry(mem_alloc_async)},
+        {"cuMemFreeAsync", entry(mem_free_async)}, {
+      "cuLaunchKernelEx", entry(launch)
+    }
+  };
 }
 
 }  // namespace fake_driver

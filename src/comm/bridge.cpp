@@ -44,7 +44,7 @@ std::uint32_t number_of(const protocol::AnnounceLine& line) {
 }
 
 /// Of an input that comes with lines, by its record's mark.
-std::uint32_t part_of(std::uint64_t mark) { return static_cast<std::uint32_t>(mark); }
+std::uint32_t part_in(std::uint64_t mark) { return static_cast<std::uint32_t>(mark); }
 
 /// nullptr: there is no connection yet.
 std::unique_ptr<transport::ByteStream> stream_of(std::vector<PrivateDescriptor> sockets) {
@@ -113,7 +113,7 @@ void Bridge::open(Membership& members) {
   for (Remote& remote : remotes_) {
     remote.link->set_place([this, &remote](const Record& record) { return place_of(remote, record); });
     remote.link->set_arrived([this](const Record& record) {
-      far_inputs_.note_arrived(protocol::sequence_of(record.value), part_of(record.value));
+      far_inputs_.note_arrived(protocol::sequence_of(record.value), part_in(record.value));
     });
     remote.link->set_stale([this](const Record& record) { return is_stale(record); });
   }
@@ -150,7 +150,7 @@ void Bridge::queue_line(Remote& remote, const protocol::AnnounceLine& line, std:
 /// Where the lane waits for just this message and knows where it belongs, it goes there.
 std::byte* Bridge::place_of(const Remote& remote, const Record& record) {
   if (record.offset == Record::kReceiversPlace)
-    return far_inputs_.place_for(protocol::sequence_of(record.value), part_of(record.value), record.bytes, announced_);
+    return far_inputs_.place_for(protocol::sequence_of(record.value), part_in(record.value), record.bytes, announced_);
   for (std::uint32_t lane = 0; lane < remote.channels.size(); ++lane) {
     const protocol::Channel& channel = members_->channels[lane][remote.peer];
     protocol::Crossing& crossing = *channel.crossing;
@@ -175,6 +175,16 @@ void Bridge::take_news() {
       settle(remote);
     }
   }
+}
+
+void Bridge::send_part(int peer, std::uint32_t number, std::uint32_t part, const void* bytes, std::size_t size) {
+  Remote& remote = remote_of(peer);
+  Record record;
+  record.bytes = static_cast<std::uint32_t>(size);
+  record.offset = Record::kReceiversPlace;
+  record.value = protocol::announce_word(number, part);
+  remote.link->queue(record, static_cast<const std::byte*>(bytes));
+  if (remote.holds_lines_of == number) remote.holds_lines_of = 0;
 }
 
 void Bridge::tell(int peer, const std::byte* payload, std::size_t bytes, const std::uint64_t* word) {
@@ -205,7 +215,10 @@ bool Bridge::receive(int awaited) {
   if (given_up_) return false;
   take_lines();
   const bool seldom = ++receives_ % kSeldom == 0;
-  if (!seldom && waits_for_carried_lines()) return receive_lines();
+  if (!seldom && waits_for_carried_lines()) {
+    moved = receive_lines();
+    return (part_source_ >= 0 && receive_from(remote_of(part_source_))) || moved;
+  }
   if (seldom) awaited = -1;
   if (awaited >= 0 || streams_ <= kAskedMax || !is_polled_) {
     for (Remote& remote : remotes_) {

@@ -39,6 +39,7 @@
 #include "comm/far_inputs.h"
 #include "comm/late_ties.h"
 #include "comm/line_routes.h"
+#include "comm/part_carrier.h"
 #include "comm/record_link.h"
 #include "protocol/channel.h"
 #include "schedule/schedule.h"
@@ -69,7 +70,7 @@ constexpr bool is_line_stale(std::uint32_t number, std::uint32_t found, std::uin
   return found == number || (is_behind(found) && !is_signature);
 }
 
-class Bridge {
+class Bridge final : public PartCarrier {
  public:
   /// `sockets`: by rank; those for data, or the streams in their place, are taken. `copies`: by rank, those of this host's other ranks;
   /// empty elsewhere.
@@ -120,14 +121,18 @@ class Bridge {
   }
   /// That nobody reads any more.
   bool is_input_sent(std::uint32_t number) const { return announced_ == number && is_sent(); }
-  /// Where what comes with the lines as `part` goes, FarInputs::kSumOfAll say.
-  void expect_input(std::uint32_t number, std::uint32_t part, std::size_t bytes, void* place) {
+  void send_part(int peer, std::uint32_t number, std::uint32_t part, const void* bytes, std::size_t size) override;
+  void hold_lines(int peer, std::uint32_t number) override { remote_of(peer).holds_lines_of = number; }
+  void await_part(int peer) override { part_source_ = peer; }
+  /// FarInputs::kSumOfAll, say.
+  void expect_part(std::uint32_t number, std::uint32_t part, std::size_t bytes, void* place) override {
     far_inputs_.expect(number, part, bytes, static_cast<std::byte*>(place));
   }
-  /// What came with others' lines: the input of rank `part`, or the sum of round `part`, the call's to write; nullptr: nothing yet.
-  std::byte* far_input(std::uint32_t number, std::uint32_t part, std::size_t bytes) const {
+  /// Of hosts of one rank: the input of rank `part`, or the sum of round `part`.
+  std::byte* part_of(std::uint32_t number, std::uint32_t part, std::size_t bytes) const override {
     return far_inputs_.of(number, part, bytes);
   }
+
   /// Who sends to this rank in a round, where each host has one rank.
   int sender_in(std::uint32_t round) const { return rounds_[round].from->peer; }
 
@@ -199,6 +204,7 @@ class Bridge {
     PairSignatures signatures_to;
     PairSignatures signatures_from;
     Sent sent;
+    std::uint32_t holds_lines_of = 0;          ///< the call's number
     std::vector<SentChannel> channels;         ///< by lane
     std::deque<protocol::Crossing> crossings;  ///< by lane; channels point there
   };
@@ -227,6 +233,7 @@ class Bridge {
     Control copy;
   };
 
+  Remote& remote_of(int peer) { return *std::ranges::find(remotes_, peer, &Remote::peer); }
   void connect(Remote& remote, std::unique_ptr<transport::ByteStream> stream);
   void take_news();
   void settle(Remote& remote);
@@ -283,6 +290,7 @@ class Bridge {
   std::chrono::steady_clock::time_point announced_at_;
   std::uint32_t receives_ = 0;
   FarInputs far_inputs_;
+  int part_source_ = -1;
   std::uint32_t impatient_ = 0;  ///< the call in which this rank has waited for long
   std::uint32_t resent_ = 0;     ///< this rank's last line that it has sent to all by itself
   bool given_up_ = false;

@@ -58,7 +58,7 @@ Extent extent_of(const Membership& members, const Signature& signature, const pr
   const Carriage carriage = carriage_of(members, signature);
   if (signature.one_way != 0 && !reads_one_way(members, signature, rank, reader)) return {0, 0};
   if (carriage == Carriage::kInLines) return {input_bytes, 0};
-  if (goes_from_buffers(carriage)) return {0, 0};
+  if (needs_no_references(carriage)) return {0, 0};
   if (signature.one_way != 0) return {0, input_bytes};
   const bool carried = carriage == Carriage::kBesideLines && (line.buffers.flags & protocol::kCarried) != 0;
   return {sizeof(protocol::BufferReferences), carried ? input_bytes : 0};
@@ -204,6 +204,7 @@ void Bridge::carry_lines(Round& round) {
     if (!crosses_once(rank_, next)) continue;
     const bool complete = has_lines(round.sent, next);
     if (!complete && (has_one_way_calls() || impatient_ != announced_)) return;
+    if (complete && round.to->holds_lines_of == next && !knows_that_calls_differ(next)) return;
     if (complete && !carry_inputs(round, next)) return;
     for (std::size_t place = 0; place < round.sent.size(); ++place) {
       const int rank = round.sent[place];

@@ -75,6 +75,14 @@ Carriage far_carriage(const Membership& members, const CallArgs& args, std::size
   return members.plans.may_announce(args.collective, "halving_doubling") ? Carriage::kAddedUp : Carriage::kNone;
 }
 
+/// Over hosts of several ranks each.
+bool goes_by_rails(const Membership& members, const CallArgs& args, std::size_t bytes) {
+  if (!members.rails || args.collective != Collective::kAllReduce || args.scaled) return false;
+  const std::size_t longest =
+      std::min<std::size_t>(members.rails->plan().longest, members.control.settings().rail_bytes);
+  return bytes <= longest && members.plans.may_announce(args.collective, "hosts_doubling");
+}
+
 }  // namespace
 
 Carriage carriage_of(const Membership& members, const CallArgs& args) {
@@ -92,6 +100,7 @@ Carriage carriage_of(const Membership& members, const CallArgs& args) {
   const bool one_way = is_rooted(args.collective) && !members.bridge;
   const std::size_t beside_max = one_way ? settings.one_way_carry_bytes : beside_lines_max(members, args.collective);
   if (bytes <= beside_max) return Carriage::kBesideLines;
+  if (goes_by_rails(members, args, bytes)) return Carriage::kByRails;
   return members.bridge ? far_carriage(members, args, bytes) : Carriage::kNone;
 }
 

@@ -48,6 +48,7 @@ enum class Carriage : std::uint8_t {
   kFromBuffers,  ///< hosts of one rank: with the lines too, from the caller's buffer (far_inputs.h)
   kAddedUp,      ///< the same of an all-reduce whose lines double: added up on the way
   kAtHub,        ///< ... and where they go by a hub: added up there
+  kByRails,      ///< hosts of several ranks each: in parts, before all lines are there (rails.h)
   kInLines,      ///< whatever the buffers are
 };
 Carriage carriage_of(const Membership& members, const CallArgs& args);
@@ -64,6 +65,11 @@ inline bool goes_beside_line(const Membership& members, Carriage carriage, std::
 }
 inline bool goes_from_buffers(Carriage carriage) {
   return carriage == Carriage::kFromBuffers || carriage == Carriage::kAddedUp || carriage == Carriage::kAtHub;
+}
+
+/// Lines say nothing of the buffers.
+inline bool needs_no_references(Carriage carriage) {
+  return goes_from_buffers(carriage) || carriage == Carriage::kByRails;
 }
 
 /// How often a wait looks again before it lets others have their turn: the common waits are shorter than a look at everything.
@@ -249,6 +255,8 @@ class CollectiveCall final : public Call {
   bool gets_sum() const;
   void lend_buffers();
   void finish_from_buffers();
+  void lay_rails();
+  Rails& rails() { return *comm_.members().rails; }
   void add_round(std::uint32_t round, void* to, int divisor);
   void add_up();
   int missing_input() const;

@@ -21,10 +21,10 @@ schedule::Groups hosts_of(const std::vector<Peer>& peers);
 using HostRanks = std::vector<std::vector<int>>;
 HostRanks ranks_of_hosts(const schedule::Groups& hosts);
 
-/// The rank that carries between its own host and another.
+/// The rank that carries between its own host and another. Between hosts of equally many ranks both are at the same place of their hosts.
 inline int carrier(const HostRanks& hosts, int own_host, int other_host) {
   const std::vector<int>& here = hosts[static_cast<std::size_t>(own_host)];
-  return here[static_cast<std::size_t>(other_host) % here.size()];
+  return here[static_cast<std::size_t>(own_host + other_host) % here.size()];
 }
 
 /// By which ways it goes from the start, and among more than kAllWithAllMax ranks ever after: directly as long as no rank carries to more than

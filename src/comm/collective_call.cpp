@@ -188,6 +188,10 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
     lend_buffers();
     return false;
   }
+  if (carriage_ == Carriage::kByRails) {
+    lay_rails();
+    return false;
+  }
   const protocol::BufferReferences& buffers = describe_buffers();
   if (way_ != nullptr) announce_way();
   bool carries = goes_beside_line(comm_.members(), carriage_, shape_.input_bytes, buffers);
@@ -326,6 +330,7 @@ bool CollectiveCall::all_are_in_place() const {
     finish_from_buffers();
     return {};
   }
+  if (carriage_ == Carriage::kByRails) return {};  // they have done it
   follow_way();
   if (signature_.one_way != 0 || lines_finish()) {
     finish_by_lines();
@@ -421,7 +426,7 @@ Status CollectiveCall::run_lanes() {
     executor::run_tasks({&task, 1}, comm_.yields());
   }
   // Longer one-way calls are up to a quarter slower so between far cores: who sends gets too far ahead of who reads.
-  const bool may_repeat = signature_.one_way != 0 ? carriage_ == Carriage::kInLines : !goes_from_buffers(carriage_);
+  const bool may_repeat = signature_.one_way != 0 ? carriage_ == Carriage::kInLines : !needs_no_references(carriage_);
   const bool repeats = may_repeat && shape_.count != 0 && comm_.ranks() > 1 && status_.ok();
   finished_ = repeats && args_.identity != 0 ? args_.identity : kNoIdentity;
   if (status_.ok()) note_time();
@@ -443,9 +448,15 @@ Status CollectiveCall::run_lanes() {
   }
   if (phase_ == Phase::kGather) {
     if (carriage_ == Carriage::kAddedUp) add_up();
-    if (comm_.ranks() > 1 && !all_have_announced(kLooks)) return blocked();
+    const bool by_rails = carriage_ == Carriage::kByRails;
+    bool advanced = by_rails && rails().advance(lanes_.machine(), false);
+    if (comm_.ranks() > 1 && !all_have_announced(kLooks)) return advanced ? moved(Progress::kAdvanced) : blocked();
     if (comm_.ranks() > 1 && !announcer_.all_equal() && !knows_calls(ranks_read(), sequence_)) return blocked();
     if (announcer_.all_equal() && (missing_input() >= 0 || is_input_needed())) return blocked();
+    if (by_rails && announcer_.all_equal()) {
+      advanced |= rails().advance(lanes_.machine(), true);
+      if (!rails().is_over()) return advanced ? moved(Progress::kAdvanced) : blocked();
+    }
     if (Status opened = open(); !opened.ok()) return fail(opened.error());
   }
   if (phase_ == Phase::kRun) {
@@ -471,7 +482,8 @@ int CollectiveCall::waiting_for() {
   const bool waits = phase_ == Phase::kRoom     ? announcer_.room(lanes_.machine()) == protocol::Room::kNotYet
                      : phase_ == Phase::kGather ? !announcer_.advance(lanes_.machine())
                                                 : false;
-  if (!waits) return phase_ == Phase::kGather && announcer_.all_equal() ? missing_input() : -1;
+  if (!waits && (phase_ != Phase::kGather || !announcer_.all_equal())) return -1;
+  if (!waits) return carriage_ == Carriage::kByRails ? rails().waiting_for() : missing_input();
   const auto unseen = static_cast<int>(announcer_.unseen());
   const Bridge* const bridge = comm_.members().bridge.get();
   const bool carried = bridge != nullptr && phase_ == Phase::kGather && signature_.one_way == 0;

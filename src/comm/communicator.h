@@ -9,6 +9,7 @@
 #include "comm/late_ties.h"
 #include "comm/machine_view.h"
 #include "comm/peer_watch.h"
+#include "comm/rails.h"
 #include "comm/reach.h"
 #include "comm/turns.h"
 #include "comm/watchdog.h"
@@ -77,6 +78,7 @@ struct Membership {
   std::unique_ptr<Bridge> bridge;              ///< to ranks of other hosts; nullptr: there are none
   MpiSends mpi_sends;                          ///< on GPU memory
   FarLimits far_limits;                        ///< zeros where hosts have several ranks
+  std::unique_ptr<Rails> rails;                ///< nullptr where not all hosts have as many, and more than one
   executor::StoreRates carried_stores;         ///< of what is carried beside lines
   CacheRoom cache_room;                        ///< of this host, for calls of all ranks
   bool single_copy = false;                    ///< works between all processes, on every rank
@@ -243,6 +245,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void measure_network_costs();
   planner::NetworkCosts network_costs() const;
   void plan_lines(const planner::Rules& rules);
+  void plan_rails(const planner::Rules& rules);
   /// `port`: over hosts, the way to the others.
   void take_seat(const Port& port);
   /// What the others try to map. To be held until all are ready.

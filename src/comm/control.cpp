@@ -5,6 +5,7 @@
 #include "comm/device_bells.h"
 #include "comm/device_exports.h"
 #include "comm/far_inputs.h"
+#include "comm/rails.h"
 #include "executor/host_machine.h"
 #include "planner/tuning.h"
 
@@ -229,7 +230,12 @@ std::size_t Control::bytes_of_copies(int ranks, int local_ranks, int copies) {
 
 std::size_t Control::bytes_on_host(int ranks, int local_ranks) {
   if (local_ranks == ranks || local_ranks == 1) return bytes_for(local_ranks);
-  return bytes_of_copies(ranks, local_ranks, local_ranks);
+  const std::size_t rails = ranks <= kAllWithAllMax ? RailRoom::bytes_for(local_ranks) : 0;
+  return bytes_of_copies(ranks, local_ranks, local_ranks) + rails;
+}
+
+RailRoom Control::rail_room(int ranks) const {
+  return {memory().subspan(bytes_of_copies(ranks, ranks_, ranks_)), ranks_};
 }
 
 Control Control::copy(int ranks, int place, bool leads) const {
@@ -263,6 +269,7 @@ void Control::set_up(protocol::SlotShape slots) const {
                              std::min(c.carry_bytes, protocol::carried_bytes_max(ranks_)),
                              std::min(c.carry_bytes, protocol::one_way_bytes_max(ranks_)),
                              std::min(c.carry_bytes, FarInputs::kBytesMax),
+                             std::min(c.carry_bytes, RailRoom::kBytesMax),
                              c.timeout_s,
                              1,
                              c.calibrate,

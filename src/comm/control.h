@@ -26,6 +26,8 @@
 
 namespace tutti::comm {
 
+class RailRoom;
+
 /// The first lane carries send and receive, the others carry collectives.
 inline constexpr std::uint32_t kPointToPointLane = 0;
 inline constexpr std::uint32_t kFirstCollectiveLane = 1;
@@ -111,6 +113,7 @@ struct Settings {
   std::uint64_t carry_bytes = 0;          ///< longest input that travels beside an announce line ...
   std::uint64_t one_way_carry_bytes = 0;  ///< ... and of a rooted call of one host
   std::uint64_t far_carry_bytes = 0;      ///< ... and of hosts of one rank each, where far_limits() allows as much
+  std::uint64_t rail_bytes = 0;           ///< longest all-reduce that goes by rails, where plan_rails() allows as much
   double timeout_s = 0;
   double crowding = 1;          ///< ranks per core, as rank 0 may use them, where seats do not tell
   std::uint64_t calibrate = 0;  ///< rank 0 wants costs measured
@@ -179,6 +182,8 @@ class Control {
 
   /// Of a host's segment: the copy of the whole that the rank at this place among the host's ranks has.
   Control copy(int ranks, int place, bool leads) const;
+  /// Of a host's segment, behind the copies, in communicators of up to kAllWithAllMax ranks.
+  RailRoom rail_room(int ranks) const;
 
   int ranks() const { return ranks_; }
   Settings& settings() const;

@@ -83,12 +83,14 @@ std::string_view meaning_of(planner::Access access) {
 /// A line's way from core to core, not measured: what the cost model takes per message.
 constexpr double kAnnounceUs = 0.15;
 
-/// Of a call that its lines finish.
+/// Of a call that its lines finish, or rails.
 double announced_us(Communicator& communicator, const CallArgs& args, Carriage carriage) {
-  if (!goes_from_buffers(carriage)) return kAnnounceUs * (communicator.ranks() - 1);
-  const planner::NetworkCosts& network = communicator.members().plans.rules().network;
-  const auto bytes = static_cast<double>(args.count * size_of(args.type));
-  const LineRoutes& routes = communicator.members().bridge->routes();
+  if (!needs_no_references(carriage)) return kAnnounceUs * (communicator.ranks() - 1);
+  const Membership& members = communicator.members();
+  const planner::NetworkCosts& network = members.plans.rules().network;
+  const bool by_rails = carriage == Carriage::kByRails;
+  const auto bytes = static_cast<double>(args.count * size_of(args.type)) / (by_rails ? members.rails->parts() : 1);
+  const LineRoutes& routes = by_rails ? members.rails->routes() : members.bridge->routes();
   return routes.ways() * network.message_us + routes.chain() * (2 * network.work_us + bytes / (network.gbps * 1e3));
 }
 
@@ -96,6 +98,16 @@ double announced_us(Communicator& communicator, const CallArgs& args, Carriage c
 std::string_view meaning_of(Carriage carriage) {
   if (carriage == Carriage::kInLines) return "in";
   return goes_from_buffers(carriage) ? "from its buffer with" : "beside";
+}
+
+/// What the ranks of a rail do with their hosts' sums.
+std::string_view across_of(LineRoutes::Pattern pattern) {
+  switch (pattern) {
+    case LineRoutes::Pattern::kDirect: return "each sends its host's sum to each other one";
+    case LineRoutes::Pattern::kDoubling: return "pairs of hosts add up what they have so far";
+    case LineRoutes::Pattern::kStar: return "one of them adds up all and sends the sum to the others";
+  }
+  return "";
 }
 
 std::string_view results_of(const CallArgs& args, Carriage carriage) {
@@ -119,7 +131,9 @@ Result<double> predict_us(Communicator& communicator, const CallArgs& args) {
 Result<Chosen> chosen_for(Communicator& communicator, const CallArgs& args) {
   if (communicator.ranks() == 1) return Chosen{"a copy", "there are no other ranks", 0};
   if (const Carriage carriage = carriage_here(communicator, args); carriage != Carriage::kNone)
-    return Chosen{"announce lines", "so few bytes: they travel with the lines that open the call",
+    return Chosen{carriage == Carriage::kByRails ? "rails" : "announce lines",
+                  carriage == Carriage::kByRails ? "so few bytes: they go before the other hosts' lines have come"
+                                                 : "so few bytes: they travel with the lines that open the call",
                   announced_us(communicator, args, carriage)};
   const planner::Question q = question_for(communicator, args);
   const planner::PlanCache& plans = communicator.members().plans;
@@ -171,6 +185,14 @@ Result<std::string> explain_mapped(Communicator& communicator, const CallArgs& a
 Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& args) {
   const Carriage carriage = carriage_here(communicator, args);
   TUTTI_TRY_ASSIGN(const std::string mapped, explain_mapped(communicator, args, carriage));
+  if (carriage == Carriage::kByRails) {
+    const Rails& rails = *communicator.members().rails;
+    return fmt::format(
+        "access: rails: the ranks at one place of all hosts add up one of {} parts: each what its host's ranks have "
+        "given\n"
+        "it, then {}; data goes before the other hosts' lines have come\n{}",
+        rails.parts(), across_of(rails.routes().pattern()), mapped);
+  }
   if (carriage != Carriage::kNone) {
     return fmt::format("access: announce line: every rank's input travels {} the line that opens its call, and {}\n{}",
                        meaning_of(carriage), results_of(args, carriage), mapped);

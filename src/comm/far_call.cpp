@@ -1,10 +1,10 @@
-// What a collective does whose inputs come with the lines of hosts of one rank each (far_inputs.h).
+// What a collective does whose inputs come with the lines of hosts of one rank each (far_inputs.h), or go by rails.
 #include "comm/call.h"
 
 namespace tutti::comm {
 
 void* CollectiveCall::far_input(std::uint32_t part) const {
-  return comm_.members().bridge->far_input(sequence_, part, shape_.input_bytes);
+  return comm_.members().bridge->part_of(sequence_, part, shape_.input_bytes);
 }
 
 /// The rank from which an input, or a sum, has not come with the lines; -1: all is there. Lines can come by themselves, before it.
@@ -34,7 +34,7 @@ void CollectiveCall::lend_buffers() {
   Bridge& bridge = *comm_.members().bridge;
   added_ = 0;
   if (carriage_ != Carriage::kAtHub || gets_sum()) bridge.lend_input(sequence_, args_.send);
-  if (gets_sum()) bridge.expect_input(sequence_, FarInputs::kSumOfAll, shape_.output_bytes, args_.receive);
+  if (gets_sum()) bridge.expect_part(sequence_, FarInputs::kSumOfAll, shape_.output_bytes, args_.receive);
 }
 
 /// For a call whose inputs came with the lines of hosts of one rank: what finish_by_lines() does, from other places.
@@ -52,6 +52,16 @@ void CollectiveCall::finish_from_buffers() {
     std::byte* const to = static_cast<std::byte*>(args_.receive) + static_cast<std::size_t>(r) * shape_.input_bytes;
     if (sources_[r] != to) lanes_.machine().load_bytes(to, sources_[r], shape_.input_bytes);
   }
+}
+
+void CollectiveCall::lay_rails() {
+  rails().begin({.number = sequence_,
+                 .input = args_.send,
+                 .output = args_.receive,
+                 .count = args_.count,
+                 .element_bytes = size_of(args_.type),
+                 .divisor = announced_call_.divisor},
+                lanes_.machine());
 }
 
 /// Of pairs of hosts, each of which adds up what it has and what comes, the lower one's first: so both have the same bits. What came in the

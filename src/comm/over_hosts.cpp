@@ -231,6 +231,20 @@ void Communicator::plan_lines(const planner::Rules& rules) {
   if (each_one)
     members_->far_limits =
         far_limits(hosts, bridge.routes().pattern(), rules.network, !rules.reproducible && !rules.wide_wire);
+  plan_rails(rules);
+}
+
+/// Which calls go by rails, and how: the same on every rank. Sums are of hosts' sums, which are rounded.
+void Communicator::plan_rails(const planner::Rules& rules) {
+  const HostRanks hosts = ranks_of_hosts(rules.groups);
+  const std::size_t per_host = hosts.front().size();
+  const bool even = std::ranges::all_of(hosts, [&](const auto& ranks) { return ranks.size() == per_host; });
+  if (!even || per_host == 1 || ranks_ > kAllWithAllMax || rules.reproducible || rules.wide_wire) return;
+  const int sharers = rules.one_system ? static_cast<int>(std::ceil(rules.crowding)) : 1;
+  const RailPlan plan =
+      comm::plan_rails(static_cast<int>(hosts.size()), static_cast<int>(per_host), rules.network, sharers);
+  members_->rails =
+      std::make_unique<Rails>(*members_->bridge, members_->host_segment->rail_room(ranks_), hosts, rank_, plan);
 }
 
 bool Communicator::is_on_this_host(int peer) const { return members_->peers[peer].host == members_->peers[rank_].host; }

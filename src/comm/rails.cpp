@@ -1,0 +1,242 @@
+#include "comm/rails.h"
+
+#include "comm/far_inputs.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace tutti::comm {
+namespace {
+
+using Pattern = LineRoutes::Pattern;
+
+/// Parts begin with a cache line.
+constexpr std::size_t kLine = 64;
+
+constexpr std::size_t round_up(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+constexpr std::size_t part_bytes_max(int ranks) { return round_up(RailRoom::kBytesMax / static_cast<unsigned>(ranks)); }
+
+/// The number has a line of its own, and so has what is left between blocks: they do not begin in the same sets of a cache.
+constexpr std::size_t stride(int ranks) { return part_bytes_max(ranks) + 2 * kLine; }
+
+constexpr unsigned kTurns = 2;
+
+static_assert(RailRoom::kBytesMax <= 2 * FarInputs::kBytesMax,
+              "of two ranks' parts each is as long as what comes may be");
+
+std::size_t index(int value) { return static_cast<std::size_t>(value); }
+
+int host_with(const HostRanks& hosts, int rank) {
+  const auto has_it = [rank](const std::vector<int>& ranks) { return std::ranges::count(ranks, rank) != 0; };
+  return static_cast<int>(std::ranges::find_if(hosts, has_it) - hosts.begin());
+}
+
+int place_of(const std::vector<int>& ranks, int rank) {
+  return static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
+}
+
+}  // namespace
+
+std::size_t RailRoom::bytes_for(int ranks) { return kTurns * index(ranks) * index(ranks) * stride(ranks); }
+
+RailRoom::Block RailRoom::block(int from, int to, unsigned turn) const {
+  const std::size_t number = (index(from) * index(ranks_) + index(to)) * kTurns + turn;
+  std::byte* const begin = memory_.data() + number * stride(ranks_);
+  return {reinterpret_cast<std::uint64_t*>(begin), begin + kLine};
+}
+
+RailPlan plan_rails(int hosts, int per_host, const planner::NetworkCosts& network, int sharers) {
+  RailPlan plan;
+  plan.pattern = choose_pattern(hosts, network, sharers, true);
+  // Sums double by pairs only.
+  if (plan.pattern == Pattern::kDoubling && !std::has_single_bit(static_cast<unsigned>(hosts)))
+    plan.pattern = Pattern::kStar;
+  plan.longest = RailRoom::kBytesMax;
+  // By a schedule a call takes two messages with each other host, after its lines, and two ways.
+  const double saved_us = 4 * (hosts - 1) * network.work_us + 2 * network.message_us;
+  const LineRoutes routes(hosts, plan.pattern);
+  const double more = std::max(sharers > 1 ? routes.per_host() : routes.chain(), 1.0) - 2.0 * (hosts - 1) / hosts;
+  if (more > 0) {
+    const double limit = saved_us * network.gbps * 1e3 / more * per_host;
+    plan.longest = static_cast<std::size_t>(std::min(limit, static_cast<double>(plan.longest)));
+  }
+  return plan;
+}
+
+Rails::Rails(PartCarrier& network, RailRoom room, HostRanks hosts, int rank, RailPlan plan)
+    : network_(network),
+      room_(room),
+      hosts_(std::move(hosts)),
+      plan_(plan),
+      host_(host_with(hosts_, rank)),
+      place_(place_of(hosts_[index(host_)], rank)),
+      // Each rail has another hub: what one of them adds up more the others' ranks of its host have less of.
+      routes_(static_cast<int>(hosts_.size()), plan.pattern, place_ % static_cast<int>(hosts_.size())),
+      sources_(std::max(hosts_.size(), hosts_.front().size())) {}
+
+/// Of the ranks at that place of all hosts.
+Rails::Part Rails::part(int place) const {
+  const std::size_t all = call_.count * call_.element_bytes;
+  const std::size_t each = round_up((all + index(room_.ranks()) - 1) / index(room_.ranks()));
+  const std::size_t first = std::min(all, each * index(place));
+  return {first, std::min(each, all - first)};
+}
+
+/// What lies there of this call; nullptr: it has not come yet.
+const std::byte* Rails::found(int from, int to) const {
+  for (unsigned turn = 0; turn < kTurns; ++turn) {
+    const RailRoom::Block block = room_.block(from, to, turn);
+    if (executor::load_acquire(block.number) == call_.number) return block.bytes;
+  }
+  return nullptr;
+}
+
+std::byte* Rails::far(std::uint32_t part) const { return network_.part_of(call_.number, part, own_.bytes); }
+
+void Rails::send(int host, std::uint32_t part, const void* bytes) {
+  network_.send_part(rank_on(host), call_.number, part, bytes, own_.bytes);
+}
+
+void Rails::begin(const Call& call, executor::HostMachine& machine) {
+  call_ = call;
+  turn_ = 1 - turn_;
+  next_ = 0;
+  round_ = 0;
+  own_ = part(place_);
+  network_.await_part(-1);
+  stage_ = own_.bytes == 0 ? Stage::kShare : Stage::kHost;
+  const auto* const input = static_cast<const std::byte*>(call.input);
+  for (int to = 0; to < room_.ranks(); ++to) {
+    const Part its = part(to);
+    if (to == place_ || its.bytes == 0) continue;
+    const RailRoom::Block block = room_.block(place_, to, turn_);
+    machine.store_bytes(block.bytes, input + its.first, its.bytes);
+    executor::store_release(block.number, std::uint64_t{call.number});
+  }
+  if (own_.bytes == 0) return;
+  for (int host = 0; host < static_cast<int>(hosts_.size()); ++host)
+    if (sends_first_to(host)) network_.hold_lines(rank_on(host), call.number);
+  if (gets_sum())
+    network_.expect_part(call.number, FarInputs::kSumOfAll, own_.bytes, room_.block(place_, place_, turn_).bytes);
+}
+
+/// Its host's sum goes there.
+bool Rails::sends_first_to(int host) const {
+  if (host == host_) return false;
+  if (plan_.pattern == Pattern::kDirect) return true;
+  if (plan_.pattern == Pattern::kDoubling) return routes_.to(host_, 0) == host;
+  return !is_hub() && host == routes_.hub();
+}
+
+bool Rails::advance(executor::HostMachine& machine, bool alike) {
+  bool moved = false;
+  if (stage_ == Stage::kHost) moved = add_up_host(machine);
+  if (stage_ == Stage::kAcross) moved |= go_across(machine, alike);
+  if (stage_ == Stage::kShare && alike) moved |= take_results(machine);
+  network_.await_part(stage_ == Stage::kAcross ? waiting_for() : -1);
+  return moved;
+}
+
+bool Rails::add_up_host(executor::HostMachine& machine) {
+  for (; next_ < room_.ranks(); ++next_) {
+    const void*& source = sources_[index(next_)];
+    source = next_ == place_ ? static_cast<const std::byte*>(call_.input) + own_.first : found(next_, place_);
+    if (source == nullptr) return false;
+  }
+  if (!sum_) sum_ = std::make_unique_for_overwrite<std::byte[]>(part_bytes_max(room_.ranks()));
+  void* const sum = sum_.get();
+  machine.reduce({sources_.data(), room_.ranks(), &sum, 1, own_.bytes / call_.element_bytes, nullptr, 0});
+  stage_ = Stage::kAcross;
+  const std::uint32_t part = plan_.pattern == Pattern::kDoubling ? 0 : static_cast<std::uint32_t>(host_);
+  for (int host = 0; host < static_cast<int>(hosts_.size()); ++host)
+    if (sends_first_to(host)) send(host, part, sum);
+  return true;
+}
+
+/// The first other host whose sum is missing; kNone: all are there.
+int Rails::missing_host() const {
+  for (int host = 0; host < static_cast<int>(hosts_.size()); ++host)
+    if (host != host_ && far(static_cast<std::uint32_t>(host)) == nullptr) return host;
+  return LineRoutes::kNone;
+}
+
+/// Of pairs of hosts, the lower one's first: so both have the same bits. What came in the round before has become what this rank has.
+void Rails::add_pair(std::uint32_t round, std::span<void* const> to, int divisor, executor::HostMachine& machine) {
+  const void* const own = round == 0 ? sum_.get() : far(round - 1);
+  const void* const other = far(round);
+  const bool first = host_ < routes_.from(host_, static_cast<int>(round));
+  const void* const sources[] = {first ? own : other, first ? other : own};
+  machine.reduce(
+      {sources, 2, to.data(), static_cast<int>(to.size()), own_.bytes / call_.element_bytes, nullptr, divisor});
+}
+
+/// As many sums as what has come allows, in its place; they go on to the next pair.
+void Rails::double_up(executor::HostMachine& machine) {
+  for (; round_ != last_round() && far(round_) != nullptr; ++round_) {
+    void* const sum = far(round_);
+    add_pair(round_, {&sum, 1}, 0, machine);
+    send(routes_.to(host_, static_cast<int>(round_) + 1), round_ + 1, sum);
+  }
+}
+
+void Rails::add_hosts(std::span<void* const> to, executor::HostMachine& machine) {
+  for (int host = 0; host < static_cast<int>(hosts_.size()); ++host)
+    sources_[index(host)] = host == host_ ? sum_.get() : far(static_cast<std::uint32_t>(host));
+  machine.reduce({sources_.data(), static_cast<int>(hosts_.size()), to.data(), static_cast<int>(to.size()),
+                  own_.bytes / call_.element_bytes, nullptr, call_.divisor});
+}
+
+bool Rails::go_across(executor::HostMachine& machine, bool alike) {
+  const std::uint32_t round = round_;
+  if (plan_.pattern == Pattern::kDoubling) double_up(machine);
+  if (!alike || waiting_for() >= 0) return round_ != round;
+  const RailRoom::Block shown = room_.block(place_, place_, turn_);
+  std::byte* const output = static_cast<std::byte*>(call_.output) + own_.first;
+  void* const both[] = {output, shown.bytes};
+  if (plan_.pattern == Pattern::kDoubling) {
+    add_pair(round_, both, call_.divisor, machine);
+  } else if (gets_sum()) {
+    machine.load_bytes(output, shown.bytes, own_.bytes);
+  } else {
+    add_hosts(both, machine);
+  }
+  executor::store_release(shown.number, std::uint64_t{call_.number});
+  for (int host = 0; plan_.pattern == Pattern::kStar && is_hub() && host < static_cast<int>(hosts_.size()); ++host)
+    if (host != host_) send(host, FarInputs::kSumOfAll, shown.bytes);
+  stage_ = Stage::kShare;
+  next_ = 0;
+  return true;
+}
+
+bool Rails::take_results(executor::HostMachine& machine) {
+  bool moved = false;
+  for (; next_ < room_.ranks(); ++next_) {
+    const Part its = part(next_);
+    if (next_ == place_ || its.bytes == 0) continue;
+    const std::byte* const result = found(next_, next_);
+    if (result == nullptr) return moved;
+    machine.load_bytes(static_cast<std::byte*>(call_.output) + its.first, result, its.bytes);
+    moved = true;
+  }
+  stage_ = Stage::kOver;
+  return true;
+}
+
+int Rails::waiting_for() const {
+  switch (stage_) {
+    case Stage::kHost:
+    case Stage::kShare: return hosts_[index(host_)][index(std::min(next_, room_.ranks() - 1))];
+    case Stage::kAcross: break;
+    case Stage::kOver: return -1;
+  }
+  if (plan_.pattern == Pattern::kDoubling) {
+    return far(round_) == nullptr ? rank_on(routes_.from(host_, static_cast<int>(round_))) : -1;
+  }
+  if (gets_sum()) return far(FarInputs::kSumOfAll) == nullptr ? rank_on(routes_.hub()) : -1;
+  const int missing = missing_host();
+  return missing == LineRoutes::kNone ? -1 : rank_on(missing);
+}
+
+}  // namespace tutti::comm

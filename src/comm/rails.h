@@ -1,0 +1,131 @@
+// Rails: all-reduces of some length between hosts of equally many ranks, of which there are several on each. The ranks
+// at one place of all hosts are a rail; each rail adds up one part of the buffers.
+//
+//   within a host    each rank gives the other ranks their parts of its input, in shared memory
+//   between hosts    a rank adds up what it was given, and its rail what all hosts have: each to each, by doubling, or
+//                    by one of them that adds up for all (LineRoutes, with data)
+//   within a host    a rank shows the others its part of the result, and takes theirs
+//
+// Nobody waits for the other hosts' lines before data goes: a call is one way through the network where a schedule,
+// which begins when all have announced, is two. The lines come meanwhile, in the same messages where a rank carries
+// both, and who has them all writes results. Calls that differ do no harm: what was given, shown or sent carries the
+// number of its call, and nobody reads it.
+//
+// What is given or shown lies in two blocks by turns. That is enough: a rank that writes a block for the second time
+// has left a call of its own in between, with the lines of all; so all had left the call before.
+#pragma once
+
+#include "comm/carriers.h"
+#include "comm/line_routes.h"
+#include "comm/part_carrier.h"
+#include "executor/host_machine.h"
+#include "planner/rules.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace tutti::comm {
+
+/// The shared memory of a host's ranks for that: zeros at first.
+class RailRoom {
+ public:
+  /// The longest buffers. Of longer ones some pieces are added up while others are on their way.
+  static constexpr std::size_t kBytesMax = std::size_t{512} << 10;
+
+  struct Block {
+    std::uint64_t* number;  ///< of the call whose bytes these are: stored after them
+    std::byte* bytes;
+  };
+
+  static std::size_t bytes_for(int ranks);
+  RailRoom(std::span<std::byte> memory, int ranks) : memory_(memory), ranks_(ranks) {}
+
+  int ranks() const { return ranks_; }
+  /// What one of the host's ranks gives another one; to itself: the result that it shows.
+  Block block(int from, int to, unsigned turn) const;
+
+ private:
+  std::span<std::byte> memory_;
+  int ranks_;
+};
+
+/// How rails add up, and what: the same on every rank.
+struct RailPlan {
+  LineRoutes::Pattern pattern = LineRoutes::Pattern::kDirect;
+  std::size_t longest = 0;  ///< bytes of an all-reduce; 0: none goes so
+};
+/// By the prices, at which more bytes are cheaper than further messages. `hosts`: with as many ranks each; `sharers`: ranks that share a core.
+RailPlan plan_rails(int hosts, int per_host, const planner::NetworkCosts& network, int sharers);
+
+/// A rank's end of it; belongs to whoever has the communicator's turn.
+class Rails {
+ public:
+  Rails(PartCarrier& network, RailRoom room, HostRanks hosts, int rank, RailPlan plan);
+
+  const RailPlan& plan() const { return plan_; }
+  int parts() const { return room_.ranks(); }
+  const LineRoutes& routes() const { return routes_; }
+
+  struct Call {
+    std::uint32_t number = 0;
+    const void* input = nullptr;
+    void* output = nullptr;
+    std::size_t count = 0;
+    std::size_t element_bytes = 0;
+    int divisor = 0;
+  };
+  /// Before the call is announced. The machine has the call's operation.
+  void begin(const Call& call, executor::HostMachine& machine);
+  /// Goes on as far as what is there allows; true if that was something. `alike`: all have announced the same: else nothing is written.
+  bool advance(executor::HostMachine& machine, bool alike);
+  bool is_over() const { return stage_ == Stage::kOver; }
+  /// The rank that has to do something first, of this host or another.
+  int waiting_for() const;
+
+ private:
+  enum class Stage : std::uint8_t { kHost, kAcross, kShare, kOver };
+  struct Part {
+    std::size_t first = 0;  ///< byte
+    std::size_t bytes = 0;
+  };
+
+  Part part(int place) const;
+  int rank_on(int host) const { return hosts_[static_cast<std::size_t>(host)][static_cast<std::size_t>(place_)]; }
+  bool is_hub() const { return routes_.hub() == host_; }
+  bool gets_sum() const { return plan_.pattern == LineRoutes::Pattern::kStar && !is_hub(); }
+  std::uint32_t last_round() const { return static_cast<std::uint32_t>(routes_.rounds() - 1); }
+  bool sends_first_to(int host) const;
+  const std::byte* found(int from, int to) const;
+  std::byte* far(std::uint32_t part) const;
+  void send(int host, std::uint32_t part, const void* bytes);
+  int missing_host() const;
+
+  bool add_up_host(executor::HostMachine& machine);
+  bool go_across(executor::HostMachine& machine, bool alike);
+  void double_up(executor::HostMachine& machine);
+  void add_pair(std::uint32_t round, std::span<void* const> to, int divisor, executor::HostMachine& machine);
+  void add_hosts(std::span<void* const> to, executor::HostMachine& machine);
+  bool take_results(executor::HostMachine& machine);
+
+  PartCarrier& network_;
+  const RailRoom room_;
+  const HostRanks hosts_;
+  const RailPlan plan_;
+  const int host_;
+  const int place_;  ///< among its host's ranks
+  const LineRoutes routes_;
+
+  Call call_;
+  Stage stage_ = Stage::kOver;
+  Part own_;
+  unsigned turn_ = 0;
+  int next_ = 0;                      ///< the first place whose inputs, or results, were not there
+  std::uint32_t round_ = 0;           ///< of doubling: the first whose part was not there
+  std::unique_ptr<std::byte[]> sum_;  ///< of the host, in this rank's part; from the first call on
+  std::vector<const void*> sources_;
+};
+
+}  // namespace tutti::comm

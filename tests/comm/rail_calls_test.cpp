@@ -1,0 +1,211 @@
+// All-reduces by rails (src/comm/rails.h): hosts of several ranks each. Values and bits, whoever is late, whatever else
+// is called between, what crosses, calls that differ, and ranks that do not come.
+#include "crew.h"
+#include "far_calls.h"
+
+#include <tutti/tutti.h>
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+namespace {
+
+using crew::fine;
+using crew::Member;
+using namespace far_calls;
+
+/// The longest buffers that go so, in elements.
+constexpr std::size_t kLongest = (std::size_t{512} << 10) / sizeof(int);
+constexpr std::size_t kCounts[] = {1, 129, 1000, 2100, 4096, 16385, 40000, kLongest - 1, kLongest, kLongest + 1};
+
+struct Shape {
+  int ranks;
+  int per_host;
+  const char* sockets = "1";
+  bool one_core = false;
+};
+
+std::string said(const Shape& shape) {
+  return std::to_string(shape.ranks) + " ranks, " + std::to_string(shape.per_host) + " on a host, " + shape.sockets +
+         " sockets for a pair" + (shape.one_core ? ", on one core" : "");
+}
+
+template <class Body>
+void run_on(const Shape& shape, const Body& body) {
+  INFO(said(shape));
+  set_hosts_of(shape.per_host);
+  setenv("NCCL_NSOCKS_PERTHREAD", shape.sockets, 1);
+  crew::check(crew::run(shape.ranks, [&](const Member& m) -> std::string {
+    if (shape.one_core) CREW_TRY(share_a_core());
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    CREW_TRY(body(m, comm));
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+  unsetenv("NCCL_NSOCKS_PERTHREAD");
+  unset_hosts();
+}
+
+std::string explanation(ncclComm_t comm, std::size_t count) {
+  std::vector<char> text(std::size_t{1} << 16);
+  const ncclResult_t result =
+      tuttiExplain(comm, tuttiAllReduce, count, ncclInt, ncclSum, 0, text.data(), text.size(), nullptr);
+  return result == ncclSuccess ? text.data() : "tuttiExplain failed";
+}
+
+}  // namespace
+
+TEST_CASE("all-reduces by rails come out right, whoever is late", "[hosts]") {
+  const unsigned seed = std::random_device()();
+  INFO("seed " << seed);
+  struct Case {
+    Shape shape;
+    int calls;
+  };
+  for (const Case& with : {Case{{4, 2}, 300},
+                           {{4, 2, "3"}, 200},
+                           {{6, 3}, 100},
+                           {{6, 2}, 100},
+                           {{8, 2}, 60},
+                           {{8, 4, "3"}, 60},
+                           {{10, 2}, 30},
+                           {{16, 8}, 20},
+                           {{4, 2, "1", true}, 100},
+                           {{6, 2, "1", true}, 60}})
+    run_on(with.shape,
+           [&](const Member& m, ncclComm_t comm) { return random_calls(m, kCounts, seed, with.calls, comm); });
+}
+
+TEST_CASE("sums by rails have the same bits on all ranks, and are in rank order where that is asked for", "[hosts]") {
+  for (const bool in_rank_order : {false, true}) {
+    setenv("TUTTI_REPRODUCIBLE", in_rank_order ? "1" : "0", 1);
+    for (const Shape& shape : {Shape{4, 2}, {6, 2}, {6, 3}, {8, 2}})
+      run_on(shape, [&](const Member& m, ncclComm_t comm) { return check_bits(m, 16385, in_rank_order, comm); });
+  }
+  unsetenv("TUTTI_REPRODUCIBLE");
+}
+
+namespace {
+
+template <class T>
+std::string reduce_all(const Member& m, ncclDataType_t type, std::size_t count, ncclComm_t comm) {
+  std::vector<T> in(count + 1), out(count + 1, T(9));
+  for (std::size_t i = 0; i < count; ++i) in[i + 1] = static_cast<T>((static_cast<int>(i) + m.rank) % 5);
+  struct Wanted {
+    ncclRedOp_t op;
+    int (*of)(int, int);
+    int first;
+  };
+  for (const Wanted& wanted : {Wanted{ncclMax, [](int a, int b) { return std::max(a, b); }, 0},
+                               {ncclMin, [](int a, int b) { return std::min(a, b); }, 4},
+                               {ncclSum, [](int a, int b) { return a + b; }, 0},
+                               {ncclProd, [](int a, int b) { return a * b; }, 1}}) {
+    // Neither begins with a cache line.
+    CREW_TRY(fine(ncclAllReduce(&in[1], &out[1], count, type, wanted.op, comm, nullptr), "ncclAllReduce"));
+    for (std::size_t i = 0; i < count; ++i) {
+      int value = wanted.first;
+      for (int rank = 0; rank < m.ranks; ++rank) value = wanted.of(value, (static_cast<int>(i) + rank) % 5);
+      if (out[i + 1] != static_cast<T>(value))
+        return "type " + std::to_string(type) + ", op " + std::to_string(wanted.op) + ", element " + std::to_string(i);
+    }
+    if (out[0] != T(9)) return "something was written before the output";
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("by rails: elements of 1 to 8 bytes, counts that leave parts short, buffers that are not aligned",
+          "[hosts]") {
+  for (const Shape& shape : {Shape{4, 2}, {6, 3}, {6, 2}})
+    run_on(shape, [](const Member& m, ncclComm_t comm) -> std::string {
+      for (const std::size_t bytes : {std::size_t{9 << 10}, std::size_t{60 << 10}}) {
+        CREW_TRY(reduce_all<std::int8_t>(m, ncclInt8, bytes + 1, comm));
+        CREW_TRY(reduce_all<std::int32_t>(m, ncclInt32, bytes / 4 + 3, comm));
+        CREW_TRY(reduce_all<float>(m, ncclFloat32, bytes / 4 + 7, comm));
+        CREW_TRY(reduce_all<std::int64_t>(m, ncclInt64, bytes / 8 + 1, comm));
+        CREW_TRY(reduce_all<double>(m, ncclFloat64, bytes / 8 + 5, comm));
+      }
+      return "";
+    });
+}
+
+TEST_CASE("between two hosts the buffer crosses once each way, whichever rank it goes by", "[hosts]") {
+  for (const Shape& shape : {Shape{4, 2}, {8, 4}})
+    run_on(shape, [&](const Member& m, ncclComm_t comm) -> std::string {
+      for (const std::size_t count : {std::size_t{16384}, kLongest}) {
+        std::uint64_t sent = 0;
+        CREW_TRY(count_sent(m, count, &sent, comm));
+        CREW_TRY(expect_sent(sent, count * sizeof(int) / static_cast<unsigned>(shape.per_host)));
+      }
+      return "";
+    });
+}
+
+TEST_CASE("what was given or sent in calls that differ is nobody's", "[hosts]") {
+  for (const Shape& shape : {Shape{4, 2}, {6, 2}, {6, 3}, {4, 2, "1", true}})
+    run_on(shape, [](const Member& m, ncclComm_t comm) -> std::string {
+      CREW_TRY(make_calls_that_differ(m, 16384, comm));
+      return sum_what_others_gather(m, 16384, comm);
+    });
+}
+
+TEST_CASE("which calls go by rails: tuttiExplain says so", "[hosts]") {
+  const auto expect = [](std::size_t count, bool by_rails) {
+    return [=](const Member&, ncclComm_t comm) -> std::string {
+      const std::string text = explanation(comm, count);
+      return (text.find("access: rails: ") != std::string::npos) == by_rails ? "" : text;
+    };
+  };
+  run_on({4, 2}, expect(16384, true));
+  run_on({4, 2}, expect(kLongest, true));
+  run_on({4, 2}, expect(kLongest + 1, false));
+  run_on({4, 2}, expect(100, false));   // with the lines
+  run_on({5, 2}, expect(4096, false));  // uneven hosts
+  run_on({4, 1}, expect(4096, false));  // with the lines, too
+  setenv("TUTTI_CARRY_BYTES", "32K", 1);
+  run_on({4, 2}, expect(8192, true));
+  run_on({4, 2}, expect(8193, false));
+  unsetenv("TUTTI_CARRY_BYTES");
+  setenv("NCCL_ALGO", "ring", 1);
+  run_on({4, 2}, expect(16384, false));
+  unsetenv("NCCL_ALGO");
+}
+
+TEST_CASE("a rank that does not come to a call by rails, or dies in it, is named", "[hosts]") {
+  constexpr std::size_t kCount = 16384;
+  for (const int victim : {0, 3}) {
+    for (const bool dies : {false, true}) {
+      INFO("rank " << victim << (dies ? " dies" : " does not come"));
+      set_hosts_of(2);
+      if (!dies) setenv("TUTTI_TIMEOUT_S", "2", 1);
+      auto endings = crew::run(4, [=](const Member& m) -> std::string {
+        ncclComm_t comm = nullptr;
+        CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+        for (int call = 0; call < 50; ++call) CREW_TRY(all_reduce(m, kCount, call, call % 2 == 0, comm));
+        if (m.rank == victim && dies) raise(SIGKILL);
+        if (m.rank == victim) {
+          std::this_thread::sleep_for(std::chrono::seconds(4));
+          return fine(ncclCommAbort(comm), "ncclCommAbort");
+        }
+        std::vector<int> buffer(kCount, 1);
+        CREW_TRY(crew::refused(ncclAllReduce(buffer.data(), buffer.data(), kCount, ncclInt, ncclSum, comm, nullptr),
+                               ncclRemoteError, {"rank " + std::to_string(victim)}, comm));
+        if (std::ranges::any_of(buffer, [](int one) { return one != 1; })) return "a call that failed wrote its output";
+        return fine(ncclCommAbort(comm), "ncclCommAbort");
+      });
+      crew::check(endings, dies ? std::vector{victim} : std::vector<int>{});
+      unsetenv("TUTTI_TIMEOUT_S");
+      unset_hosts();
+    }
+  }
+}

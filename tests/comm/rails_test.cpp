@@ -1,0 +1,307 @@
+// Rails without a network: all ranks in one thread, which take turns at random, parts that come at random, every
+// pattern among up to eight hosts; calls that some ranks make otherwise; what plan_rails() says.
+#include "comm/rails.h"
+#include "comm/far_inputs.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using tutti::comm::FarInputs;
+using tutti::comm::HostRanks;
+using tutti::comm::LineRoutes;
+using tutti::comm::PartCarrier;
+using tutti::comm::plan_rails;
+using tutti::comm::RailPlan;
+using tutti::comm::RailRoom;
+using tutti::comm::Rails;
+using Pattern = LineRoutes::Pattern;
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+class Network;
+
+/// A rank's end of the network.
+class End final : public PartCarrier {
+ public:
+  End(Network& network, int rank) : network_(network), rank_(rank) {}
+  void send_part(int peer, std::uint32_t number, std::uint32_t part, const void* bytes, std::size_t size) override;
+  void hold_lines(int peer, std::uint32_t number) override { held.insert_or_assign(peer, number); }
+  void await_part(int peer) override { awaited = peer; }
+  void expect_part(std::uint32_t number, std::uint32_t part, std::size_t bytes, void* place) override {
+    far_inputs.expect(number, part, bytes, static_cast<std::byte*>(place));
+  }
+  std::byte* part_of(std::uint32_t number, std::uint32_t part, std::size_t bytes) const override {
+    return far_inputs.of(number, part, bytes);
+  }
+
+  FarInputs far_inputs;
+  std::map<int, std::uint32_t> held;  ///< lines, by peer
+  int awaited = -1;
+
+ private:
+  Network& network_;
+  const int rank_;
+};
+
+struct Message {
+  std::uint32_t number, part;
+  const void* bytes;
+  std::size_t size;
+};
+
+class Network {
+ public:
+  explicit Network(int ranks) {
+    for (int rank = 0; rank < ranks; ++rank) ends.push_back(std::make_unique<End>(*this, rank));
+  }
+  bool is_sent(int rank) const {
+    return std::ranges::none_of(under_way,
+                                [rank](const auto& pair) { return pair.first.first == rank && !pair.second.empty(); });
+  }
+  /// What the pair's first message has, at the time it comes. `current`: the receiver's last call that has begun.
+  void deliver(const std::pair<int, int>& pair, std::uint32_t current) {
+    auto& queue = under_way.at(pair);
+    const Message message = queue.front();
+    queue.pop_front();
+    FarInputs& inputs = ends[at(pair.second)]->far_inputs;
+    std::byte* const place = inputs.place_for(message.number, message.part, message.size, current);
+    REQUIRE(place != nullptr);
+    std::memcpy(place, message.bytes, message.size);
+    inputs.note_arrived(message.number, message.part);
+  }
+
+  std::vector<std::unique_ptr<End>> ends;
+  std::map<std::pair<int, int>, std::deque<Message>> under_way;
+  std::uint64_t sent = 0;
+};
+
+void End::send_part(int peer, std::uint32_t number, std::uint32_t part, const void* bytes, std::size_t size) {
+  network_.under_way[{rank_, peer}].push_back({number, part, bytes, size});
+  network_.sent += size;
+  if (const auto found = held.find(peer); found != held.end() && found->second == number) held.erase(found);
+}
+
+/// A rank, its buffers and where it is.
+struct Rank {
+  std::unique_ptr<Rails> rails;
+  tutti::executor::HostMachine machine{nullptr, nullptr};
+  std::vector<float> input, output;
+  std::uint32_t begun = 0;
+  bool in_call = false;
+};
+
+/// What a rank calls.
+struct Call {
+  std::size_t count;
+  bool in_place;
+  int divisor;
+};
+
+class Crowd {
+ public:
+  Crowd(int hosts, int per_host, Pattern pattern, unsigned seed)
+      : random_(seed), network_(hosts * per_host), ranks_(at(hosts * per_host)) {
+    for (int rank = 0; rank < hosts * per_host; ++rank) {
+      if (rank % per_host == 0) hosts_.emplace_back();
+      hosts_.back().push_back(rank);
+    }
+    for (int host = 0; host < hosts; ++host) {
+      rooms_.emplace_back(RailRoom::bytes_for(per_host) / sizeof(std::uint64_t));
+      const std::span<std::byte> memory = std::as_writable_bytes(std::span(rooms_.back()));
+      for (const int rank : hosts_[at(host)]) {
+        ranks_[at(rank)].rails = std::make_unique<Rails>(*network_.ends[at(rank)], RailRoom(memory, per_host), hosts_,
+                                                         rank, RailPlan{pattern, RailRoom::kBytesMax});
+        ranks_[at(rank)].machine.set_reduce(tutti::reduce_function(tutti::DataType::kFloat32, tutti::ReduceOp::kSum));
+      }
+    }
+  }
+
+  int ranks() const { return static_cast<int>(ranks_.size()); }
+  std::uint64_t sent() const { return network_.sent; }
+
+  /// All make the call of that number; but for `odd`, if that is one: it makes another one.
+  void run(std::uint32_t number, const Call& call, int odd = -1, std::size_t odd_count = 0) {
+    const bool differs = odd >= 0;
+    for (int rank = 0; rank < ranks(); ++rank) fill(ranks_[at(rank)], rank, call);
+    if (differs) fill(ranks_[at(odd)], odd, {odd_count, call.in_place, call.divisor});
+    std::vector<int> open(ranks_.size());
+    for (int rank = 0; rank < ranks(); ++rank) open[at(rank)] = rank;
+    for (int idle = 0; !open.empty();) {
+      REQUIRE(++idle < 100000);  // steps at random in which nothing went on
+      deliver_some(number);
+      const std::size_t place = random_() % open.size();
+      const int rank = open[place];
+      if (step(rank, number, rank == odd ? odd_count : call.count, call, differs)) idle = 0;
+      if (!is_through(rank, number, differs)) continue;
+      ranks_[at(rank)].in_call = false;
+      open.erase(open.begin() + static_cast<std::ptrdiff_t>(place));
+    }
+    if (!differs) check(call);
+    for (int rank = 0; rank < ranks() && differs; ++rank) {
+      const auto& written = call.in_place ? ranks_[at(rank)].input : ranks_[at(rank)].output;
+      CHECK((call.in_place ? written == inputs(rank, rank == odd ? odd_count : call.count)
+                           : std::ranges::all_of(written, [](float one) { return one == -1; })));
+    }
+  }
+
+ private:
+  static std::vector<float> inputs(int rank, std::size_t count) {
+    std::vector<float> all(count);
+    for (std::size_t i = 0; i < count; ++i) all[i] = static_cast<float>((rank + 1) * static_cast<int>(i % 997 + 1));
+    return all;
+  }
+
+  void fill(Rank& one, int rank, const Call& call) {
+    one.input = inputs(rank, call.count);
+    one.output.assign(call.in_place ? 0 : call.count, -1);
+  }
+
+  bool all_have_begun(std::uint32_t number) const {
+    return std::ranges::all_of(ranks_, [number](const Rank& one) { return one.begun >= number; });
+  }
+
+  bool step(int rank, std::uint32_t number, std::size_t count, const Call& call, bool differs) {
+    Rank& one = ranks_[at(rank)];
+    if (!one.in_call) {
+      one.in_call = true;
+      one.begun = number;
+      void* const output = call.in_place ? one.input.data() : one.output.data();
+      one.rails->begin({number, one.input.data(), output, count, sizeof(float), call.divisor}, one.machine);
+      return true;
+    }
+    const bool alike = !differs && all_have_begun(number);
+    const bool moved = one.rails->advance(one.machine, alike);
+    if (alike && !one.rails->is_over()) {
+      CHECK(one.rails->waiting_for() >= 0);
+      CHECK(one.rails->waiting_for() != rank);
+    }
+    if (one.rails->is_over()) CHECK(network_.ends[at(rank)]->held.empty());
+    return moved;
+  }
+
+  /// Calls that differ end when all have come, wherever they are.
+  bool is_through(int rank, std::uint32_t number, bool differs) {
+    const Rank& one = ranks_[at(rank)];
+    if (!one.in_call || !network_.is_sent(rank)) return false;
+    return differs ? all_have_begun(number) && random_() % 4 == 0 : one.rails->is_over();
+  }
+
+  void deliver_some(std::uint32_t) {
+    for (auto& [pair, queue] : network_.under_way)
+      if (!queue.empty() && random_() % 3 == 0) network_.deliver(pair, ranks_[at(pair.second)].begun);
+  }
+
+  void check(const Call& call) {
+    const int sum = ranks() * (ranks() + 1) / 2;
+    for (Rank& one : ranks_) {
+      const std::vector<float>& found = call.in_place ? one.input : one.output;
+      bool right = found.size() == call.count;
+      for (std::size_t i = 0; right && i < call.count; ++i) {
+        const auto all = static_cast<float>(sum * static_cast<int>(i % 997 + 1));
+        right = found[i] == (call.divisor == 0 ? all : all / static_cast<float>(call.divisor));
+      }
+      CHECK(right);
+    }
+  }
+
+  struct alignas(64) Line {
+    std::uint64_t words[8];
+  };
+  std::mt19937 random_;
+  Network network_;
+  HostRanks hosts_;
+  std::deque<std::vector<std::uint64_t>> rooms_;
+  std::vector<Rank> ranks_;
+};
+
+bool fits(Pattern pattern, int hosts) { return pattern != Pattern::kDoubling || (hosts & (hosts - 1)) == 0; }
+
+constexpr std::size_t kCounts[] = {0, 1, 15, 16, 17, 63, 257, 1000, 4099, 20000};
+
+}  // namespace
+
+TEST_CASE("rails: sums are right on all ranks, whoever goes on first and whatever comes first", "[rails]") {
+  for (const Pattern pattern : {Pattern::kDirect, Pattern::kDoubling, Pattern::kStar}) {
+    for (int hosts = 2; hosts <= 8; ++hosts) {
+      for (int per_host = 2; per_host <= (hosts <= 4 ? 5 : 2) && fits(pattern, hosts); ++per_host) {
+        INFO("pattern " << static_cast<int>(pattern) << ", " << hosts << " hosts of " << per_host);
+        Crowd crowd(hosts, per_host, pattern, static_cast<unsigned>(hosts * 10 + per_host));
+        std::uint32_t number = 0;
+        for (const std::size_t count : kCounts)
+          for (const bool in_place : {false, true})
+            crowd.run(++number, {count, in_place, count % 2 == 0 ? 0 : crowd.ranks()});
+      }
+    }
+  }
+}
+
+TEST_CASE("rails: the longest buffers", "[rails]") {
+  constexpr std::size_t kLongest = RailRoom::kBytesMax / sizeof(float);
+  for (const int per_host : {2, 3, 7}) {
+    Crowd crowd(2, per_host, Pattern::kDirect, 1);
+    for (std::uint32_t number = 1; number <= 4; ++number) crowd.run(number, {kLongest, number % 2 == 0, 0});
+  }
+}
+
+TEST_CASE("rails: what some of them gave or sent in a call that differed is nobody's, and nothing is written",
+          "[rails]") {
+  for (const Pattern pattern : {Pattern::kDirect, Pattern::kDoubling, Pattern::kStar}) {
+    for (const int hosts : {2, 3, 4}) {
+      if (!fits(pattern, hosts)) continue;
+      INFO("pattern " << static_cast<int>(pattern) << ", " << hosts << " hosts");
+      Crowd crowd(hosts, 2, pattern, static_cast<unsigned>(hosts));
+      std::uint32_t number = 0;
+      for (int odd = 0; odd < crowd.ranks(); ++odd) {
+        // The same number of bytes, too: of another operation, say.
+        for (const std::size_t odd_count : {std::size_t{1000}, std::size_t{1001}, std::size_t{3}})
+          crowd.run(++number, {1000, odd % 2 == 0, 0}, odd, odd_count);
+        crowd.run(++number, {1000, odd % 2 == 1, 0});
+      }
+    }
+  }
+}
+
+TEST_CASE("rails: each host sends what the pattern takes, and no more", "[rails]") {
+  constexpr std::size_t kCount = 3 * 4 * 16;
+  struct Case {
+    int hosts, per_host;
+    Pattern pattern;
+    std::uint64_t times;  ///< the buffer, out of all hosts together
+  };
+  for (const Case& with : {Case{2, 2, Pattern::kDirect, 2},
+                           {2, 3, Pattern::kDoubling, 2},
+                           {4, 3, Pattern::kDirect, 12},
+                           {4, 3, Pattern::kDoubling, 8},
+                           {4, 4, Pattern::kStar, 6},
+                           {3, 2, Pattern::kStar, 4}}) {
+    Crowd crowd(with.hosts, with.per_host, with.pattern, 1);
+    crowd.run(1, {kCount, false, 0});
+    CHECK(crowd.sent() == with.times * kCount * sizeof(float));
+  }
+}
+
+TEST_CASE("rails: hosts that share cores add up at one of them; far from each other, directly or by pairs", "[rails]") {
+  const tutti::planner::NetworkCosts near{.message_us = 1, .work_us = 4, .gbps = 4};
+  const tutti::planner::NetworkCosts far{.message_us = 50, .work_us = 4, .gbps = 4};
+  CHECK(plan_rails(2, 2, near, 2).pattern == Pattern::kDirect);
+  CHECK(plan_rails(2, 2, near, 2).longest == RailRoom::kBytesMax);
+  CHECK(plan_rails(3, 2, near, 3).pattern == Pattern::kStar);
+  CHECK(plan_rails(4, 2, near, 1).pattern == Pattern::kDoubling);
+  CHECK(plan_rails(4, 2, far, 1).pattern == Pattern::kDirect);
+  CHECK(plan_rails(8, 2, near, 1).pattern == Pattern::kDoubling);
+  // Never by Bruck's pattern, in which sums do not double.
+  CHECK(plan_rails(6, 2, near, 1).pattern != Pattern::kDoubling);
+  // Bytes more are worth as much as messages less.
+  const RailPlan slow = plan_rails(4, 2, {.message_us = 50, .work_us = 4, .gbps = 0.1}, 1);
+  CHECK(slow.longest < (std::size_t{64} << 10));
+}

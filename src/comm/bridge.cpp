@@ -65,7 +65,7 @@ Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& socke
       here_(hosts_[static_cast<std::size_t>(hosts[rank])]),
       late_(late),
       rank_(rank),
-      routes_(first_routes(hosts_)) {
+      usual_{first_routes(hosts_), {}, {}} {
   for (int peer = 0; peer < static_cast<int>(sockets.size()); ++peer) {
     if (peer == rank) continue;
     Remote& remote = remotes_.emplace_back();
@@ -85,7 +85,7 @@ Bridge::Bridge(const Control& control, int rank, std::vector<PeerSockets>& socke
     remote.signatures_to = control_.pair_signatures(rank, peer);
     remote.signatures_from = control_.pair_signatures(peer, rank);
   }
-  route_lines(routes_);
+  route_lines(usual_.routes);
 }
 
 void Bridge::connect(Remote& remote, std::unique_ptr<transport::ByteStream> stream) {
@@ -281,9 +281,8 @@ void Bridge::rest() const {
 
 void Bridge::collect() {
   collect_announcements();
-  for (Round& round : rounds_) {
-    if (round.to != nullptr) carry_lines(round);
-  }
+  carry_lines(usual_);
+  if (rail_ways_) carry_lines(*rail_ways_);
   for (Remote& remote : remotes_) {
     collect_pair(remote);
     for (std::uint32_t lane = 0; lane < remote.channels.size(); ++lane) collect_channel(remote, lane);

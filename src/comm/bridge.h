@@ -91,7 +91,12 @@ class Bridge final : public PartCarrier {
   void settle_pacing(std::vector<bool> on_this_system);
   bool is_all_on_one_system() const { return std::ranges::all_of(on_this_system_, std::identity()); }
   /// By which ways lines go, by first_routes() at first. Before the first call, on all ranks alike.
-  void route_lines(LineRoutes routes);
+  void route_lines(LineRoutes routes) {
+    usual_ = ways_by(routes);
+    taken_ = usual_.sources.size();
+  }
+  /// Those of calls by rails (rails.h), if these have others. As above.
+  void route_rail_lines(LineRoutes routes) { rail_ways_ = std::make_unique<LineWays>(ways_by(routes)); }
 
   /// While the communicator is made, which all ranks do together: tells this host's ranks that this rank has come to `phase`, and what it
   /// says of itself then.
@@ -110,14 +115,14 @@ class Bridge final : public PartCarrier {
   /// The same of a phase.
   int whom_it_waits_for(int rank, RankPhase phase) const;
 
-  const LineRoutes& routes() const { return routes_; }
+  const LineRoutes& routes() const { return usual_.routes; }
   /// The hub's rank, where each host has one.
-  int hub() const { return hosts_[static_cast<std::size_t>(routes_.hub())].front(); }
+  int hub() const { return hosts_[static_cast<std::size_t>(routes().hub())].front(); }
 
   /// The input of this rank's call of that number, or a sum: it goes from where it lies, with the lines of that round (Carriage::kAddedUp) or
   /// of all, which wait for it.
   void lend_input(std::uint32_t number, const void* input, std::uint32_t round = 0) {
-    rounds_[round].lent = {number, static_cast<const std::byte*>(input)};
+    usual_.rounds[round].lent = {number, static_cast<const std::byte*>(input)};
   }
   /// That nobody reads any more.
   bool is_input_sent(std::uint32_t number) const { return announced_ == number && is_sent(); }
@@ -134,7 +139,7 @@ class Bridge final : public PartCarrier {
   }
 
   /// Who sends to this rank in a round, where each host has one rank.
-  int sender_in(std::uint32_t round) const { return rounds_[round].from->peer; }
+  int sender_in(std::uint32_t round) const { return usual_.rounds[round].from->peer; }
 
   /// The number of this rank's last line that the others get.
   std::uint32_t announced() const { return announced_; }
@@ -234,6 +239,16 @@ class Bridge final : public PartCarrier {
   };
 
   Remote& remote_of(int peer) { return *std::ranges::find(remotes_, peer, &Remote::peer); }
+  /// By which ways lines go, and this rank's part of that.
+  struct LineWays {
+    LineRoutes routes;
+    std::vector<Round> rounds;
+    std::vector<Elsewhere>
+        sources;  ///< of lines, but for those that come to this rank itself; in the order of the rounds
+  };
+
+  LineWays ways_by(LineRoutes routes);
+  LineWays& ways_of(std::uint32_t number);
   void connect(Remote& remote, std::unique_ptr<transport::ByteStream> stream);
   void take_news();
   void settle(Remote& remote);
@@ -242,13 +257,16 @@ class Bridge final : public PartCarrier {
   void queue_phase(Remote& remote, int rank, RankPhase phase);
   void take_phase(const Elsewhere& from, RankPhase phase);
   template <class IsThere>
-  int who_keeps_it(int rank, const IsThere& is_there) const;
-  int taker_of(int rank) const;
+  int who_keeps_it(int rank, const LineRoutes& routes, const IsThere& is_there) const;
+  int taker_of(int rank, const LineRoutes& routes) const;
   void collect();
   void collect_announcements();
+  static void begin_at(LineWays& ways, std::uint32_t number);
+  void carry_lines(LineWays& ways);
   void carry_lines(Round& round);
   bool receive_lines();
   void take_lines();
+  void take_lines_from_any();
   bool take_line(const Elsewhere& from);
   void lose_patience();
   void resend_line();
@@ -275,17 +293,17 @@ class Bridge final : public PartCarrier {
   const HostRanks hosts_;
   const std::vector<int>& here_;  ///< the ranks of this host
   LateTies* const late_;
-  std::vector<Elsewhere> line_sources_;  ///< but for those that come to this rank itself; in the order of the rounds
   const int rank_;
   Membership* members_ = nullptr;
   std::vector<Remote> remotes_;
   std::size_t streams_ = 0;           ///< of them, connected
   std::vector<bool> on_this_system_;  ///< by rank; empty: not known yet
-  LineRoutes routes_;
-  std::vector<Round> rounds_;
+  LineWays usual_;
+  std::unique_ptr<LineWays> rail_ways_;
+  LineWays* ways_ = &usual_;  ///< of this rank's last call
   std::uint32_t announced_ = 0;
-  std::size_t taken_ = 0;    ///< of line_sources_: those whose line of the last call is here
-  std::size_t round_ = 0;    ///< the first of rounds_ whose lines of the last call are not all here
+  std::size_t taken_ = 0;    ///< of its sources: those whose line of the last call is here
+  std::size_t round_ = 0;    ///< the first of its rounds whose lines of the last call are not all here
   std::uint32_t looks_ = 0;  ///< since this rank's last line
   std::chrono::steady_clock::time_point announced_at_;
   std::uint32_t receives_ = 0;

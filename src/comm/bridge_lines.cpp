@@ -70,38 +70,44 @@ std::uint32_t number_of(const protocol::AnnounceLine& line) {
 
 }  // namespace
 
-void Bridge::route_lines(LineRoutes routes) {
+Bridge::LineWays Bridge::ways_by(LineRoutes routes) {
   TUTTI_ASSERT(announced_ == 0);
   const int host = host_of_[rank_];
   const auto carrier_with = [&](int other_host) -> Remote* {
     if (other_host == LineRoutes::kNone || carrier(hosts_, host, other_host) != rank_) return nullptr;
     return &*std::ranges::find(remotes_, carrier(hosts_, other_host, host), &Remote::peer);
   };
-  routes_ = routes;
-  rounds_.assign(static_cast<std::size_t>(routes_.rounds()), {});
-  line_sources_.clear();
-  for (int round = 0; round < routes_.rounds(); ++round) {
-    Round& made = rounds_[static_cast<std::size_t>(round)];
-    const int to = routes_.to(host, round);
+  LineWays ways{routes, {}, {}};
+  ways.rounds.resize(static_cast<std::size_t>(routes.rounds()));
+  for (int round = 0; round < routes.rounds(); ++round) {
+    Round& made = ways.rounds[static_cast<std::size_t>(round)];
+    const int to = routes.to(host, round);
     made.to = carrier_with(to);
-    made.from = carrier_with(routes_.from(host, round));
+    made.from = carrier_with(routes.from(host, round));
     for (int rank = 0; rank < control_.ranks(); ++rank) {
       const int of = host_of_[rank];
-      if (to != LineRoutes::kNone && of != to && routes_.round_of(to, of) == round) made.sent.push_back(rank);
-      if (of != host && routes_.round_of(host, of) == round) made.brought.push_back(rank);
+      if (to != LineRoutes::kNone && of != to && routes.round_of(to, of) == round) made.sent.push_back(rank);
+      if (of != host && routes.round_of(host, of) == round) made.brought.push_back(rank);
     }
     made.early.resize(made.sent.size());
     made.phases.resize(made.sent.size(), RankPhase::kAbsent);
     for (const int rank : made.brought)
-      if (const int takes = taker_of(rank); takes != rank_) line_sources_.push_back({rank, *copies_[takes]});
+      if (const int takes = taker_of(rank, routes); takes != rank_) ways.sources.push_back({rank, *copies_[takes]});
   }
-  taken_ = line_sources_.size();
+  return ways;
+}
+
+/// Of this rank's call of that number.
+Bridge::LineWays& Bridge::ways_of(std::uint32_t number) {
+  if (!rail_ways_) return usual_;
+  const bool by_rails = carriage_of(*members_, control_.signatures().of(rank_, number)) == Carriage::kByRails;
+  return by_rails ? *rail_ways_ : usual_;
 }
 
 /// In whose copy the lines of a rank of another host arrive.
-int Bridge::taker_of(int rank) const {
+int Bridge::taker_of(int rank, const LineRoutes& routes) const {
   const int host = host_of_[rank_];
-  return carrier(hosts_, host, routes_.from(host, routes_.round_of(host, host_of_[rank])));
+  return carrier(hosts_, host, routes.from(host, routes.round_of(host, host_of_[rank])));
 }
 
 bool Bridge::has_line(int rank, std::uint32_t number) const {
@@ -151,7 +157,7 @@ bool Bridge::carry_inputs(Round& round, std::uint32_t number) {
   if (!goes_from_buffers(carriage) || knows_that_calls_differ(number)) return true;
   const bool by_rounds = carriage == Carriage::kAddedUp;
   const bool is_sum = carriage == Carriage::kAtHub && rank_ == hub();
-  const LentInput& lent = by_rounds ? round.lent : rounds_.front().lent;
+  const LentInput& lent = by_rounds ? round.lent : usual_.rounds.front().lent;
   Record record;
   record.bytes = static_cast<std::uint32_t>(shape_of(args_of(signature), control_.ranks(), rank_).input_bytes);
   record.offset = Record::kReceiversPlace;
@@ -162,7 +168,7 @@ bool Bridge::carry_inputs(Round& round, std::uint32_t number) {
   const std::span<const int> whose = carriage == Carriage::kFromBuffers ? std::span(round.sent) : std::span(&rank_, 1);
   if (std::ranges::any_of(whose, [&](int rank) { return source_of(rank) == nullptr; })) return false;
   for (const int rank : whose) {
-    const auto part = static_cast<std::uint32_t>(by_rounds ? static_cast<int>(&round - rounds_.data()) : rank);
+    const auto part = static_cast<std::uint32_t>(by_rounds ? static_cast<int>(&round - usual_.rounds.data()) : rank);
     record.value = protocol::announce_word(number, is_sum ? FarInputs::kSumOfAll : part);
     round.to->link->queue(record, source_of(rank));
   }
@@ -189,12 +195,33 @@ void Bridge::collect_announcements() {
     looks_ = 0;
     round_ = 0;
     const bool once = crosses_once(rank_, next);
-    taken_ = once ? 0 : line_sources_.size();
+    LineWays& ways = ways_of(next);
+    if (&ways != ways_) begin_at(ways, next);
+    ways_ = &ways;
+    taken_ = once ? 0 : ways_->sources.size();
     for (Remote& remote : remotes_) {
       if (!once || !remote.link->is_stream()) queue_announcement(remote, rank_, next);
     }
   }
   if (++looks_ % kLooksPerClock == 0) lose_patience();
+}
+
+/// Its lines before went by other ways, and are over.
+void Bridge::begin_at(LineWays& ways, std::uint32_t number) {
+  for (Round& round : ways.rounds) {
+    if (round.carried + 1 == number || round.carried == number) continue;
+    round.carried = number - 1;
+    round.early.assign(round.sent.size(), false);
+  }
+}
+
+void Bridge::carry_lines(LineWays& ways) {
+  if (&ways != ways_) {
+    if (!knows_that_calls_differ(announced_)) return;
+    begin_at(ways, announced_);  // others may wait for lines by these
+  }
+  for (Round& round : ways.rounds)
+    if (round.to != nullptr) carry_lines(round);
 }
 
 /// A round's lines, call by call, as soon as all are there. Those that keep the others waiting for long do not keep these back.
@@ -221,8 +248,8 @@ void Bridge::carry_lines(Round& round) {
 /// Of the rounds that bring lines of this rank's call: those of one come before those of a later one go on.
 bool Bridge::receive_lines() {
   bool moved = false;
-  for (std::size_t place = round_; place < rounds_.size(); ++place) {
-    const Round& round = rounds_[place];
+  for (std::size_t place = round_; place < ways_->rounds.size(); ++place) {
+    const Round& round = ways_->rounds[place];
     if (round.from == nullptr || has_lines(round.brought, announced_)) {
       if (place == round_) ++round_;
       continue;
@@ -236,10 +263,20 @@ bool Bridge::receive_lines() {
 /// Others' lines of this rank's last call, from the copies of those who get them. Nobody needs one before those of earlier rounds, unless they
 /// keep this rank waiting for long: then it passes on any that is there.
 void Bridge::take_lines() {
-  for (std::size_t place = taken_; place < line_sources_.size(); ++place) {
-    const bool is_here = take_line(line_sources_[place]);
+  for (std::size_t place = taken_; place < ways_->sources.size(); ++place) {
+    const bool is_here = take_line(ways_->sources[place]);
     if (is_here && place == taken_) ++taken_;
-    if (!is_here && impatient_ != announced_) return;
+    if (!is_here && impatient_ != announced_) break;
+  }
+  if (rail_ways_ && waits_for_carried_lines() && knows_that_calls_differ(announced_)) take_lines_from_any();
+}
+
+/// Where calls differ, who brings lines by ways of its own call may be through with it, and hear no more of it: it has them all then.
+void Bridge::take_lines_from_any() {
+  for (int rank = 0; rank < control_.ranks(); ++rank) {
+    if (is_here(rank)) continue;
+    for (const int other : here_)
+      if (other != rank_ && !has_line(rank, announced_)) take_line({rank, *copies_[other]});
   }
 }
 
@@ -280,7 +317,7 @@ void Bridge::lose_patience() {
 
 /// Where all have come the carriers are in the call, and nothing is needed.
 void Bridge::resend_line() {
-  if (taken_ == line_sources_.size()) taken_ = 0;  // of a one-way call, where others' calls may be others
+  if (taken_ == ways_->sources.size()) taken_ = 0;  // of a one-way call, where others' calls may be others
   take_lines();
   bool complete = true;
   for (int rank = 0; rank < control_.ranks(); ++rank) complete = complete && has_line(rank, announced_);
@@ -288,7 +325,7 @@ void Bridge::resend_line() {
   resent_ = announced_;
   for (Remote& remote : remotes_) {
     const bool has_it = std::ranges::any_of(
-        rounds_, [&](const Round& round) { return round.to == &remote && round.carried == announced_; });
+        ways_->rounds, [&](const Round& round) { return round.to == &remote && round.carried == announced_; });
     if (remote.link->is_stream() && !has_it) queue_announcement(remote, rank_, announced_);
   }
 }

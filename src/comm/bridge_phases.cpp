@@ -45,8 +45,8 @@ void Bridge::enter_phase(RankPhase phase) {
 }
 
 bool Bridge::pass_phase(RankPhase phase) {
-  for (const Elsewhere& from : line_sources_) take_phase(from, phase);
-  for (Round& round : rounds_) {
+  for (const Elsewhere& from : usual_.sources) take_phase(from, phase);
+  for (Round& round : usual_.rounds) {
     for (std::size_t place = 0; round.to != nullptr && place < round.sent.size(); ++place) {
       if (round.phases[place] >= phase || phase_of(control_, round.sent[place]) < phase) continue;
       round.phases[place] = phase;
@@ -100,11 +100,11 @@ void Bridge::settle(Remote& remote) {
 /// Back along the way, host by host. What a rank on it says comes by the rest of the way, and does not wait for long for what comes from behind
 /// that rank: if those between are there and it is not, it has not come.
 template <class IsThere>
-int Bridge::who_keeps_it(int rank, const IsThere& is_there) const {
+int Bridge::who_keeps_it(int rank, const LineRoutes& routes, const IsThere& is_there) const {
   if (phase_of(control_, rank) == RankPhase::kLeft) return rank;
   const int of = host_of_[rank];
   for (int host = host_of_[rank_]; host != of;) {
-    const int by_host = routes_.from(host, routes_.round_of(host, of));
+    const int by_host = routes.from(host, routes.round_of(host, of));
     const int takes = carrier(hosts_, host, by_host);
     if (takes != rank_ && !is_there(takes)) return takes;
     const int carries = carrier(hosts_, by_host, host);
@@ -115,14 +115,15 @@ int Bridge::who_keeps_it(int rank, const IsThere& is_there) const {
 }
 
 int Bridge::whom_it_waits_for(int rank, std::uint32_t number) const {
-  return who_keeps_it(rank, [&](int other) {
+  const LineRoutes& routes = ways_->routes;
+  return who_keeps_it(rank, routes, [&](int other) {
     // It may be here, to be taken at the next look.
-    return has_line(other, number) || (!is_here(other) && has_line(*copies_[taker_of(other)], other, number));
+    return has_line(other, number) || (!is_here(other) && has_line(*copies_[taker_of(other, routes)], other, number));
   });
 }
 
 int Bridge::whom_it_waits_for(int rank, RankPhase phase) const {
-  return who_keeps_it(rank, [&](int other) { return phase_of(control_, other) >= phase; });
+  return who_keeps_it(rank, usual_.routes, [&](int other) { return phase_of(control_, other) >= phase; });
 }
 
 }  // namespace tutti::comm

@@ -241,8 +241,12 @@ void Communicator::plan_rails(const planner::Rules& rules) {
   const bool even = std::ranges::all_of(hosts, [&](const auto& ranks) { return ranks.size() == per_host; });
   if (!even || per_host == 1 || ranks_ > kAllWithAllMax || rules.reproducible || rules.wide_wire) return;
   const int sharers = rules.one_system ? static_cast<int>(std::ceil(rules.crowding)) : 1;
-  const RailPlan plan =
-      comm::plan_rails(static_cast<int>(hosts.size()), static_cast<int>(per_host), rules.network, sharers);
+  RailPlan plan = comm::plan_rails(static_cast<int>(hosts.size()), static_cast<int>(per_host), rules.network, sharers);
+  // One that adds up for all needs their lines, which go there with the sums.
+  if (plan.pattern == LineRoutes::Pattern::kStar) {
+    plan.hub = members_->bridge->host_of(planner::least_crowded(machine_->seats()));
+    members_->bridge->route_rail_lines(LineRoutes(static_cast<int>(hosts.size()), plan.pattern, plan.hub));
+  }
   members_->rails =
       std::make_unique<Rails>(*members_->bridge, members_->host_segment->rail_room(ranks_), hosts, rank_, plan);
 }

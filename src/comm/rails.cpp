@@ -72,8 +72,7 @@ Rails::Rails(PartCarrier& network, RailRoom room, HostRanks hosts, int rank, Rai
       plan_(plan),
       host_(host_with(hosts_, rank)),
       place_(place_of(hosts_[index(host_)], rank)),
-      // Each rail has another hub: what one of them adds up more the others' ranks of its host have less of.
-      routes_(static_cast<int>(hosts_.size()), plan.pattern, place_ % static_cast<int>(hosts_.size())),
+      routes_(static_cast<int>(hosts_.size()), plan.pattern, plan.hub),
       sources_(std::max(hosts_.size(), hosts_.front().size())) {}
 
 /// Of the ranks at that place of all hosts.
@@ -117,10 +116,13 @@ void Rails::begin(const Call& call, executor::HostMachine& machine) {
   }
   if (own_.bytes == 0) return;
   for (int host = 0; host < static_cast<int>(hosts_.size()); ++host)
-    if (sends_first_to(host)) network_.hold_lines(rank_on(host), call.number);
+    if (sends_to(host)) network_.hold_lines(rank_on(host), call.number);
   if (gets_sum())
     network_.expect_part(call.number, FarInputs::kSumOfAll, own_.bytes, room_.block(place_, place_, turn_).bytes);
 }
+
+/// Any part.
+bool Rails::sends_to(int host) const { return host != host_ && routes_.are_next(host_, host); }
 
 /// Its host's sum goes there.
 bool Rails::sends_first_to(int host) const {

@@ -55,6 +55,7 @@ class RailRoom {
 /// How rails add up, and what: the same on every rank.
 struct RailPlan {
   LineRoutes::Pattern pattern = LineRoutes::Pattern::kDirect;
+  int hub = 0;              ///< the host that adds up, if one does
   std::size_t longest = 0;  ///< bytes of an all-reduce; 0: none goes so
 };
 /// By the prices, at which more bytes are cheaper than further messages. `hosts`: with as many ranks each; `sharers`: ranks that share a core.
@@ -97,6 +98,7 @@ class Rails {
   bool is_hub() const { return routes_.hub() == host_; }
   bool gets_sum() const { return plan_.pattern == LineRoutes::Pattern::kStar && !is_hub(); }
   std::uint32_t last_round() const { return static_cast<std::uint32_t>(routes_.rounds() - 1); }
+  bool sends_to(int host) const;
   bool sends_first_to(int host) const;
   const std::byte* found(int from, int to) const;
   std::byte* far(std::uint32_t part) const;

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -157,6 +158,36 @@ TEST_CASE("what was given or sent in calls that differ is nobody's", "[hosts]") 
       CREW_TRY(make_calls_that_differ(m, 16384, comm));
       return sum_what_others_gather(m, 16384, comm);
     });
+}
+
+namespace {
+
+/// Of one rank the call is a short one, or it alone makes one that goes by rails. Until all have found that calls differ nobody calls anything,
+/// so that nothing more comes through a rank that is done with the call.
+std::string differ_and_wait(const Member& m, std::atomic<int>& refused, ncclComm_t comm) {
+  int round = 0;
+  for (int odd = 0; odd < m.ranks; ++odd) {
+    for (const bool is_short : {false, true}) {
+      std::vector<int> buffer(16384, 3);
+      const std::size_t count = (m.rank == odd) == is_short ? 7 : buffer.size();
+      CREW_TRY(crew::refused(ncclAllReduce(buffer.data(), buffer.data(), count, ncclInt, ncclSum, comm, nullptr),
+                             ncclInvalidUsage, {"differ", "count 16384", "count 7"}, comm));
+      refused.fetch_add(1);
+      ++round;
+      while (refused.load() < round * m.ranks) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+  return crew::usable(comm);
+}
+
+}  // namespace
+
+TEST_CASE("who calls something else than by rails learns of it, though the others are gone from the call", "[hosts]") {
+  auto* const refused = new (crew::shared_page()) std::atomic<int>;
+  for (const Shape& shape : {Shape{4, 2}, {6, 2}, {6, 3}, {8, 2}, {9, 3}, {6, 2, "1", true}}) {
+    refused->store(0);
+    run_on(shape, [=](const Member& m, ncclComm_t comm) { return differ_and_wait(m, *refused, comm); });
+  }
 }
 
 TEST_CASE("which calls go by rails: tuttiExplain says so", "[hosts]") {

@@ -120,7 +120,7 @@ class Crowd {
       const std::span<std::byte> memory = std::as_writable_bytes(std::span(rooms_.back()));
       for (const int rank : hosts_[at(host)]) {
         ranks_[at(rank)].rails = std::make_unique<Rails>(*network_.ends[at(rank)], RailRoom(memory, per_host), hosts_,
-                                                         rank, RailPlan{pattern, RailRoom::kBytesMax});
+                                                         rank, RailPlan{pattern, hosts / 2, RailRoom::kBytesMax});
         ranks_[at(rank)].machine.set_reduce(tutti::reduce_function(tutti::DataType::kFloat32, tutti::ReduceOp::kSum));
       }
     }

@@ -1,7 +1,10 @@
-/* bench/compare's worker for Tutti: a client of nccl.h. */
+/* bench/compare's worker for Tutti: a client of nccl.h. With BY_MPI its ranks are mpirun's, and MPI carries their data between hosts. */
 #include "compare_worker.h"
 
 #include <nccl.h>
+#ifdef BY_MPI
+#include <tutti/launch.h>
+#endif
 #include <string.h>
 
 typedef struct Connection {
@@ -15,18 +18,40 @@ static void must(const Cell* cell, ncclResult_t result) {
     worker_fail(cell->rank, "%s", ncclGetLastError(((Connection*)cell->rank->context)->comm));
 }
 
+#ifdef BY_MPI
+/* Who this rank is, and the id. */
+static ncclResult_t meet(Rank* rank, ncclUniqueId* id) {
+  tuttiLaunchInfo_t me;
+  ncclResult_t result = tuttiLaunchDetect(&me);
+  if (result == ncclSuccess) result = tuttiLaunchInitMpi();
+  rank->rank = me.rank;
+  rank->ranks = me.size;
+  return result == ncclSuccess ? tuttiLaunchUniqueId(&me, id) : result;
+}
+#else
+static ncclResult_t meet(Rank* rank, ncclUniqueId* id) {
+  const ncclResult_t result = rank->rank == 0 ? ncclGetUniqueId(id) : ncclSuccess;
+  if (result == ncclSuccess) worker_share(rank, id, sizeof *id);
+  return result;
+}
+#endif
+
 static void open_rank(Rank* rank) {
-  Connection* mine = &connections[rank->rank];
   ncclUniqueId id;
   memset(&id, 0, sizeof id);
+  if (meet(rank, &id) != ncclSuccess) worker_fail(rank, "%s", ncclGetLastError(NULL));
+  Connection* mine = &connections[rank->rank];
   rank->context = mine;
-  if (rank->rank == 0 && ncclGetUniqueId(&id) != ncclSuccess) worker_fail(rank, "%s", ncclGetLastError(NULL));
-  worker_share(rank, &id, sizeof id);
   if (ncclCommInitRank(&mine->comm, rank->ranks, id, rank->rank) != ncclSuccess)
     worker_fail(rank, "%s", ncclGetLastError(NULL));
 }
 
-static void close_rank(Rank* rank) { ncclCommDestroy(((Connection*)rank->context)->comm); }
+static void close_rank(Rank* rank) {
+  ncclCommDestroy(((Connection*)rank->context)->comm);
+#ifdef BY_MPI
+  tuttiLaunchFinalizeMpi();
+#endif
+}
 
 static ncclDataType_t type_of(const Cell* cell) {
   static const ncclDataType_t types[] = {ncclFloat, ncclDouble, ncclInt32, ncclHalf, ncclBfloat16};
@@ -86,6 +111,9 @@ static void release(Cell* cell) {
 
 int main(int argc, char** argv) {
   static const Peer peer = {
+#ifdef BY_MPI
+      .launched = 1,
+#endif
       .open = open_rank, .call = call, .allocate = allocate, .release = release, .close = close_rank};
   return worker_main(argc, argv, &peer);
 }

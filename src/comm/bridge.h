@@ -27,7 +27,7 @@
 //      copy's rank only, and never over the same or a later one. What lies in a line and beside it goes only to ranks that wait for the line, so
 //      that none of it comes where a later line's lies already; its signature, which goes to all, has a place for twice as long, and nobody
 //      takes one after that (is_line_stale). Of a line that is there nothing more is taken.
-//  B7. Inputs that come with the lines of hosts of one rank each (far_inputs.h), and sums of them, are sent from memory of their calls,
+//  B7. Inputs that come with the lines of hosts of one rank each (far_inputs.h), sums of them, and parts of rails, are sent from memory of their calls,
 //      which are over only when all is sent (B3); a call in place writes over its input only then.
 //  B8. A pair of ranks may have no connection yet: its records wait until late_ties.h has made one, and the call with them (B3). None is
 //      asked for before there is a record, and none is made after a rank has begun to leave. A rank has left when it says so by the

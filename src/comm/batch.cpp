@@ -124,9 +124,15 @@ bool Batch::has_lent() {
   Bridge* const bridge = comm_.members().bridge.get();
   if (bridge == nullptr) return false;
   if (!comm_.failed()) bridge->send();
+  keep_refused(*bridge);
   if (bridge->is_sent()) return false;
   if (comm_.failed()) bridge->give_up();
   return !comm_.failed();
+}
+
+/// What a call has sent that was refused nobody may take before the next one.
+void Batch::keep_refused(Bridge& bridge) {
+  if (!status_.ok() && !comm_.failed()) bridge.keep_unsent();
 }
 
 void Batch::start_next(Queue& queue) {
@@ -178,6 +184,7 @@ executor::Progress Batch::advance_over_hosts(Bridge& bridge) {
   bool moved = bridge.send();
   const bool ended = progress == executor::Progress::kDone || progress == executor::Progress::kFailed;
   if (ended) ended_ = progress;
+  if (ended) keep_refused(bridge);
   const bool is_over = ended && bridge.is_sent();
   // What they have written for others does not come there any more, nor what they waited for to their buffers.
   const bool gives_up = ended && comm_.failed();

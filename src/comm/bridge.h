@@ -158,8 +158,12 @@ class Bridge final : public PartCarrier {
   /// Of a communicator that has failed: takes in all that has come, from whomever. False: a call that has looked since the last time, and
   /// still waits, waits in vain.
   bool receive_last();
-  /// All that progress() has found is in the kernel's hands, and it needs nothing of what was lent.
+  /// All that progress() has found is in the kernel's hands, but for what was kept, and it needs nothing of what was lent.
   bool is_sent() const { return unsent_peer() < 0; }
+  /// The call is over for its rank though others do not take what it has sent: they need none of it, and may be in no call any more.
+  void keep_unsent();
+  /// Nothing is kept either.
+  bool has_nothing_left() const;
   /// One for whom there is something that is not; -1: none.
   int unsent_peer() const;
   /// Waits until something comes, or `milliseconds`; shortly where streams cannot be polled.

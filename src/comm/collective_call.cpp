@@ -448,15 +448,14 @@ Status CollectiveCall::run_lanes() {
   }
   if (phase_ == Phase::kGather) {
     if (carriage_ == Carriage::kAddedUp) add_up();
+    const bool announced = comm_.ranks() == 1 || all_have_announced(kLooks);
+    const bool alike = announced && announcer_.all_equal();
     const bool by_rails = carriage_ == Carriage::kByRails;
-    bool advanced = by_rails && rails().advance(lanes_.machine(), false);
-    if (comm_.ranks() > 1 && !all_have_announced(kLooks)) return advanced ? moved(Progress::kAdvanced) : blocked();
-    if (comm_.ranks() > 1 && !announcer_.all_equal() && !knows_calls(ranks_read(), sequence_)) return blocked();
-    if (announcer_.all_equal() && (missing_input() >= 0 || is_input_needed())) return blocked();
-    if (by_rails && announcer_.all_equal()) {
-      advanced |= rails().advance(lanes_.machine(), true);
-      if (!rails().is_over()) return advanced ? moved(Progress::kAdvanced) : blocked();
-    }
+    if (by_rails && (alike || !announced) && rails().advance(lanes_.machine(), alike) && !rails().is_over())
+      return moved(Progress::kAdvanced);
+    if (!announced) return blocked();
+    if (comm_.ranks() > 1 && !alike && !knows_calls(ranks_read(), sequence_)) return blocked();
+    if (alike && (missing_input() >= 0 || is_input_needed() || (by_rails && !rails().is_over()))) return blocked();
     if (Status opened = open(); !opened.ok()) return fail(opened.error());
   }
   if (phase_ == Phase::kRun) {

@@ -89,7 +89,9 @@ double announced_us(Communicator& communicator, const CallArgs& args, Carriage c
   const Membership& members = communicator.members();
   const planner::NetworkCosts& network = members.plans.rules().network;
   const bool by_rails = carriage == Carriage::kByRails;
-  const auto bytes = static_cast<double>(args.count * size_of(args.type)) / (by_rails ? members.rails->parts() : 1);
+  // A host's ranks share its network, but for one that their threads are.
+  const bool abreast = by_rails && members.plans.rules().one_system;
+  const auto bytes = static_cast<double>(args.count * size_of(args.type)) / (abreast ? members.rails->parts() : 1);
   const LineRoutes& routes = by_rails ? members.rails->routes() : members.bridge->routes();
   return routes.ways() * network.message_us + routes.chain() * (2 * network.work_us + bytes / (network.gbps * 1e3));
 }
@@ -132,7 +134,7 @@ Result<Chosen> chosen_for(Communicator& communicator, const CallArgs& args) {
   if (communicator.ranks() == 1) return Chosen{"a copy", "there are no other ranks", 0};
   if (const Carriage carriage = carriage_here(communicator, args); carriage != Carriage::kNone)
     return Chosen{carriage == Carriage::kByRails ? "rails" : "announce lines",
-                  carriage == Carriage::kByRails ? "so few bytes: they go before the other hosts' lines have come"
+                  carriage == Carriage::kByRails ? "up to 512 KiB: a part each, before the other hosts' lines have come"
                                                  : "so few bytes: they travel with the lines that open the call",
                   announced_us(communicator, args, carriage)};
   const planner::Question q = question_for(communicator, args);

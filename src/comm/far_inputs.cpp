@@ -1,5 +1,7 @@
 #include "comm/far_inputs.h"
 
+#include "protocol/announce.h"
+
 #include <algorithm>
 #include <bit>
 
@@ -8,9 +10,8 @@ namespace tutti::comm {
 std::byte* FarInputs::place_for(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::uint32_t current) {
   if (expected_.is(number, part, bytes)) return expected_.place;
   if (bytes > kBytesMax || part >= kPartsMax) return nullptr;
-  const auto is_read = [&](const Input& one) {
-    return !one.block || static_cast<std::int32_t>(one.number - current) < 0;
-  };
+  // Nobody is further ahead: what seems to be lies very many calls back.
+  const auto is_read = [&](const Input& one) { return !one.block || one.number - current > protocol::kAnnounceDepth; };
   auto& inputs = parts_[part].inputs;
   Input& input = is_read(inputs[0]) ? inputs[0] : inputs[1];
   if (!is_read(input)) return nullptr;

@@ -74,7 +74,8 @@ double LineRoutes::per_host() const {
   return pattern_ == Pattern::kStar ? static_cast<double>(rounds()) / hosts_ : rounds();
 }
 
-LineRoutes::Pattern choose_pattern(int hosts, const planner::NetworkCosts& network, int sharers, bool may_star) {
+LineRoutes::Pattern choose_pattern(int hosts, const planner::NetworkCosts& network, int sharers, bool may_star,
+                                   bool adds_up) {
   using Pattern = LineRoutes::Pattern;
   const auto us = [&](Pattern pattern) {
     const LineRoutes routes(hosts, pattern);
@@ -82,7 +83,8 @@ LineRoutes::Pattern choose_pattern(int hosts, const planner::NetworkCosts& netwo
     return 2 * messages * network.work_us + routes.ways() * network.message_us;
   };
   Pattern best = Pattern::kDirect;
-  if (us(Pattern::kDoubling) < us(best)) best = Pattern::kDoubling;
+  const bool may_double = !adds_up || std::has_single_bit(bits(hosts));
+  if (may_double && us(Pattern::kDoubling) < us(best)) best = Pattern::kDoubling;
   if (may_star && us(Pattern::kStar) < us(best)) best = Pattern::kStar;
   return best;
 }

@@ -241,7 +241,8 @@ void Communicator::plan_rails(const planner::Rules& rules) {
   const bool even = std::ranges::all_of(hosts, [&](const auto& ranks) { return ranks.size() == per_host; });
   if (!even || per_host == 1 || ranks_ > kAllWithAllMax || rules.reproducible || rules.wide_wire) return;
   const int sharers = rules.one_system ? static_cast<int>(std::ceil(rules.crowding)) : 1;
-  RailPlan plan = comm::plan_rails(static_cast<int>(hosts.size()), static_cast<int>(per_host), rules.network, sharers);
+  RailPlan plan = comm::plan_rails(static_cast<int>(hosts.size()), static_cast<int>(per_host), rules.network, sharers,
+                                   rules.one_system);
   // One that adds up for all needs their lines, which go there with the sums.
   if (plan.pattern == LineRoutes::Pattern::kStar) {
     plan.hub = members_->bridge->host_of(planner::least_crowded(machine_->seats()));
@@ -344,7 +345,7 @@ void Communicator::leave_over_hosts() {
   members_->peer_watch->begin_leaving(bridge.announced());
   bridge.share_leaving();
   bridge.progress();
-  go_on_until([&] { return bridge.is_sent(); });
+  go_on_until([&] { return bridge.has_nothing_left(); });
   bridge.finish();
   go_on_until([&] { return bridge.has_arrived(); });
   bridge.close();

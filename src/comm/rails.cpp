@@ -3,7 +3,6 @@
 #include "comm/far_inputs.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 namespace tutti::comm {
@@ -47,19 +46,18 @@ RailRoom::Block RailRoom::block(int from, int to, unsigned turn) const {
   return {reinterpret_cast<std::uint64_t*>(begin), begin + kLine};
 }
 
-RailPlan plan_rails(int hosts, int per_host, const planner::NetworkCosts& network, int sharers) {
+RailPlan plan_rails(int hosts, int per_host, const planner::NetworkCosts& network, int sharers, bool one_system) {
   RailPlan plan;
-  plan.pattern = choose_pattern(hosts, network, sharers, true);
-  // Sums double by pairs only.
-  if (plan.pattern == Pattern::kDoubling && !std::has_single_bit(static_cast<unsigned>(hosts)))
-    plan.pattern = Pattern::kStar;
+  plan.pattern = choose_pattern(hosts, network, sharers, true, true);
   plan.longest = RailRoom::kBytesMax;
   // By a schedule a call takes two messages with each other host, after its lines, and two ways.
   const double saved_us = 4 * (hosts - 1) * network.work_us + 2 * network.message_us;
   const LineRoutes routes(hosts, plan.pattern);
   const double more = std::max(sharers > 1 ? routes.per_host() : routes.chain(), 1.0) - 2.0 * (hosts - 1) / hosts;
+  // A host's ranks share its network, but for one that their threads are.
+  const int abreast = one_system ? per_host : 1;
   if (more > 0) {
-    const double limit = saved_us * network.gbps * 1e3 / more * per_host;
+    const double limit = saved_us * network.gbps * 1e3 / more * abreast;
     plan.longest = static_cast<std::size_t>(std::min(limit, static_cast<double>(plan.longest)));
   }
   return plan;
@@ -99,8 +97,8 @@ void Rails::send(int host, std::uint32_t part, const void* bytes) {
 }
 
 void Rails::begin(const Call& call, executor::HostMachine& machine) {
+  if (stage_ != Stage::kOver) turn_ = 1 - turn_;  // the last call was refused: others may still read
   call_ = call;
-  turn_ = 1 - turn_;
   next_ = 0;
   round_ = 0;
   own_ = part(place_);

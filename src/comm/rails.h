@@ -11,8 +11,10 @@
 // both, and who has them all writes results. Calls that differ do no harm: what was given, shown or sent carries the
 // number of its call, and nobody reads it.
 //
-// What is given or shown lies in two blocks by turns. That is enough: a rank that writes a block for the second time
-// has left a call of its own in between, with the lines of all; so all had left the call before.
+// What is given or shown lies in one block, which nobody reads any more when its writer is through with a call: it has
+// the results of all to whom it gave something, and shows its own next when all have announced the next call. Only a
+// call that is refused others may still be in: after one the writer goes to a second block. It left that call with the
+// lines of all, so all had left those before.
 #pragma once
 
 #include "comm/carriers.h"
@@ -58,8 +60,9 @@ struct RailPlan {
   int hub = 0;              ///< the host that adds up, if one does
   std::size_t longest = 0;  ///< bytes of an all-reduce; 0: none goes so
 };
-/// By the prices, at which more bytes are cheaper than further messages. `hosts`: with as many ranks each; `sharers`: ranks that share a core.
-RailPlan plan_rails(int hosts, int per_host, const planner::NetworkCosts& network, int sharers);
+/// By the prices, at which more bytes are cheaper than further messages. `hosts`: with as many ranks each; `sharers`: ranks that share a core; `one_system`: the
+/// hosts are of one system, and their ranks' threads the network.
+RailPlan plan_rails(int hosts, int per_host, const planner::NetworkCosts& network, int sharers, bool one_system);
 
 /// A rank's end of it; belongs to whoever has the communicator's turn.
 class Rails {

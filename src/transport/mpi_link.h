@@ -49,7 +49,7 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
 
  private:
   /// A slot's record that is longer goes in several.
-  static constexpr std::size_t kMessageBytes = (std::size_t{64} << 10) + 4096;
+  static constexpr std::size_t kMessageBytes = std::size_t{60} << 10;
   static constexpr std::size_t kMessages = 8;
 
   struct Message {

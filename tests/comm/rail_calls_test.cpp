@@ -33,11 +33,13 @@ struct Shape {
   int per_host;
   const char* sockets = "1";
   bool one_core = false;
+  bool own_systems = false;  ///< nobody knows that the hosts are one system, whose cores they share
 };
 
 std::string said(const Shape& shape) {
   return std::to_string(shape.ranks) + " ranks, " + std::to_string(shape.per_host) + " on a host, " + shape.sockets +
-         " sockets for a pair" + (shape.one_core ? ", on one core" : "");
+         " sockets for a pair" + (shape.one_core ? ", on one core" : "") +
+         (shape.own_systems ? ", hosts of their own" : "");
 }
 
 template <class Body>
@@ -45,6 +47,10 @@ void run_on(const Shape& shape, const Body& body) {
   INFO(said(shape));
   set_hosts_of(shape.per_host);
   setenv("NCCL_NSOCKS_PERTHREAD", shape.sockets, 1);
+  char root[] = "/tmp/tutti-rails-XXXXXX";
+  REQUIRE(mkdtemp(root) != nullptr);
+  if (shape.own_systems) setenv("HWLOC_FSROOT", root, 1);
+  setenv("HWLOC_HIDE_ERRORS", "2", 1);
   crew::check(crew::run(shape.ranks, [&](const Member& m) -> std::string {
     if (shape.one_core) CREW_TRY(share_a_core());
     ncclComm_t comm = nullptr;
@@ -53,6 +59,9 @@ void run_on(const Shape& shape, const Body& body) {
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
   }));
   unsetenv("NCCL_NSOCKS_PERTHREAD");
+  unsetenv("HWLOC_FSROOT");
+  unsetenv("HWLOC_HIDE_ERRORS");
+  rmdir(root);
   unset_hosts();
 }
 
@@ -81,7 +90,10 @@ TEST_CASE("all-reduces by rails come out right, whoever is late", "[hosts]") {
                            {{10, 2}, 30},
                            {{16, 8}, 20},
                            {{4, 2, "1", true}, 100},
-                           {{6, 2, "1", true}, 60}})
+                           {{6, 2, "1", true}, 60},
+                           {{6, 2, "1", false, true}, 60},
+                           {{8, 2, "1", false, true}, 60},
+                           {{16, 2, "1", false, true}, 20}})
     run_on(with.shape,
            [&](const Member& m, ncclComm_t comm) { return random_calls(m, kCounts, seed, with.calls, comm); });
 }
@@ -89,7 +101,7 @@ TEST_CASE("all-reduces by rails come out right, whoever is late", "[hosts]") {
 TEST_CASE("sums by rails have the same bits on all ranks, and are in rank order where that is asked for", "[hosts]") {
   for (const bool in_rank_order : {false, true}) {
     setenv("TUTTI_REPRODUCIBLE", in_rank_order ? "1" : "0", 1);
-    for (const Shape& shape : {Shape{4, 2}, {6, 2}, {6, 3}, {8, 2}})
+    for (const Shape& shape : {Shape{4, 2}, {6, 2}, {6, 3}, {8, 2}, {6, 2, "1", false, true}, {8, 2, "1", false, true}})
       run_on(shape, [&](const Member& m, ncclComm_t comm) { return check_bits(m, 16385, in_rank_order, comm); });
   }
   unsetenv("TUTTI_REPRODUCIBLE");
@@ -152,8 +164,22 @@ TEST_CASE("between two hosts the buffer crosses once each way, whichever rank it
     });
 }
 
+TEST_CASE("hosts with cores of their own send to each other one, or double; of shared cores one adds up for all",
+          "[hosts]") {
+  const auto expect = [](const char* what) {
+    return [=](const Member&, ncclComm_t comm) -> std::string {
+      const std::string text = explanation(comm, 16384);
+      return text.find(what) != std::string::npos ? "" : text;
+    };
+  };
+  run_on({6, 2, "1", true}, expect("one of them adds up all"));
+  run_on({6, 2, "1", false, true}, expect("each sends its host's sum to each other one"));
+  run_on({8, 2, "1", false, true}, expect("pairs of hosts add up"));
+}
+
 TEST_CASE("what was given or sent in calls that differ is nobody's", "[hosts]") {
-  for (const Shape& shape : {Shape{4, 2}, {6, 2}, {6, 3}, {4, 2, "1", true}})
+  for (const Shape& shape :
+       {Shape{4, 2}, {6, 2}, {6, 3}, {4, 2, "1", true}, {6, 2, "1", false, true}, {8, 2, "1", false, true}})
     run_on(shape, [](const Member& m, ncclComm_t comm) -> std::string {
       CREW_TRY(make_calls_that_differ(m, 16384, comm));
       return sum_what_others_gather(m, 16384, comm);
@@ -184,7 +210,14 @@ std::string differ_and_wait(const Member& m, std::atomic<int>& refused, ncclComm
 
 TEST_CASE("who calls something else than by rails learns of it, though the others are gone from the call", "[hosts]") {
   auto* const refused = new (crew::shared_page()) std::atomic<int>;
-  for (const Shape& shape : {Shape{4, 2}, {6, 2}, {6, 3}, {8, 2}, {9, 3}, {6, 2, "1", true}}) {
+  for (const Shape& shape : {Shape{4, 2},
+                             {6, 2},
+                             {6, 3},
+                             {8, 2},
+                             {9, 3},
+                             {6, 2, "1", true},
+                             {6, 2, "1", false, true},
+                             {8, 2, "1", false, true}}) {
     refused->store(0);
     run_on(shape, [=](const Member& m, ncclComm_t comm) { return differ_and_wait(m, *refused, comm); });
   }

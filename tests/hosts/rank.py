@@ -4,7 +4,7 @@ usage: rank.py LIBRARY RANK RANKS ID_FILE SECONDS [COUNT]
 Rank 0 makes the id and leaves it in ID_FILE. Prints "ready", then at the end "done N SECONDS" (N calls, and what they took) or "failed CODE TEXT".
 With ID_FILE "-" the id comes from ncclGetUniqueId on every rank (NCCL_COMM_ID). With TEST_TELL=FILE it first writes the machine
 graph and the certificate of an all-reduce of 16 MiB to FILE.RANK. With TEST_GO=FILE it begins its calls when FILE is there, and when they are over
-says "over" and ends when FILE is gone. With TEST_VICTIMS=FILE ranks that fail leave out those that FILE
+says "over" and ends when FILE is gone. With TEST_HOLD=FILE a rank that fails keeps its communicator until FILE is gone. With TEST_VICTIMS=FILE ranks that fail leave out those that FILE
 names, by ncclCommShrink, and go on for twenty calls: "done without 1,3: " and the first failure.
 """
 import ctypes
@@ -44,6 +44,8 @@ def main():
         if result == 0:
             return
         print("failed", result, library.ncclGetLastError(None).decode(), flush=True)
+        while os.path.exists(os.environ.get("TEST_HOLD", "")):
+            time.sleep(0.01)
         if comm:
             library.ncclCommAbort(comm)
         sys.exit(0)

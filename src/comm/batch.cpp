@@ -13,6 +13,7 @@ void Batch::begin(std::optional<std::uint64_t> ticket) {
   open_ = false;
   ended_ = executor::Progress::kBlocked;
   idle_since_ = {};
+  refused_since_ = {};
   copies_.clear();
   collectives_.clear();
   next_collective_ = 0;
@@ -130,9 +131,13 @@ bool Batch::has_lent() {
   return !comm_.failed();
 }
 
-/// What a call has sent that was refused nobody may take before the next one.
+/// What a call has sent that was refused nobody may take before the next one. Who is in it still takes lines at once.
 void Batch::keep_refused(Bridge& bridge) {
-  if (!status_.ok() && !comm_.failed()) bridge.keep_unsent();
+  constexpr auto kTaken = std::chrono::seconds(1);
+  if (status_.ok() || comm_.failed() || bridge.is_sent()) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (refused_since_ == std::chrono::steady_clock::time_point{}) refused_since_ = now;
+  bridge.keep_unsent(now - refused_since_ > kTaken);
 }
 
 void Batch::start_next(Queue& queue) {

@@ -342,9 +342,10 @@ int Bridge::unsent_peer() const {
   return unsent == remotes_.end() ? -1 : unsent->peer;
 }
 
-void Bridge::keep_unsent() {
-  part_source_ = -1;
-  for (Remote& remote : remotes_) remote.link->keep();
+void Bridge::keep_unsent(bool and_lines) {
+  for (Remote& remote : remotes_) {
+    if (and_lines || remote.link->has_only_parts()) remote.link->keep();
+  }
 }
 
 bool Bridge::has_nothing_left() const {

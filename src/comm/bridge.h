@@ -160,8 +160,9 @@ class Bridge final : public PartCarrier {
   bool receive_last();
   /// All that progress() has found is in the kernel's hands, but for what was kept, and it needs nothing of what was lent.
   bool is_sent() const { return unsent_peer() < 0; }
-  /// The call is over for its rank though others do not take what it has sent: they need none of it, and may be in no call any more.
-  void keep_unsent();
+  /// The call is over for its rank though others do not take the parts that it has sent: they need none, and may be in no call any more. Lines
+  /// they do need, unless all have come to them by other ways: `and_lines`.
+  void keep_unsent(bool and_lines);
   /// Nothing is kept either.
   bool has_nothing_left() const;
   /// One for whom there is something that is not; -1: none.

@@ -194,6 +194,7 @@ void Bridge::collect_announcements() {
     announced_ = next;
     looks_ = 0;
     round_ = 0;
+    part_source_ = -1;  // until the call says so
     const bool once = crosses_once(rank_, next);
     LineWays& ways = ways_of(next);
     if (&ways != ways_) begin_at(ways, next);

@@ -62,6 +62,11 @@ class RecordLink {
   bool is_sent() const { return first_ == queue_.size(); }
   /// Copies what waits to be taken: from then on nobody's memory is needed for it.
   void keep();
+  /// All that waits goes where its receiver says.
+  bool has_only_parts() const {
+    return std::all_of(queue_.begin() + static_cast<std::ptrdiff_t>(first_), queue_.end(),
+                       [](const Outgoing& out) { return out.record.offset == Record::kReceiversPlace; });
+  }
   /// Nothing waits to be taken but what was kept.
   bool needs_nothing() const { return queue_.size() <= std::max(first_, kept_); }
   /// After is_sent(): nobody reads what was lent any more.

@@ -48,7 +48,7 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   Advance advance();
 
  private:
-  /// A slot's record that is longer goes in several.
+  /// A slot's record that is longer goes in several. Open MPI sends so much over TCP without asking first.
   static constexpr std::size_t kMessageBytes = std::size_t{60} << 10;
   static constexpr std::size_t kMessages = 8;
 

@@ -13,7 +13,6 @@ void Batch::begin(std::optional<std::uint64_t> ticket) {
   open_ = false;
   ended_ = executor::Progress::kBlocked;
   idle_since_ = {};
-  refused_since_ = {};
   copies_.clear();
   collectives_.clear();
   next_collective_ = 0;
@@ -125,19 +124,9 @@ bool Batch::has_lent() {
   Bridge* const bridge = comm_.members().bridge.get();
   if (bridge == nullptr) return false;
   if (!comm_.failed()) bridge->send();
-  keep_refused(*bridge);
   if (bridge->is_sent()) return false;
   if (comm_.failed()) bridge->give_up();
   return !comm_.failed();
-}
-
-/// What a call has sent that was refused nobody may take before the next one. Who is in it still takes lines at once.
-void Batch::keep_refused(Bridge& bridge) {
-  constexpr auto kTaken = std::chrono::seconds(1);
-  if (status_.ok() || comm_.failed() || bridge.is_sent()) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (refused_since_ == std::chrono::steady_clock::time_point{}) refused_since_ = now;
-  bridge.keep_unsent(now - refused_since_ > kTaken);
 }
 
 void Batch::start_next(Queue& queue) {
@@ -189,7 +178,6 @@ executor::Progress Batch::advance_over_hosts(Bridge& bridge) {
   bool moved = bridge.send();
   const bool ended = progress == executor::Progress::kDone || progress == executor::Progress::kFailed;
   if (ended) ended_ = progress;
-  if (ended) keep_refused(bridge);
   const bool is_over = ended && bridge.is_sent();
   // What they have written for others does not come there any more, nor what they waited for to their buffers.
   const bool gives_up = ended && comm_.failed();

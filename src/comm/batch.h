@@ -56,7 +56,6 @@ class Batch : public executor::Task {
   void copy_to_self();
   executor::Progress advance_collectives();
   bool has_lent();
-  void keep_refused(Bridge& bridge);
   void start_next(Queue& queue);
   executor::Progress advance_queue(Queue& queue);
   void keep(const Status& status);

@@ -337,19 +337,9 @@ void Bridge::collect_channel(Remote& remote, std::uint32_t lane) {
 }
 
 int Bridge::unsent_peer() const {
-  const auto is_over = [](const Remote& remote) { return remote.link->needs_nothing() && remote.link->is_released(); };
+  const auto is_over = [](const Remote& remote) { return remote.link->is_sent() && remote.link->is_released(); };
   const auto unsent = std::ranges::find_if_not(remotes_, is_over);
   return unsent == remotes_.end() ? -1 : unsent->peer;
-}
-
-void Bridge::keep_unsent(bool and_lines) {
-  for (Remote& remote : remotes_) {
-    if (and_lines || remote.link->has_only_parts()) remote.link->keep();
-  }
-}
-
-bool Bridge::has_nothing_left() const {
-  return std::ranges::all_of(remotes_, [](const Remote& remote) { return remote.link->is_sent(); }) && is_sent();
 }
 
 /// What the kernel has not let go of, it may still send to others: not after this, as the call's caller writes there.

@@ -138,6 +138,10 @@ class Bridge final : public PartCarrier {
     return far_inputs_.of(number, part, bytes);
   }
 
+  bool has_part(std::uint32_t number, std::uint32_t part) const override { return far_inputs_.has(number, part); }
+  /// Whether the call that a rank has announced goes by rails.
+  bool goes_by_rails(int rank, std::uint32_t number) const;
+
   /// Who sends to this rank in a round, where each host has one rank.
   int sender_in(std::uint32_t round) const { return usual_.rounds[round].from->peer; }
 
@@ -158,13 +162,8 @@ class Bridge final : public PartCarrier {
   /// Of a communicator that has failed: takes in all that has come, from whomever. False: a call that has looked since the last time, and
   /// still waits, waits in vain.
   bool receive_last();
-  /// All that progress() has found is in the kernel's hands, but for what was kept, and it needs nothing of what was lent.
+  /// All that progress() has found is in the kernel's hands, and it needs nothing of what was lent.
   bool is_sent() const { return unsent_peer() < 0; }
-  /// The call is over for its rank though others do not take the parts that it has sent: they need none, and may be in no call any more. Lines
-  /// they do need, unless all have come to them by other ways: `and_lines`.
-  void keep_unsent(bool and_lines);
-  /// Nothing is kept either.
-  bool has_nothing_left() const;
   /// One for whom there is something that is not; -1: none.
   int unsent_peer() const;
   /// Waits until something comes, or `milliseconds`; shortly where streams cannot be polled.

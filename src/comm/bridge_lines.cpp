@@ -100,8 +100,11 @@ Bridge::LineWays Bridge::ways_by(LineRoutes routes) {
 /// Of this rank's call of that number.
 Bridge::LineWays& Bridge::ways_of(std::uint32_t number) {
   if (!rail_ways_) return usual_;
-  const bool by_rails = carriage_of(*members_, control_.signatures().of(rank_, number)) == Carriage::kByRails;
-  return by_rails ? *rail_ways_ : usual_;
+  return goes_by_rails(rank_, number) ? *rail_ways_ : usual_;
+}
+
+bool Bridge::goes_by_rails(int rank, std::uint32_t number) const {
+  return carriage_of(*members_, control_.signatures().of(rank, number)) == Carriage::kByRails;
 }
 
 /// In whose copy the lines of a rank of another host arrive.

@@ -227,7 +227,7 @@ class CollectiveCall final : public Call {
   }
 
  private:
-  enum class Phase : std::uint8_t { kRoom, kGather, kRun, kMessages, kDone };
+  enum class Phase : std::uint8_t { kRoom, kGather, kRun, kMessages, kRefused, kDone };
 
   int waiting_for() override;
   bool is_coming(int peer) const override;
@@ -256,6 +256,7 @@ class CollectiveCall final : public Call {
   void lend_buffers();
   void finish_from_buffers();
   void lay_rails();
+  Progress end_refused();
   Rails& rails() { return *comm_.members().rails; }
   void add_round(std::uint32_t round, void* to, int divisor);
   void add_up();
@@ -283,6 +284,7 @@ class CollectiveCall final : public Call {
   };
 
   Phase phase_ = Phase::kGather;
+  Status refusal_;            ///< of kRefused
   bool goes_by_mpi_ = false;  ///< once all have announced it
   std::vector<Message> messages_;
   bool internal_ = false;

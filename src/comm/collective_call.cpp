@@ -451,13 +451,18 @@ Status CollectiveCall::run_lanes() {
     const bool announced = comm_.ranks() == 1 || all_have_announced(kLooks);
     const bool alike = announced && announcer_.all_equal();
     const bool by_rails = carriage_ == Carriage::kByRails;
-    if (by_rails && (alike || !announced) && rails().advance(lanes_.machine(), alike) && !rails().is_over())
+    if (by_rails && announcer_.all_equal() && rails().advance(lanes_.machine(), alike) && !rails().is_over())
       return moved(Progress::kAdvanced);
     if (!announced) return blocked();
     if (comm_.ranks() > 1 && !alike && !knows_calls(ranks_read(), sequence_)) return blocked();
     if (alike && (missing_input() >= 0 || is_input_needed() || (by_rails && !rails().is_over()))) return blocked();
-    if (Status opened = open(); !opened.ok()) return fail(opened.error());
+    if (Status opened = open(); !opened.ok()) {
+      if (alike || comm_.failed() || !comm_.members().rails) return fail(opened.error());
+      refusal_ = opened;
+      phase_ = Phase::kRefused;
+    }
   }
+  if (phase_ == Phase::kRefused) return end_refused();
   if (phase_ == Phase::kRun) {
     const Progress progress = lanes_.advance();
     if (progress == Progress::kBlocked) return blocked();
@@ -470,7 +475,7 @@ Status CollectiveCall::run_lanes() {
 }
 
 int CollectiveCall::awaited() {
-  if (phase_ == Phase::kGather) return waiting_for();
+  if (phase_ == Phase::kGather || phase_ == Phase::kRefused) return waiting_for();
   const int peer = phase_ == Phase::kRun ? lanes_.waiting_for_one() : -1;
   return peer >= 0 && comm_.members().bridge->is_here(peer) ? peer : -1;
 }
@@ -478,6 +483,7 @@ int CollectiveCall::awaited() {
 int CollectiveCall::waiting_for() {
   if (phase_ == Phase::kRun) return lanes_.waiting_for();
   if (phase_ == Phase::kMessages) return messages_.empty() ? -1 : messages_.front().peer;
+  if (phase_ == Phase::kRefused) return rails().owed_by();
   const bool waits = phase_ == Phase::kRoom     ? announcer_.room(lanes_.machine()) == protocol::Room::kNotYet
                      : phase_ == Phase::kGather ? !announcer_.advance(lanes_.machine())
                                                 : false;
@@ -487,13 +493,6 @@ int CollectiveCall::waiting_for() {
   const Bridge* const bridge = comm_.members().bridge.get();
   const bool carried = bridge != nullptr && phase_ == Phase::kGather && signature_.one_way == 0;
   return carried ? bridge->whom_it_waits_for(unseen, sequence_) : unseen;
-}
-
-/// From another host a line may come by a longer way than the word that its rank has left.
-bool CollectiveCall::is_coming(int peer) const {
-  if (phase_ == Phase::kMessages) return true;
-  const auto last = static_cast<std::uint32_t>(*comm_.members().control.farewell(peer));
-  return phase_ == Phase::kGather && static_cast<std::int32_t>(last - sequence_) >= 0;
 }
 
 }  // namespace tutti::comm

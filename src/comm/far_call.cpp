@@ -64,6 +64,13 @@ void CollectiveCall::lay_rails() {
                 lanes_.machine());
 }
 
+/// What ranks sent by rails in a call that is refused comes to an end first.
+executor::Progress CollectiveCall::end_refused() {
+  const Bridge& bridge = *comm_.members().bridge;
+  const auto is_by_rails = [&](int rank) { return bridge.goes_by_rails(rank, sequence_); };
+  return rails().end_refused(sequence_, is_by_rails) ? fail(refusal_.error()) : blocked();
+}
+
 /// Of pairs of hosts, each of which adds up what it has and what comes, the lower one's first: so both have the same bits. What came in the
 /// round before has become what this rank has.
 void CollectiveCall::add_round(std::uint32_t round, void* to, int divisor) {
@@ -90,6 +97,14 @@ void CollectiveCall::add_up() {
 [[gnu::hot]] bool CollectiveCall::is_input_needed() const {
   const bool in_place = goes_from_buffers(carriage_) && args_.send == args_.receive;
   return in_place && !comm_.members().bridge->is_input_sent(sequence_);
+}
+
+/// From another host a line may come by a longer way than the word that its rank has left.
+bool CollectiveCall::is_coming(int peer) const {
+  if (phase_ == Phase::kMessages) return true;
+  const auto last = static_cast<std::uint32_t>(*comm_.members().control.farewell(peer));
+  const bool by_stream = phase_ == Phase::kGather || phase_ == Phase::kRefused;
+  return by_stream && static_cast<std::int32_t>(last - sequence_) >= 0;
 }
 
 }  // namespace tutti::comm

@@ -35,6 +35,11 @@ void FarInputs::note_arrived(std::uint32_t number, std::uint32_t part) {
   for (Input& input : parts_[part].inputs) input.arrived = input.arrived || input.number == number;
 }
 
+bool FarInputs::has(std::uint32_t number, std::uint32_t part) const {
+  return std::ranges::any_of(parts_[part].inputs,
+                             [number](const Input& input) { return input.arrived && input.number == number; });
+}
+
 std::byte* FarInputs::of(std::uint32_t number, std::uint32_t part, std::size_t bytes) const {
   if (expected_.is(number, part, bytes)) return expected_.arrived ? expected_.place : nullptr;
   if (part >= kPartsMax) return nullptr;

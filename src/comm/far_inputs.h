@@ -33,6 +33,7 @@ class FarInputs {
   void expect(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::byte* place);
   /// All of it is there.
   void note_arrived(std::uint32_t number, std::uint32_t part);
+  bool has(std::uint32_t number, std::uint32_t part) const;
   /// nullptr: no such part of so many bytes has arrived. It is its call's to write.
   std::byte* of(std::uint32_t number, std::uint32_t part, std::size_t bytes) const;
 

@@ -345,7 +345,7 @@ void Communicator::leave_over_hosts() {
   members_->peer_watch->begin_leaving(bridge.announced());
   bridge.share_leaving();
   bridge.progress();
-  go_on_until([&] { return bridge.has_nothing_left(); });
+  go_on_until([&] { return bridge.is_sent(); });
   bridge.finish();
   go_on_until([&] { return bridge.has_arrived(); });
   bridge.close();

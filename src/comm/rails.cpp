@@ -71,7 +71,9 @@ Rails::Rails(PartCarrier& network, RailRoom room, HostRanks hosts, int rank, Rai
       host_(host_with(hosts_, rank)),
       place_(place_of(hosts_[index(host_)], rank)),
       routes_(static_cast<int>(hosts_.size()), plan.pattern, plan.hub),
-      sources_(std::max(hosts_.size(), hosts_.front().size())) {}
+      sources_(std::max(hosts_.size(), hosts_.front().size())) {
+  find_shares();
+}
 
 /// Of the ranks at that place of all hosts.
 Rails::Part Rails::part(int place) const {
@@ -122,12 +124,32 @@ void Rails::begin(const Call& call, executor::HostMachine& machine) {
 /// Any part.
 bool Rails::sends_to(int host) const { return host != host_ && routes_.are_next(host_, host); }
 
-/// Its host's sum goes there.
-bool Rails::sends_first_to(int host) const {
-  if (host == host_) return false;
-  if (plan_.pattern == Pattern::kDirect) return true;
-  if (plan_.pattern == Pattern::kDoubling) return routes_.to(host_, 0) == host;
-  return !is_hub() && host == routes_.hub();
+void Rails::find_shares() {
+  const auto own = static_cast<std::uint32_t>(host_);
+  if (plan_.pattern == Pattern::kDoubling) {
+    for (int round = 0; round < routes_.rounds(); ++round) {
+      shares_out_.push_back({routes_.to(host_, round), static_cast<std::uint32_t>(round)});
+      shares_in_.push_back({routes_.from(host_, round), static_cast<std::uint32_t>(round)});
+    }
+    return;
+  }
+  for (int host = 0; host < static_cast<int>(hosts_.size()); ++host) {
+    if (host == host_) continue;
+    const bool star = plan_.pattern == Pattern::kStar;
+    if (!star || host == routes_.hub()) shares_out_.push_back({host, own});
+    if (!star || is_hub()) shares_in_.push_back({host, static_cast<std::uint32_t>(host)});
+  }
+}
+
+/// Of those that have not gone.
+void Rails::tell_refused(std::uint32_t number) {
+  refused_ = number;
+  if (call_.number != number) return;  // this rank's does not go by rails
+  const std::size_t sent = stage_ != Stage::kAcross              ? 0
+                           : plan_.pattern == Pattern::kDoubling ? round_ + 1
+                                                                 : shares_out_.size();
+  for (std::size_t i = sent; i < shares_out_.size(); ++i)
+    network_.send_part(rank_on(shares_out_[i].host), number, shares_out_[i].part, nullptr, 0);
 }
 
 bool Rails::advance(executor::HostMachine& machine, bool alike) {
@@ -149,9 +171,8 @@ bool Rails::add_up_host(executor::HostMachine& machine) {
   void* const sum = sum_.get();
   machine.reduce({sources_.data(), room_.ranks(), &sum, 1, own_.bytes / call_.element_bytes, nullptr, 0});
   stage_ = Stage::kAcross;
-  const std::uint32_t part = plan_.pattern == Pattern::kDoubling ? 0 : static_cast<std::uint32_t>(host_);
-  for (int host = 0; host < static_cast<int>(hosts_.size()); ++host)
-    if (sends_first_to(host)) send(host, part, sum);
+  const std::size_t first = plan_.pattern == Pattern::kDoubling ? 1 : shares_out_.size();
+  for (std::size_t i = 0; i < first; ++i) send(shares_out_[i].host, shares_out_[i].part, sum);
   return true;
 }
 

@@ -14,7 +14,7 @@
 // What is given or shown lies in one block, which nobody reads any more when its writer is through with a call: it has
 // the results of all to whom it gave something, and shows its own next when all have announced the next call. Only a
 // call that is refused others may still be in: after one the writer goes to a second block. It left that call with the
-// lines of all, so all had left those before.
+// lines of all, so all had left those before. It ends when what was sent in it has been taken (end_refused).
 #pragma once
 
 #include "comm/carriers.h"
@@ -23,6 +23,7 @@
 #include "executor/host_machine.h"
 #include "planner/rules.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -86,11 +87,31 @@ class Rails {
   /// Goes on as far as what is there allows; true if that was something. `alike`: all have announced the same: else nothing is written.
   bool advance(executor::HostMachine& machine, bool alike);
   bool is_over() const { return stage_ == Stage::kOver; }
+  /// The call of that number is refused, by all ranks. `is_by_rails`: of a rank, whether the one that it made goes by rails. Whoever's does sends
+  /// each part that it would have sent, or the word that there is none, and nobody is through before it has those that are sent to it: what
+  /// is sent is taken. True: this rank has.
+  template <class IsByRails>
+  bool end_refused(std::uint32_t number, const IsByRails& is_by_rails) {
+    if (refused_ != number) tell_refused(number);
+    const auto comes = [&](const Share& share) {
+      return is_by_rails(rank_on(share.host)) && !network_.has_part(number, share.part);
+    };
+    const auto missing = std::ranges::find_if(shares_in_, comes);
+    owed_by_ = missing == shares_in_.end() ? -1 : rank_on(missing->host);
+    return owed_by_ < 0;
+  }
+  /// After that: who owes this rank a part, or the word.
+  int owed_by() const { return owed_by_; }
   /// The rank that has to do something first, of this host or another.
   int waiting_for() const;
 
  private:
   enum class Stage : std::uint8_t { kHost, kAcross, kShare, kOver };
+  /// A part that goes to a host, or comes from one, before all lines are there.
+  struct Share {
+    int host;
+    std::uint32_t part;
+  };
   struct Part {
     std::size_t first = 0;  ///< byte
     std::size_t bytes = 0;
@@ -101,8 +122,9 @@ class Rails {
   bool is_hub() const { return routes_.hub() == host_; }
   bool gets_sum() const { return plan_.pattern == LineRoutes::Pattern::kStar && !is_hub(); }
   std::uint32_t last_round() const { return static_cast<std::uint32_t>(routes_.rounds() - 1); }
+  void find_shares();
+  void tell_refused(std::uint32_t number);
   bool sends_to(int host) const;
-  bool sends_first_to(int host) const;
   const std::byte* found(int from, int to) const;
   std::byte* far(std::uint32_t part) const;
   void send(int host, std::uint32_t part, const void* bytes);
@@ -123,9 +145,14 @@ class Rails {
   const int place_;  ///< among its host's ranks
   const LineRoutes routes_;
 
+  std::vector<Share> shares_out_;  ///< of doubling: round by round
+  std::vector<Share> shares_in_;
+
   Call call_;
   Stage stage_ = Stage::kOver;
   Part own_;
+  std::uint32_t refused_ = 0;  ///< the last call that was
+  int owed_by_ = -1;
   unsigned turn_ = 0;
   int next_ = 0;                      ///< the first place whose inputs, or results, were not there
   std::uint32_t round_ = 0;           ///< of doubling: the first whose part was not there

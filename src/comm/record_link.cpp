@@ -44,18 +44,6 @@ void RecordLink::lend(Record record, const std::byte* payload) {
   if (is_stream_ && takes_more_) queue_.back().is_lent = queue_.back().payload != nullptr;
 }
 
-void RecordLink::keep() {
-  for (std::size_t i = first_; i < queue_.size(); ++i) {
-    Outgoing& out = queue_[i];
-    if (out.payload == nullptr || out.kept) continue;
-    out.kept = std::make_unique_for_overwrite<std::byte[]>(out.record.bytes);
-    std::memcpy(out.kept.get(), out.payload, out.record.bytes);
-    out.payload = out.kept.get();
-    out.is_lent = false;
-  }
-  kept_ = queue_.size();
-}
-
 /// By itself, from where it lies.
 bool RecordLink::goes_lent(const Outgoing& out) const {
   return out.is_lent && out.record.bytes >= stream_->lends_from();
@@ -71,7 +59,7 @@ void RecordLink::store(const Record& record, const std::byte* payload) const {
 void RecordLink::close() {
   stream_.reset();
   queue_.clear();
-  first_ = kept_ = 0;
+  first_ = 0;
   takes_more_ = false;
   if (state_ == State::kOpen) state_ = State::kEnded;
 }
@@ -105,7 +93,7 @@ bool RecordLink::send() {
     if (state == transport::ByteStream::State::kEnded) {
       takes_more_ = false;
       queue_.clear();
-      first_ = kept_ = 0;
+      first_ = 0;
       return moved;
     }
     if (sent == 0) return moved;
@@ -125,7 +113,7 @@ void RecordLink::advance_queue(std::size_t sent) {
   }
   if (first_ != queue_.size()) return;
   queue_.clear();
-  first_ = kept_ = 0;
+  first_ = 0;
 }
 
 /// Until nothing has come, or a long record has: whoever waits for it may know where the next one belongs, and what has come of that

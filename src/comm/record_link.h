@@ -60,15 +60,6 @@ class RecordLink {
   bool send();
   /// Nothing waits to be taken. True of a stream that takes no more: whether that is right is seen on the other way.
   bool is_sent() const { return first_ == queue_.size(); }
-  /// Copies what waits to be taken: from then on nobody's memory is needed for it.
-  void keep();
-  /// All that waits goes where its receiver says.
-  bool has_only_parts() const {
-    return std::all_of(queue_.begin() + static_cast<std::ptrdiff_t>(first_), queue_.end(),
-                       [](const Outgoing& out) { return out.record.offset == Record::kReceiversPlace; });
-  }
-  /// Nothing waits to be taken but what was kept.
-  bool needs_nothing() const { return queue_.size() <= std::max(first_, kept_); }
   /// After is_sent(): nobody reads what was lent any more.
   bool is_released() const { return !stream_ || stream_->is_released(); }
   /// Nothing will be queued any more; to be called when all is sent.
@@ -110,7 +101,6 @@ class RecordLink {
     const std::byte* payload;
     std::byte copied[kCopiedBytes];
     bool is_lent = false;
-    std::unique_ptr<std::byte[]> kept;  ///< the payload
   };
 
   void store(const Record& record, const std::byte* payload) const;
@@ -132,7 +122,6 @@ class RecordLink {
 
   std::vector<Outgoing> queue_;
   std::size_t first_ = 0;  ///< of the queue, not wholly sent
-  std::size_t kept_ = 0;   ///< of the queue: those before this one are kept, or sent
   std::size_t sent_of_it_ = 0;
   std::uint64_t sent_bytes_ = 0;
 

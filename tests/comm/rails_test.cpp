@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -43,6 +44,7 @@ class End final : public PartCarrier {
   std::byte* part_of(std::uint32_t number, std::uint32_t part, std::size_t bytes) const override {
     return far_inputs.of(number, part, bytes);
   }
+  bool has_part(std::uint32_t number, std::uint32_t part) const override { return far_inputs.has(number, part); }
 
   FarInputs far_inputs;
   std::map<int, std::uint32_t> held;  ///< lines, by peer
@@ -57,7 +59,6 @@ struct Message {
   std::uint32_t number, part;
   const void* bytes;
   std::size_t size;
-  std::vector<std::byte> kept;  ///< a copy, of a call that was refused
 };
 
 class Network {
@@ -66,19 +67,8 @@ class Network {
     for (int rank = 0; rank < ranks; ++rank) ends.push_back(std::make_unique<End>(*this, rank));
   }
   bool is_sent(int rank) const {
-    return std::ranges::none_of(under_way, [rank](const auto& pair) {
-      return pair.first.first == rank &&
-             std::ranges::any_of(pair.second, [](const Message& m) { return m.kept.empty(); });
-    });
-  }
-  void keep_unsent(int rank) {
-    for (auto& [pair, queue] : under_way) {
-      if (pair.first != rank) continue;
-      for (Message& message : queue) {
-        const auto* const bytes = static_cast<const std::byte*>(message.bytes);
-        if (message.kept.empty()) message.kept.assign(bytes, bytes + message.size);
-      }
-    }
+    return std::ranges::none_of(under_way,
+                                [rank](const auto& pair) { return pair.first.first == rank && !pair.second.empty(); });
   }
   /// What the pair's first message has, at the time it comes. `current`: the receiver's last call that has begun.
   void deliver(const std::pair<int, int>& pair, std::uint32_t current) {
@@ -88,7 +78,7 @@ class Network {
     FarInputs& inputs = ends[at(pair.second)]->far_inputs;
     std::byte* const place = inputs.place_for(message.number, message.part, message.size, current);
     REQUIRE(place != nullptr);
-    std::memcpy(place, message.kept.empty() ? message.bytes : message.kept.data(), message.size);
+    if (message.size != 0) std::memcpy(place, message.bytes, message.size);
     inputs.note_arrived(message.number, message.part);
   }
 
@@ -98,7 +88,7 @@ class Network {
 };
 
 void End::send_part(int peer, std::uint32_t number, std::uint32_t part, const void* bytes, std::size_t size) {
-  network_.under_way[{rank_, peer}].push_back({number, part, bytes, size, {}});
+  network_.under_way[{rank_, peer}].push_back({number, part, bytes, size});
   network_.sent += size;
   if (const auto found = held.find(peer); found != held.end() && found->second == number) held.erase(found);
 }
@@ -110,6 +100,7 @@ struct Rank {
   std::vector<float> input, output;
   std::uint32_t begun = 0;
   bool in_call = false;
+  bool knows = false;  ///< that calls differ
 };
 
 /// What a rank calls.
@@ -141,11 +132,16 @@ class Crowd {
   int ranks() const { return static_cast<int>(ranks_.size()); }
   std::uint64_t sent() const { return network_.sent; }
 
+  /// In place of a count: a call that does not go by rails.
+  static constexpr std::size_t kNotByRails = ~std::size_t{0};
+
   /// All make the call of that number; but for `odd`, if that is one: it makes another one.
   void run(std::uint32_t number, const Call& call, int odd = -1, std::size_t odd_count = 0) {
     const bool differs = odd >= 0;
     for (int rank = 0; rank < ranks(); ++rank) fill(ranks_[at(rank)], rank, call);
-    if (differs) fill(ranks_[at(odd)], odd, {odd_count, call.in_place, call.divisor});
+    const bool goes = !differs || odd_count != kNotByRails;
+    if (differs && goes) fill(ranks_[at(odd)], odd, {odd_count, call.in_place, call.divisor});
+    is_by_rails_ = [=](int rank) { return goes || rank != odd; };
     std::vector<int> open(ranks_.size());
     for (int rank = 0; rank < ranks(); ++rank) open[at(rank)] = rank;
     for (int idle = 0; !open.empty();) {
@@ -161,7 +157,7 @@ class Crowd {
     if (!differs) check(call);
     for (int rank = 0; rank < ranks() && differs; ++rank) {
       const auto& written = call.in_place ? ranks_[at(rank)].input : ranks_[at(rank)].output;
-      CHECK((call.in_place ? written == inputs(rank, rank == odd ? odd_count : call.count)
+      CHECK((call.in_place ? written == inputs(rank, rank == odd && goes ? odd_count : call.count)
                            : std::ranges::all_of(written, [](float one) { return one == -1; })));
     }
   }
@@ -187,10 +183,13 @@ class Crowd {
     if (!one.in_call) {
       one.in_call = true;
       one.begun = number;
+      one.knows = false;
+      if (!is_by_rails_(rank)) return true;
       void* const output = call.in_place ? one.input.data() : one.output.data();
       one.rails->begin({number, one.input.data(), output, count, sizeof(float), call.divisor}, one.machine);
       return true;
     }
+    if (!is_by_rails_(rank) || one.knows) return false;
     const bool alike = !differs && all_have_begun(number);
     const bool moved = one.rails->advance(one.machine, alike);
     if (alike && !one.rails->is_over()) {
@@ -201,14 +200,16 @@ class Crowd {
     return moved;
   }
 
-  /// Calls that differ end when all have come, wherever they are.
+  /// Calls that differ end when all have come, wherever they are, and what was sent has been taken.
   bool is_through(int rank, std::uint32_t number, bool differs) {
-    const Rank& one = ranks_[at(rank)];
+    Rank& one = ranks_[at(rank)];
     if (!one.in_call) return false;
     if (!differs) return one.rails->is_over() && network_.is_sent(rank);
-    if (!all_have_begun(number) || random_() % 4 != 0) return false;
-    network_.keep_unsent(rank);
-    return true;
+    if (!all_have_begun(number) || (!one.knows && random_() % 4 != 0)) return false;
+    one.knows = true;
+    const bool ends = one.rails->end_refused(number, is_by_rails_);
+    CHECK((ends ? one.rails->owed_by() < 0 : one.rails->owed_by() >= 0 && one.rails->owed_by() != rank));
+    return ends && network_.is_sent(rank);
   }
 
   /// Who is in no call takes nothing.
@@ -234,6 +235,7 @@ class Crowd {
   struct alignas(64) Line {
     std::uint64_t words[8];
   };
+  std::function<bool(int)> is_by_rails_;
   std::mt19937 random_;
   Network network_;
   HostRanks hosts_;
@@ -280,7 +282,7 @@ TEST_CASE("rails: what some of them gave or sent in a call that differed is nobo
       std::uint32_t number = 0;
       for (int odd = 0; odd < crowd.ranks(); ++odd) {
         // The same number of bytes, too: of another operation, say.
-        for (const std::size_t odd_count : {std::size_t{1000}, std::size_t{1001}, std::size_t{3}})
+        for (const std::size_t odd_count : {std::size_t{1000}, std::size_t{1001}, std::size_t{3}, Crowd::kNotByRails})
           crowd.run(++number, {1000, odd % 2 == 0, 0}, odd, odd_count);
         crowd.run(++number, {1000, odd % 2 == 1, 0});
       }

@@ -49,59 +49,6 @@ class Loop final : public ByteStream {
 constexpr std::size_t kLong = 8 * RecordLink::kInPlaceBytes;
 constexpr std::size_t kRecords = 5;
 
-/// Takes so many bytes in all.
-class Narrow final : public ByteStream {
- public:
-  Moved send(std::span<const iovec> parts) override {
-    std::size_t sent = 0;
-    for (const iovec& part : parts) {
-      const std::size_t now = std::min(part.iov_len, room - sent);
-      const auto* bytes = static_cast<const std::byte*>(part.iov_base);
-      taken.insert(taken.end(), bytes, bytes + now);
-      sent += now;
-    }
-    room -= sent;
-    return {sent, State::kOpen};
-  }
-  Moved receive(std::span<const iovec>) override { return {0, State::kOpen}; }
-  void finish() override {}
-  bool has_arrived() const override { return true; }
-  int descriptor() const override { return -1; }
-  std::size_t room = 0;
-  std::vector<std::byte> taken;
-};
-
-TEST_CASE("what a link keeps it sends as it was, when the others take it, and needs nobody's memory for it", "[comm]") {
-  auto owned = std::make_unique<Narrow>();
-  Narrow& stream = *owned;
-  RecordLink link(std::move(owned), {});
-  std::vector<std::byte> payload(kLong, std::byte{7});
-  Record record;
-  record.bytes = static_cast<std::uint32_t>(kLong);
-  record.offset = Record::kReceiversPlace;
-  stream.room = sizeof(Record) + 100;
-  link.queue(record, payload.data());
-  link.queue(record, payload.data());
-  link.send();
-  CHECK(!link.needs_nothing());
-  link.keep();
-  CHECK(link.needs_nothing());
-  CHECK(!link.is_sent());
-  std::ranges::fill(payload, std::byte{9});  // another call's
-  link.queue(record, payload.data());
-  CHECK(!link.needs_nothing());
-  stream.room = 3 * (sizeof(Record) + kLong);
-  link.send();
-  CHECK(link.is_sent());
-  CHECK(link.needs_nothing());
-  REQUIRE(stream.taken.size() == 3 * (sizeof(Record) + kLong));
-  for (std::size_t i = 0; i < 3; ++i) {
-    const auto first =
-        stream.taken.begin() + static_cast<std::ptrdiff_t>(i * (sizeof(Record) + kLong) + sizeof(Record));
-    CHECK(std::all_of(first, first + kLong, [i](std::byte one) { return one == std::byte(i < 2 ? 7 : 9); }));
-  }
-}
-
 TEST_CASE("long records that come together are each asked for their place when it is known", "[comm]") {
   for (const std::size_t most : {std::size_t{100}, std::size_t{5000}, kLong, 10 * kLong}) {
     std::vector<std::byte> memory(kRecords * kLong + 64);

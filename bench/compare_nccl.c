@@ -1,4 +1,5 @@
-/* bench/compare's worker for Tutti: a client of nccl.h. With BY_MPI its ranks are mpirun's, and MPI carries their data between hosts. */
+/* The worker of bench/compare and bench/hosts for Tutti: a client of nccl.h. With BY_MPI its ranks are mpirun's, and MPI carries their data
+ * between hosts. */
 #include "compare_worker.h"
 
 #include <nccl.h>
@@ -23,9 +24,10 @@ static void must(const Cell* cell, ncclResult_t result) {
 static ncclResult_t meet(Rank* rank, ncclUniqueId* id) {
   tuttiLaunchInfo_t me;
   ncclResult_t result = tuttiLaunchDetect(&me);
-  if (result == ncclSuccess) result = tuttiLaunchInitMpi();
+  if (result != ncclSuccess) return result;
   rank->rank = me.rank;
   rank->ranks = me.size;
+  result = tuttiLaunchInitMpi();
   return result == ncclSuccess ? tuttiLaunchUniqueId(&me, id) : result;
 }
 #else
@@ -114,6 +116,10 @@ int main(int argc, char** argv) {
 #ifdef BY_MPI
       .launched = 1,
 #endif
-      .open = open_rank, .call = call, .allocate = allocate, .release = release, .close = close_rank};
+      .open = open_rank,
+      .call = call,
+      .allocate = allocate,
+      .release = release,
+      .close = close_rank};
   return worker_main(argc, argv, &peer);
 }

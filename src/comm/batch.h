@@ -65,8 +65,6 @@ class Batch : public executor::Task {
   std::optional<std::uint64_t> ticket_;
   bool open_ = false;
   std::chrono::steady_clock::time_point idle_since_;  ///< over hosts: nothing has moved since
-  std::chrono::steady_clock::time_point
-      refused_since_;  ///< a call of this batch was, and has something that waits to be sent
   Sending sending_;
   executor::Progress ended_ =
       executor::Progress::kBlocked;  ///< over hosts: what the calls came to while not all is sent

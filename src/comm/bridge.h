@@ -27,11 +27,15 @@
 //      copy's rank only, and never over the same or a later one. What lies in a line and beside it goes only to ranks that wait for the line, so
 //      that none of it comes where a later line's lies already; its signature, which goes to all, has a place for twice as long, and nobody
 //      takes one after that (is_line_stale). Of a line that is there nothing more is taken.
-//  B7. Inputs that come with the lines of hosts of one rank each (far_inputs.h), sums of them, and parts of rails, are sent from memory of their calls,
-//      which are over only when all is sent (B3); a call in place writes over its input only then.
+//  B7. Inputs that come with the lines of hosts of one rank each (far_inputs.h), sums of them, and parts of rails (rails.h), are sent from
+//      memory of their calls, which are over only when all is sent (B3); a call in place writes over its input only then. Parts may go before
+//      their receivers have announced the call: if calls differ, these take them nevertheless before they are through (end_refused).
 //  B8. A pair of ranks may have no connection yet: its records wait until late_ties.h has made one, and the call with them (B3). None is
 //      asked for before there is a record, and none is made after a rank has begun to leave. A rank has left when it says so by the
 //      connection; where there is none, or it is at its end, when it has said goodbye.
+//  B9. Calls by rails may have other ways for their lines than all others (rail_ways_), where one host adds up for all. Ranks whose calls differ
+//      in that, too, wait for lines by different ways: who knows that calls differ carries lines by both, and takes them from any rank of its
+//      host, as the one that they come to may be through with its call; it has them all then.
 #pragma once
 
 #include "comm/carriers.h"
@@ -126,6 +130,7 @@ class Bridge final : public PartCarrier {
   }
   /// That nobody reads any more.
   bool is_input_sent(std::uint32_t number) const { return announced_ == number && is_sent(); }
+
   void send_part(int peer, std::uint32_t number, std::uint32_t part, const void* bytes, std::size_t size) override;
   void hold_lines(int peer, std::uint32_t number) override { remote_of(peer).holds_lines_of = number; }
   void await_part(int peer) override { part_source_ = peer; }
@@ -137,7 +142,6 @@ class Bridge final : public PartCarrier {
   std::byte* part_of(std::uint32_t number, std::uint32_t part, std::size_t bytes) const override {
     return far_inputs_.of(number, part, bytes);
   }
-
   bool has_part(std::uint32_t number, std::uint32_t part) const override { return far_inputs_.has(number, part); }
   /// Whether the call that a rank has announced goes by rails.
   bool goes_by_rails(int rank, std::uint32_t number) const;
@@ -213,7 +217,7 @@ class Bridge final : public PartCarrier {
     PairSignatures signatures_to;
     PairSignatures signatures_from;
     Sent sent;
-    std::uint32_t holds_lines_of = 0;          ///< the call's number
+    std::uint32_t holds_lines_of = 0;          ///< the call whose lines to this peer wait for a part
     std::vector<SentChannel> channels;         ///< by lane
     std::deque<protocol::Crossing> crossings;  ///< by lane; channels point there
   };
@@ -303,8 +307,8 @@ class Bridge final : public PartCarrier {
   std::size_t streams_ = 0;           ///< of them, connected
   std::vector<bool> on_this_system_;  ///< by rank; empty: not known yet
   LineWays usual_;
-  std::unique_ptr<LineWays> rail_ways_;
-  LineWays* ways_ = &usual_;  ///< of this rank's last call
+  std::unique_ptr<LineWays> rail_ways_;  ///< nullptr: as usual_
+  LineWays* ways_ = &usual_;             ///< of this rank's last call
   std::uint32_t announced_ = 0;
   std::size_t taken_ = 0;    ///< of its sources: those whose line of the last call is here
   std::size_t round_ = 0;    ///< the first of its rounds whose lines of the last call are not all here
@@ -312,7 +316,7 @@ class Bridge final : public PartCarrier {
   std::chrono::steady_clock::time_point announced_at_;
   std::uint32_t receives_ = 0;
   FarInputs far_inputs_;
-  int part_source_ = -1;
+  int part_source_ = -1;         ///< await_part()'s
   std::uint32_t impatient_ = 0;  ///< the call in which this rank has waited for long
   std::uint32_t resent_ = 0;     ///< this rank's last line that it has sent to all by itself
   bool given_up_ = false;

@@ -134,8 +134,9 @@ Result<Chosen> chosen_for(Communicator& communicator, const CallArgs& args) {
   if (communicator.ranks() == 1) return Chosen{"a copy", "there are no other ranks", 0};
   if (const Carriage carriage = carriage_here(communicator, args); carriage != Carriage::kNone)
     return Chosen{carriage == Carriage::kByRails ? "rails" : "announce lines",
-                  carriage == Carriage::kByRails ? "up to 512 KiB: a part each, before the other hosts' lines have come"
-                                                 : "so few bytes: they travel with the lines that open the call",
+                  carriage == Carriage::kByRails
+                      ? "a part for each rank of a host, before the other hosts' lines have come"
+                      : "so few bytes: they travel with the lines that open the call",
                   announced_us(communicator, args, carriage)};
   const planner::Question q = question_for(communicator, args);
   const planner::PlanCache& plans = communicator.members().plans;

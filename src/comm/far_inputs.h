@@ -1,7 +1,7 @@
 // FarInputs: what comes with the lines that open a call, where each host has one rank (goes_from_buffers()): the
 // others' inputs, or sums of some, straight from their buffers into memory of this rank's own, and sums of all into
-// the caller's. Nobody waits to hear that the others have come to the call, which would take as long as a short
-// message does.
+// the caller's; and parts of rails (rails.h), of hosts of several. Nobody waits to hear that the others have come to
+// the call, which would take as long as a short message does.
 //
 // What comes from one rank in a call is a part. Two blocks for each are enough: its third part is sent in a call
 // that follows the one of the second, which the sender left with this rank's part of it, or its line: this rank sent

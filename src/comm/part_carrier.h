@@ -13,7 +13,8 @@ class PartCarrier {
   PartCarrier(const PartCarrier&) = delete;
   PartCarrier& operator=(const PartCarrier&) = delete;
 
-  /// Bytes of this rank's call of that number for a peer, where they are waited for as `part`; none: the word that there is no such part. They stay as they are until all is sent.
+  /// Bytes of this rank's call of that number for a peer, where they are waited for as `part`; none: the word that there is no such part. They
+  /// stay as they are until all is sent.
   virtual void send_part(int peer, std::uint32_t number, std::uint32_t part, const void* bytes, std::size_t size) = 0;
   /// The lines of that call which this rank carries to the peer go with such a part, and wait for it.
   virtual void hold_lines(int peer, std::uint32_t number) = 0;

@@ -115,14 +115,12 @@ void Rails::begin(const Call& call, executor::HostMachine& machine) {
     executor::store_release(block.number, std::uint64_t{call.number});
   }
   if (own_.bytes == 0) return;
-  for (int host = 0; host < static_cast<int>(hosts_.size()); ++host)
-    if (sends_to(host)) network_.hold_lines(rank_on(host), call.number);
+  for (const Share& share : shares_out_) network_.hold_lines(rank_on(share.host), call.number);
+  if (sums_for_all())
+    for (const Share& share : shares_in_) network_.hold_lines(rank_on(share.host), call.number);
   if (gets_sum())
     network_.expect_part(call.number, FarInputs::kSumOfAll, own_.bytes, room_.block(place_, place_, turn_).bytes);
 }
-
-/// Any part.
-bool Rails::sends_to(int host) const { return host != host_ && routes_.are_next(host_, host); }
 
 void Rails::find_shares() {
   const auto own = static_cast<std::uint32_t>(host_);
@@ -135,9 +133,8 @@ void Rails::find_shares() {
   }
   for (int host = 0; host < static_cast<int>(hosts_.size()); ++host) {
     if (host == host_) continue;
-    const bool star = plan_.pattern == Pattern::kStar;
-    if (!star || host == routes_.hub()) shares_out_.push_back({host, own});
-    if (!star || is_hub()) shares_in_.push_back({host, static_cast<std::uint32_t>(host)});
+    if (!is_star() || host == routes_.hub()) shares_out_.push_back({host, own});
+    if (!is_star() || sums_for_all()) shares_in_.push_back({host, static_cast<std::uint32_t>(host)});
   }
 }
 
@@ -150,6 +147,16 @@ void Rails::tell_refused(std::uint32_t number) {
                                                                  : shares_out_.size();
   for (std::size_t i = sent; i < shares_out_.size(); ++i)
     network_.send_part(rank_on(shares_out_[i].host), number, shares_out_[i].part, nullptr, 0);
+}
+
+bool Rails::end_refused(std::uint32_t number, const std::function<bool(int)>& is_by_rails) {
+  if (refused_ != number) tell_refused(number);
+  const auto is_owed = [&](const Share& share) {
+    return is_by_rails(rank_on(share.host)) && !network_.has_part(number, share.part);
+  };
+  const auto owed = std::ranges::find_if(shares_in_, is_owed);
+  owed_by_ = owed == shares_in_.end() ? -1 : rank_on(owed->host);
+  return owed_by_ < 0;
 }
 
 bool Rails::advance(executor::HostMachine& machine, bool alike) {
@@ -176,11 +183,10 @@ bool Rails::add_up_host(executor::HostMachine& machine) {
   return true;
 }
 
-/// The first other host whose sum is missing; kNone: all are there.
+/// From which the first part comes that has not; kNone: all are there.
 int Rails::missing_host() const {
-  for (int host = 0; host < static_cast<int>(hosts_.size()); ++host)
-    if (host != host_ && far(static_cast<std::uint32_t>(host)) == nullptr) return host;
-  return LineRoutes::kNone;
+  const auto missing = std::ranges::find_if(shares_in_, [&](const Share& share) { return far(share.part) == nullptr; });
+  return missing == shares_in_.end() ? LineRoutes::kNone : missing->host;
 }
 
 /// Of pairs of hosts, the lower one's first: so both have the same bits. What came in the round before has become what this rank has.
@@ -224,8 +230,8 @@ bool Rails::go_across(executor::HostMachine& machine, bool alike) {
     add_hosts(both, machine);
   }
   executor::store_release(shown.number, std::uint64_t{call_.number});
-  for (int host = 0; plan_.pattern == Pattern::kStar && is_hub() && host < static_cast<int>(hosts_.size()); ++host)
-    if (host != host_) send(host, FarInputs::kSumOfAll, shown.bytes);
+  if (sums_for_all())
+    for (const Share& share : shares_in_) send(share.host, FarInputs::kSumOfAll, shown.bytes);
   stage_ = Stage::kShare;
   next_ = 0;
   return true;
@@ -251,9 +257,6 @@ int Rails::waiting_for() const {
     case Stage::kShare: return hosts_[index(host_)][index(std::min(next_, room_.ranks() - 1))];
     case Stage::kAcross: break;
     case Stage::kOver: return -1;
-  }
-  if (plan_.pattern == Pattern::kDoubling) {
-    return far(round_) == nullptr ? rank_on(routes_.from(host_, static_cast<int>(round_))) : -1;
   }
   if (gets_sum()) return far(FarInputs::kSumOfAll) == nullptr ? rank_on(routes_.hub()) : -1;
   const int missing = missing_host();

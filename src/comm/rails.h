@@ -11,6 +11,9 @@
 // both, and who has them all writes results. Calls that differ do no harm: what was given, shown or sent carries the
 // number of its call, and nobody reads it.
 //
+// So nothing here may count on what another rank has announced, keep a state that calls that differ would have to take
+// back, or write to the caller's buffer before all have announced the same.
+//
 // What is given or shown lies in one block, which nobody reads any more when its writer is through with a call: it has
 // the results of all to whom it gave something, and shows its own next when all have announced the next call. Only a
 // call that is refused others may still be in: after one the writer goes to a second block. It left that call with the
@@ -23,9 +26,9 @@
 #include "executor/host_machine.h"
 #include "planner/rules.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -61,8 +64,8 @@ struct RailPlan {
   int hub = 0;              ///< the host that adds up, if one does
   std::size_t longest = 0;  ///< bytes of an all-reduce; 0: none goes so
 };
-/// By the prices, at which more bytes are cheaper than further messages. `hosts`: with as many ranks each; `sharers`: ranks that share a core; `one_system`: the
-/// hosts are of one system, and their ranks' threads the network.
+/// By the prices, at which more bytes are cheaper than further messages. `hosts`: with as many ranks each; `sharers`: ranks that share a core;
+/// `one_system`: the hosts are of one system, and their ranks' threads the network. Without the hub.
 RailPlan plan_rails(int hosts, int per_host, const planner::NetworkCosts& network, int sharers, bool one_system);
 
 /// A rank's end of it; belongs to whoever has the communicator's turn.
@@ -90,16 +93,7 @@ class Rails {
   /// The call of that number is refused, by all ranks. `is_by_rails`: of a rank, whether the one that it made goes by rails. Whoever's does sends
   /// each part that it would have sent, or the word that there is none, and nobody is through before it has those that are sent to it: what
   /// is sent is taken. True: this rank has.
-  template <class IsByRails>
-  bool end_refused(std::uint32_t number, const IsByRails& is_by_rails) {
-    if (refused_ != number) tell_refused(number);
-    const auto comes = [&](const Share& share) {
-      return is_by_rails(rank_on(share.host)) && !network_.has_part(number, share.part);
-    };
-    const auto missing = std::ranges::find_if(shares_in_, comes);
-    owed_by_ = missing == shares_in_.end() ? -1 : rank_on(missing->host);
-    return owed_by_ < 0;
-  }
+  bool end_refused(std::uint32_t number, const std::function<bool(int)>& is_by_rails);
   /// After that: who owes this rank a part, or the word.
   int owed_by() const { return owed_by_; }
   /// The rank that has to do something first, of this host or another.
@@ -119,12 +113,12 @@ class Rails {
 
   Part part(int place) const;
   int rank_on(int host) const { return hosts_[static_cast<std::size_t>(host)][static_cast<std::size_t>(place_)]; }
-  bool is_hub() const { return routes_.hub() == host_; }
-  bool gets_sum() const { return plan_.pattern == LineRoutes::Pattern::kStar && !is_hub(); }
+  bool is_star() const { return plan_.pattern == LineRoutes::Pattern::kStar; }
+  bool sums_for_all() const { return is_star() && routes_.hub() == host_; }
+  bool gets_sum() const { return is_star() && routes_.hub() != host_; }
   std::uint32_t last_round() const { return static_cast<std::uint32_t>(routes_.rounds() - 1); }
   void find_shares();
   void tell_refused(std::uint32_t number);
-  bool sends_to(int host) const;
   const std::byte* found(int from, int to) const;
   std::byte* far(std::uint32_t part) const;
   void send(int host, std::uint32_t part, const void* bytes);

@@ -195,6 +195,10 @@ class Crowd {
     if (alike && !one.rails->is_over()) {
       CHECK(one.rails->waiting_for() >= 0);
       CHECK(one.rails->waiting_for() != rank);
+      // Of its own host parts are in memory, which nobody has to look for.
+      const int awaited = network_.ends[at(rank)]->awaited;
+      const bool is_mate = std::ranges::count(hosts_[at(rank) / hosts_.front().size()], one.rails->waiting_for()) != 0;
+      CHECK(awaited == (is_mate ? -1 : one.rails->waiting_for()));
     }
     if (one.rails->is_over()) CHECK(network_.ends[at(rank)]->held.empty());
     return moved;
@@ -232,9 +236,6 @@ class Crowd {
     }
   }
 
-  struct alignas(64) Line {
-    std::uint64_t words[8];
-  };
   std::function<bool(int)> is_by_rails_;
   std::mt19937 random_;
   Network network_;
@@ -307,6 +308,17 @@ TEST_CASE("rails: each host sends what the pattern takes, and no more", "[rails]
     crowd.run(1, {kCount, false, 0});
     CHECK(crowd.sent() == with.times * kCount * sizeof(float));
   }
+}
+
+TEST_CASE("rails: what came very many calls ago has been read", "[rails]") {
+  FarInputs inputs;
+  for (const std::uint32_t number : {1u, 2u}) {
+    REQUIRE(inputs.place_for(number, 0, 64, 1) != nullptr);
+    inputs.note_arrived(number, 0);
+  }
+  CHECK(inputs.place_for(3, 0, 64, 1) == nullptr);
+  constexpr std::uint32_t kLater = (1u << 31) + 2;  // as far behind as ahead
+  for (const std::uint32_t number : {kLater, kLater + 1}) CHECK(inputs.place_for(number, 0, 64, kLater) != nullptr);
 }
 
 TEST_CASE("rails: hosts that share cores add up at one of them; far from each other, directly or by pairs", "[rails]") {

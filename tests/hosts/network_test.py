@@ -305,37 +305,35 @@ def case_one_of_two_networks(library):
 
 
 def case_refused(library):
-    """A rank is stopped in a call that another one makes otherwise. When it goes on all are through at once, though sockets hold little of
-    what it sends, and none of them calls anything else."""
+    """A rank is stopped in a call by rails, and the one that takes its part calls something short. When the former goes on both are through
+    at once, though sockets hold little of what it sends, and nobody calls anything else."""
     hosts = namespaces.Hosts(2)
-    for name in hosts.names:
-        for what in ("tcp_wmem", "tcp_rmem"):
-            hosts.ip("netns", "exec", name, "sysctl", "-qw", f"net.ipv4.{what}=4096 16384 32768")
-    with tempfile.TemporaryDirectory() as folder:
-        paths = {name: os.path.join(folder, name) for name in ("id", "hold", "first", "others")}
-        open(paths["hold"], "w", encoding="ascii").close()
-
-        def job(first, last, go, count):
-            env = {"TEST_HOLD": paths["hold"], "TEST_GO": paths[go]}
-            return Job(hosts, library, 4, 30, env, paths["id"], count, first, last)
-
-        jobs = [job(0, 1, "first", 131072), job(1, 3, "others", 131072), job(3, 4, "others", 131071)]
-        for one in jobs:
-            one.wait_ready()
-        stopped = jobs[0].processes[0]
-        open(paths["first"], "w", encoding="ascii").close()
-        time.sleep(0.5)
-        stopped.send_signal(signal.SIGSTOP)
-        open(paths["others"], "w", encoding="ascii").close()
-        expect_failed(jobs[1].results([2], 5), "calls differ", code=5)
-        expect_failed(jobs[2].results([3], 5), "calls differ", code=5)
-        stopped.send_signal(signal.SIGCONT)
-        expect_failed(jobs[0].results([0], 5), "calls differ", code=5)
-        expect_failed(jobs[1].results([1], 5), "calls differ", code=5)
-        os.remove(paths["hold"])
-        for one in jobs:
-            one.end()
-    hosts.remove()
+    jobs = []
+    try:
+        for name in hosts.names:
+            for what in ("tcp_wmem", "tcp_rmem"):
+                hosts.ip("netns", "exec", name, "sysctl", "-qw", f"net.ipv4.{what}=4096 16384 32768")
+        with tempfile.TemporaryDirectory() as folder:
+            paths = {name: os.path.join(folder, name) for name in ("id", "hold", "first", "others")}
+            open(paths["hold"], "w", encoding="ascii").close()
+            for first, last, go, count in ((0, 1, "first", 131072), (1, 2, "others", 100), (2, 4, "others", 131072)):
+                env = {"TEST_HOLD": paths["hold"], "TEST_GO": paths[go]}
+                jobs.append(Job(hosts, library, 4, 30, env, paths["id"], count, first, last))
+            for job in jobs:
+                job.wait_ready()
+            stopped = jobs[0].processes[0]
+            open(paths["first"], "w", encoding="ascii").close()
+            time.sleep(0.5)
+            stopped.send_signal(signal.SIGSTOP)
+            open(paths["others"], "w", encoding="ascii").close()
+            expect_failed(jobs[2].results([2, 3], 5), "calls differ", code=5)
+            stopped.send_signal(signal.SIGCONT)
+            expect_failed(jobs[0].results([0], 5), "calls differ", code=5)
+            expect_failed(jobs[1].results([1], 5), "calls differ", code=5)
+    finally:
+        for job in jobs:
+            job.end()
+        hosts.remove()
 
 
 def main():

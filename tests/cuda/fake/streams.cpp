@@ -348,23 +348,21 @@ void* entry(Function* function) {
 }  // namespace
 
 std::vector<Entry> stream_entries() {
-  return {
+  std::vector<Entry> entries = {
+      {"cuStreamCreate", entry(stream_create)},     {"cuStreamGetFlags", entry(stream_flags)},
+      {"cuStreamDestroy", entry(stream_destroy)},   {"cuStreamSynchronize", entry(stream_synchronize)},
+      {"cuStreamQuery", entry(stream_query)},       {"cuStreamWaitEvent", entry(stream_wait_event)},
+      {"cuEventCreate", entry(event_create)},       {"cuEventDestroy", entry(event_destroy)},
+      {"cuEventRecord", entry(event_record)},       {"cuEventRecordWithFlags", entry(event_record_with_flags)},
+      {"cuEventQuery", entry(event_query)},         {"cuEventSynchronize", entry(event_synchronize)},
+      {"cuEventElapsedTime", entry(event_elapsed)}, {"cuStreamBatchMemOp", entry(batch)},
+      {"cuMemcpyAsync", entry(copy_async)},         {"cuMemcpy2DAsync", entry(copy_rows_async)},
+      {"cuMemsetD8Async", entry(set_bytes_async)},  {"cuMemAllocAsync", entry(mem_alloc_async)},
+      {"cuMemFreeAsync", entry(mem_free_async)},    {"cuLaunchKernelEx", entry(launch)}};
 #if CUDA_VERSION >= 13000
-    {"cuMemcpyBatchAsync", entry(copy_batch_async)},
+  entries.push_back({"cuMemcpyBatchAsync", entry(copy_batch_async)});
 #endif
-        {"cuStreamCreate", entry(stream_create)}, {"cuStreamGetFlags", entry(stream_flags)},
-        {"cuStreamDestroy", entry(stream_destroy)}, {"cuStreamSynchronize", entry(stream_synchronize)},
-        {"cuStreamQuery", entry(stream_query)}, {"cuStreamWaitEvent", entry(stream_wait_event)},
-        {"cuEventCreate", entry(event_create)}, {"cuEventDestroy", entry(event_destroy)},
-        {"cuEventRecord", entry(event_record)}, {"cuEventRecordWithFlags", entry(event_record_with_flags)},
-        {"cuEventQuery", entry(event_query)}, {"cuEventSynchronize", entry(event_synchronize)},
-        {"cuEventElapsedTime", entry(event_elapsed)}, {"cuStreamBatchMemOp", entry(batch)},
-        {"cuMemcpyAsync", entry(copy_async)}, {"cuMemcpy2DAsync", entry(copy_rows_async)},
-        {"cuMemsetD8Async", entry(set_bytes_async)}, {"cuMemAllocAsync", entry(mem_alloc_async)},
-        {"cuMemFreeAsync", entry(mem_free_async)}, {
-      "cuLaunchKernelEx", entry(launch)
-    }
-  };
+  return entries;
 }
 
 }  // namespace fake_driver

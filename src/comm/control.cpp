@@ -184,6 +184,13 @@ struct Control::Layout {
   }
 };
 
+/// Everything before the lines lies where it lies whatever the slots' size, which the leader alone knows at first.
+Control::Control(std::shared_ptr<std::byte> base, std::size_t bytes, int ranks)
+    : base_(std::move(base)),
+      bytes_(bytes),
+      ranks_(ranks),
+      before_lines_(std::make_shared<const Layout>(static_cast<std::size_t>(ranks), protocol::SlotShape{})) {}
+
 std::uint32_t Signature::fingerprint() const {
   // FNV-1a over what must be equal; the sequence is compared by itself.
   std::uint32_t hash = 2166136261u;
@@ -292,61 +299,48 @@ Control::Layout Control::layout() const { return Layout(static_cast<std::size_t>
 
 protocol::LineShape Control::line_shape() const { return line_shape_for(slot_shape()); }
 
-// Everything before the lines lies where it lies whatever the slots' size.
-namespace {
-const protocol::SlotShape kAnySlots{};
-}
-
-char* Control::tuning_text() const { return at<char>(Layout(ranks_, kAnySlots).tuning); }
-MachineBoard Control::machine() const { return {at<std::byte>(Layout(ranks_, kAnySlots).machine), ranks_}; }
-std::uint64_t* Control::phase(int rank) const { return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].phase; }
+char* Control::tuning_text() const { return at<char>(before_lines_->tuning); }
+MachineBoard Control::machine() const { return {at<std::byte>(before_lines_->machine), ranks_}; }
+std::uint64_t* Control::phase(int rank) const { return &at<RankState>(before_lines_->ranks)[rank].phase; }
 std::span<std::uint32_t> Control::processors() const {
-  return {at<std::uint32_t>(Layout(ranks_, kAnySlots).processors), static_cast<std::size_t>(ranks_)};
+  return {at<std::uint32_t>(before_lines_->processors), static_cast<std::size_t>(ranks_)};
 }
-std::uint64_t* Control::copies(int rank) const { return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].copies; }
-MappingProbe& Control::mapping(int rank) const { return at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].mapping; }
-std::uint64_t* Control::reproducible(int rank) const {
-  return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].reproducible;
-}
-std::uint64_t* Control::wide_wire(int rank) const {
-  return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].wide_wire;
-}
-std::uint64_t* Control::farewell(int rank) const {
-  return &at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].farewell;
-}
+std::uint64_t* Control::copies(int rank) const { return &at<RankState>(before_lines_->ranks)[rank].copies; }
+MappingProbe& Control::mapping(int rank) const { return at<RankState>(before_lines_->ranks)[rank].mapping; }
+std::uint64_t* Control::reproducible(int rank) const { return &at<RankState>(before_lines_->ranks)[rank].reproducible; }
+std::uint64_t* Control::wide_wire(int rank) const { return &at<RankState>(before_lines_->ranks)[rank].wide_wire; }
+std::uint64_t* Control::farewell(int rank) const { return &at<RankState>(before_lines_->ranks)[rank].farewell; }
 planner::NetworkCosts& Control::network_costs(int rank) const {
-  return at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].network_costs;
+  return at<RankState>(before_lines_->ranks)[rank].network_costs;
 }
-NetworkTalk& Control::network_talk(int rank) const {
-  return at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank].network_talk;
-}
-DeviceCard& Control::device_card(int rank) const { return at<DeviceCard>(Layout(ranks_, kAnySlots).cards)[rank]; }
+NetworkTalk& Control::network_talk(int rank) const { return at<RankState>(before_lines_->ranks)[rank].network_talk; }
+DeviceCard& Control::device_card(int rank) const { return at<DeviceCard>(before_lines_->cards)[rank]; }
 std::span<std::byte> Control::bells() const {
-  const Layout l(ranks_, kAnySlots);
+  const Layout& l = *before_lines_;
   return {at<std::byte>(l.bells), l.bells_end - l.bells};
 }
 std::span<std::byte> Control::agreement() const {
-  const Layout l(ranks_, kAnySlots);
+  const Layout& l = *before_lines_;
   return {at<std::byte>(l.agreement), l.exports - l.agreement};
 }
 std::span<std::byte> Control::exports() const {
-  const Layout l(ranks_, kAnySlots);
+  const Layout& l = *before_lines_;
   return {at<std::byte>(l.exports), l.shrinks - l.exports};
 }
-ShrinkPlace& Control::shrink_place(int rank) const { return at<ShrinkPlace>(Layout(ranks_, kAnySlots).shrinks)[rank]; }
+ShrinkPlace& Control::shrink_place(int rank) const { return at<ShrinkPlace>(before_lines_->shrinks)[rank]; }
 std::uint64_t* Control::shrink_list(int rank) const {
-  return at<std::uint64_t>(Layout(ranks_, kAnySlots).shrink_lists) + rank * shrink_list_words();
+  return at<std::uint64_t>(before_lines_->shrink_lists) + rank * shrink_list_words();
 }
 protocol::AnnounceBoard Control::board() const {
-  const Layout l(ranks_, kAnySlots);
+  const Layout& l = *before_lines_;
   return {at<protocol::AnnounceLine>(l.announces), static_cast<std::uint32_t>(ranks_), at<std::byte>(l.inputs),
           protocol::carried_stride(ranks_)};
 }
 CollectiveSignatures Control::signatures() const {
-  return {at<CollectiveSignatures::Place>(Layout(ranks_, kAnySlots).signatures), static_cast<std::uint32_t>(ranks_)};
+  return {at<CollectiveSignatures::Place>(before_lines_->signatures), static_cast<std::uint32_t>(ranks_)};
 }
 protocol::Pair Control::pair(int from, int to) const {
-  const Layout l(ranks_, kAnySlots);
+  const Layout& l = *before_lines_;
   const std::size_t index = static_cast<std::size_t>(from) * ranks_ + to;
   PairMemory& memory = at<PairMemory>(l.pairs)[index];
   const std::size_t input_bytes = protocol::carried_bytes_max(ranks_);
@@ -354,21 +348,21 @@ protocol::Pair Control::pair(int from, int to) const {
           at<std::byte>(l.pair_inputs) + index * protocol::kSendDepth * input_bytes, input_bytes};
 }
 PairSignatures Control::pair_signatures(int from, int to) const {
-  PairMemory& memory = at<PairMemory>(Layout(ranks_, kAnySlots).pairs)[static_cast<std::size_t>(from) * ranks_ + to];
+  PairMemory& memory = at<PairMemory>(before_lines_->pairs)[static_cast<std::size_t>(from) * ranks_ + to];
   return {memory.sent, memory.received};
 }
 
 std::span<std::byte> Control::memory() const { return {base_.get(), bytes_}; }
 
 std::vector<std::span<const std::byte>> Control::written_by_leader() const {
-  const std::byte* const text = at<std::byte>(Layout(ranks_, kAnySlots).tuning);
+  const std::byte* const text = at<std::byte>(before_lines_->tuning);
   // Over hosts the number may be another process's.
   const std::size_t bytes = std::min<std::size_t>(settings().tuning_bytes, planner::kTuningBytesMax);
   return {{base_.get(), offsetof(Header, failure)}, {text, bytes}};
 }
 
 std::span<const std::byte> Control::abilities(int rank) const {
-  const RankState& state = at<RankState>(Layout(ranks_, kAnySlots).ranks)[rank];
+  const RankState& state = at<RankState>(before_lines_->ranks)[rank];
   const auto* const first = reinterpret_cast<const std::byte*>(&state.copies);
   return {first, offsetof(RankState, network_costs) - offsetof(RankState, copies)};
 }

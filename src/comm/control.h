@@ -248,8 +248,7 @@ class Control {
 
  private:
   struct Layout;
-  Control(std::shared_ptr<std::byte> base, std::size_t bytes, int ranks)
-      : base_(std::move(base)), bytes_(bytes), ranks_(ranks) {}
+  Control(std::shared_ptr<std::byte> base, std::size_t bytes, int ranks);
   Layout layout() const;
   void set_up(protocol::SlotShape slots) const;
   /// Of a host's segment with so many copies of the whole behind it.
@@ -262,6 +261,7 @@ class Control {
   std::shared_ptr<std::byte> base_;
   std::size_t bytes_;
   int ranks_;
+  std::shared_ptr<const Layout> before_lines_;
 };
 
 /// Stores the first failure; later ones are dropped. Returns true if this one was the first.

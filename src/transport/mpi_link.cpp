@@ -47,9 +47,15 @@ bool MpiLink::post_receives() {
                          &message.request))) {
       return false;
     }
+    if (receives_.empty()) arrivals().await(place_, message.request);
     ++receives_.next;
   }
   return true;
+}
+
+void MpiLink::pop_receive() {
+  ++receives_.first;
+  if (!receives_.empty()) arrivals().await(place_, receives_.at(receives_.first).request);
 }
 
 /// True if something was done. Messages are taken in order, so that the oldest says enough.
@@ -96,18 +102,16 @@ MpiLink::Moved MpiLink::send(std::span<const iovec> parts) {
   return {taken, failed_ ? State::kEnded : State::kOpen};
 }
 
-/// True if the oldest receive is done and has bytes.
-bool MpiLink::take_message() {
+/// True if the oldest receive is done and has bytes. `may`: MPI may be called.
+bool MpiLink::take_message(bool may) {
   if (arrived_ != 0) return true;
-  if (ended_ || !post_receives()) return false;
-  int done = 0;
-  MPI_Status status;
-  if (!check(MPI_Test(&receives_.at(receives_.first).request, &done, &status)) || done == 0) return false;
-  int bytes = 0;
-  if (!check(MPI_Get_count(&status, MPI_BYTE, &bytes))) return false;
+  if (ended_ || (may && !post_receives()) || receives_.empty()) return false;
+  const int bytes = arrivals().found(place_, may);
+  failed_ = failed_ || bytes == MpiArrivals::kFailed;
+  if (bytes < 0) return false;
   if (bytes == 0) {
     ended_ = true;
-    ++receives_.first;
+    pop_receive();
     return false;
   }
   arrived_ = static_cast<std::size_t>(bytes);
@@ -115,11 +119,10 @@ bool MpiLink::take_message() {
   return true;
 }
 
-/// Once read. `and_post`: the next receive takes its place.
-void MpiLink::drop_message(bool and_post) {
+/// Once read. Another receive is posted when there is time, before MPI is asked the next time.
+void MpiLink::drop_message() {
   arrived_ = 0;
-  ++receives_.first;
-  if (and_post) post_receives();
+  pop_receive();
 }
 
 /// What MPI has handed over is this process's own: it is read when MPI must not be called any more, too.
@@ -130,15 +133,15 @@ MpiLink::Moved MpiLink::receive(std::span<const iovec> parts) {
   std::size_t got = 0;
   for (const iovec& part : parts) {
     for (std::size_t done = 0; done < part.iov_len;) {
-      if (!may && arrived_ == 0) return {got, State::kEnded};
-      if (!take_message()) return {got, ended_ || failed_ ? State::kEnded : State::kOpen};
+      // What has come already is soon dealt with; to ask for more takes a system call.
+      if (!take_message(may && got == 0)) return {got, !may || ended_ || failed_ ? State::kEnded : State::kOpen};
       const std::size_t now = std::min(part.iov_len - done, arrived_ - read_);
       std::memcpy(static_cast<std::byte*>(part.iov_base) + done, receives_.at(receives_.first).bytes.get() + read_,
                   now);
       done += now;
       got += now;
       read_ += now;
-      if (read_ == arrived_) drop_message(may);
+      if (read_ == arrived_) drop_message();
     }
   }
   return {got, State::kOpen};
@@ -170,6 +173,7 @@ void MpiLink::close() {
 /// MPI may still read and write its memory, and must not be asked: it stays.
 void MpiLink::abandon() {
   failed_ = true;
+  arrivals().withdraw(place_);
   new std::shared_ptr<MpiLink>(shared_from_this());
 }
 
@@ -177,8 +181,11 @@ bool MpiLink::is_quiet() const { return sends_.empty() && end_request_ == MPI_RE
 
 /// Of messages that never come, since the other side has ended.
 void MpiLink::cancel_receives() {
+  if (receives_.empty()) return;
+  receives_.at(receives_.first).request = arrivals().withdraw(place_);
   for (; !receives_.empty(); ++receives_.first) {
     Message& message = receives_.at(receives_.first);
+    if (message.request == MPI_REQUEST_NULL) continue;
     MPI_Cancel(&message.request);
     MPI_Wait(&message.request, MPI_STATUS_IGNORE);  // a cancelled receive is over without anybody else
   }
@@ -200,8 +207,8 @@ MpiLink::Advance MpiLink::go_on() {
     return {.done = true};
   }
   Advance result{.moved = reap_sends()};
-  while (closed_ && take_message()) {
-    drop_message(true);
+  while (closed_ && take_message(true)) {
+    drop_message();
     result.moved = true;
   }
   result.sending = !is_quiet();

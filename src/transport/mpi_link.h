@@ -3,6 +3,7 @@
 #pragma once
 
 #include "transport/byte_stream.h"
+#include "transport/mpi_arrivals.h"
 
 #include <mpi.h>
 
@@ -14,7 +15,7 @@
 
 namespace tutti::transport {
 
-/// A communicator that is freed with the last link that uses it.
+/// A communicator that is freed with the last link that uses it, and what its links wait for.
 class MpiOwned {
  public:
   explicit MpiOwned(MPI_Comm comm) : comm_(comm) {}
@@ -22,9 +23,11 @@ class MpiOwned {
   MpiOwned& operator=(const MpiOwned&) = delete;
   ~MpiOwned();
   MPI_Comm get() const { return comm_; }
+  MpiArrivals& arrivals() { return arrivals_; }
 
  private:
   MPI_Comm comm_;
+  MpiArrivals arrivals_;
 };
 
 class MpiLink : public std::enable_shared_from_this<MpiLink> {
@@ -36,8 +39,8 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
     bool done = false;     ///< needs nobody any more
   };
 
-  MpiLink(std::shared_ptr<const MpiOwned> comm, int peer, const std::uint64_t* abort_word)
-      : comm_(std::move(comm)), peer_(peer), abort_word_(abort_word) {}
+  MpiLink(std::shared_ptr<MpiOwned> comm, int peer, const std::uint64_t* abort_word)
+      : comm_(std::move(comm)), peer_(peer), place_(arrivals().add()), abort_word_(abort_word) {}
 
   Moved send(std::span<const iovec> parts);
   Moved receive(std::span<const iovec> parts);
@@ -71,15 +74,19 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   bool post_send(std::size_t bytes);
   bool post_receives();
   bool reap_sends();
-  bool take_message();
-  void drop_message(bool and_post);
+  bool take_message(bool may);
+  void pop_receive();
+  void drop_message();
   void cancel_receives();
   bool is_quiet() const;
   Advance go_on();
   void abandon();
 
-  const std::shared_ptr<const MpiOwned> comm_;
+  MpiArrivals& arrivals() { return comm_->arrivals(); }
+
+  const std::shared_ptr<MpiOwned> comm_;
   const int peer_;
+  const std::size_t place_;  ///< among the arrivals
 
   std::mutex mutex_;  ///< of everything below
   const std::uint64_t* abort_word_;

@@ -73,7 +73,7 @@ struct Creation {
   std::mutex mutex;
   MpiNetwork::State state = MpiNetwork::State::kOpening;
   std::string problem;
-  std::shared_ptr<const MpiOwned> comm;
+  std::shared_ptr<MpiOwned> comm;
 
   void fail(const std::string& why) {
     const std::lock_guard lock(mutex);
@@ -103,7 +103,7 @@ void create(Creation& creation, const std::vector<int>& world_ranks, int tag) {
   if (result != MPI_SUCCESS) return creation.fail(text_of_error("MPI_Comm_create_group", result));
   MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
   const std::lock_guard lock(creation.mutex);
-  creation.comm = std::make_shared<const MpiOwned>(made);
+  creation.comm = std::make_shared<MpiOwned>(made);
   creation.state = MpiNetwork::State::kOpen;
 }
 

@@ -15,11 +15,14 @@ std::byte* FarInputs::place_for(std::uint32_t number, std::uint32_t part, std::s
   auto& inputs = parts_[part].inputs;
   Input& input = is_read(inputs[0]) ? inputs[0] : inputs[1];
   if (!is_read(input)) return nullptr;
-  if (!input.block) input.block = std::make_unique_for_overwrite<Block>();
+  if (const std::size_t lines = std::bit_ceil((bytes + sizeof(Line) - 1) / sizeof(Line)); lines > input.lines) {
+    input.block = std::make_unique_for_overwrite<Line[]>(lines);
+    input.lines = lines;
+  }
   input.number = number;
   input.bytes = bytes;
   input.arrived = false;
-  return input.block->bytes;
+  return input.begin();
 }
 
 void FarInputs::expect(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::byte* place) {
@@ -44,13 +47,15 @@ std::byte* FarInputs::of(std::uint32_t number, std::uint32_t part, std::size_t b
   if (expected_.is(number, part, bytes)) return expected_.arrived ? expected_.place : nullptr;
   if (part >= kPartsMax) return nullptr;
   for (const Input& input : parts_[part].inputs)
-    if (input.arrived && input.number == number && input.bytes == bytes) return input.block->bytes;
+    if (input.arrived && input.number == number && input.bytes == bytes) return input.begin();
   return nullptr;
 }
 
-FarLimits far_limits(int hosts, LineRoutes::Pattern pattern, const planner::NetworkCosts& network, bool regroups) {
+FarLimits far_limits(int hosts, LineRoutes::Pattern pattern, const planner::NetworkCosts& network, bool regroups,
+                     bool one_system) {
+  const std::size_t longest = one_system ? FarInputs::kBytesMax : FarInputs::kOverNetworkMax;
   const bool added_up = pattern == LineRoutes::Pattern::kDoubling;
-  if (hosts == 2) return {FarInputs::kBytesMax, FarInputs::kBytesMax};
+  if (hosts == 2) return {longest, FarInputs::kOverNetworkMax};
   const bool pairs = std::has_single_bit(static_cast<unsigned>(hosts));
   if (hosts > static_cast<int>(FarInputs::kPartsMax) || (added_up && !(pairs && regroups))) return {};
   // Beside the lines a schedule takes two messages with each other host, and two ways.
@@ -58,11 +63,11 @@ FarLimits far_limits(int hosts, LineRoutes::Pattern pattern, const planner::Netw
   const double least = 2.0 * (hosts - 1) / hosts;
   const auto limit = [&](double sent) {
     const double more = std::max(sent - least, 1e-9);
-    return std::min(FarInputs::kBytesMax, static_cast<std::size_t>(saved_us * network.gbps * 1e3 / more));
+    return std::min(longest, static_cast<std::size_t>(saved_us * network.gbps * 1e3 / more));
   };
   // By any schedule an all-gather sends as much.
   if (added_up) return {limit(LineRoutes(hosts, pattern).rounds()), 0};
-  return {limit(hosts - 1), FarInputs::kBytesMax / static_cast<std::size_t>(hosts - 1)};
+  return {limit(hosts - 1), FarInputs::kOverNetworkMax / static_cast<std::size_t>(hosts - 1)};
 }
 
 }  // namespace tutti::comm

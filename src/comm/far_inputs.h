@@ -20,8 +20,10 @@ namespace tutti::comm {
 
 class FarInputs {
  public:
-  /// Longer ones go through slots in pieces: while some are on their way others are added up, which is worth more there.
-  static constexpr std::size_t kBytesMax = std::size_t{256} << 10;
+  static constexpr std::size_t kBytesMax = std::size_t{1} << 20;
+  /// The longest that are worth it where a network of its own carries them: longer ones go through slots in pieces, some of which are
+  /// added up while others are on their way.
+  static constexpr std::size_t kOverNetworkMax = std::size_t{256} << 10;
   static constexpr std::uint32_t kPartsMax = 16;
   /// The part that is the sum of all, which comes from a hub: never taken for an input of its own, which comes in a call that differs.
   static constexpr std::uint32_t kSumOfAll = kPartsMax;
@@ -38,14 +40,17 @@ class FarInputs {
   std::byte* of(std::uint32_t number, std::uint32_t part, std::size_t bytes) const;
 
  private:
-  struct alignas(64) Block {
-    std::byte bytes[kBytesMax];
+  struct alignas(64) Line {
+    std::byte bytes[64];
   };
   struct Input {
     std::uint32_t number = 0;
     std::size_t bytes = 0;
     bool arrived = false;
-    std::unique_ptr<Block> block;  ///< from the first input on
+    std::size_t lines = 0;  ///< of the block: for the longest input so far
+    std::unique_ptr<Line[]> block;
+
+    std::byte* begin() const { return block[0].bytes; }
   };
   struct Part {
     Input inputs[2];
@@ -70,7 +75,9 @@ struct FarLimits {
   std::size_t sums = 0;     ///< of an all-reduce
   std::size_t gathers = 0;  ///< of an all-gather
 };
-/// By the prices, at which more bytes are cheaper than further messages. `regroups`: sums need not be in rank order.
-FarLimits far_limits(int hosts, LineRoutes::Pattern pattern, const planner::NetworkCosts& network, bool regroups);
+/// By the prices, at which more bytes are cheaper than further messages. `regroups`: sums need not be in rank order. `one_system`: the hosts
+/// are of one system, and their ranks' threads the network: nothing goes on while they add up.
+FarLimits far_limits(int hosts, LineRoutes::Pattern pattern, const planner::NetworkCosts& network, bool regroups,
+                     bool one_system);
 
 }  // namespace tutti::comm

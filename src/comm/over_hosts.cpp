@@ -229,8 +229,8 @@ void Communicator::plan_lines(const planner::Rules& rules) {
     bridge.route_lines(LineRoutes(hosts, pattern, hub));
   }
   if (each_one)
-    members_->far_limits =
-        far_limits(hosts, bridge.routes().pattern(), rules.network, !rules.reproducible && !rules.wide_wire);
+    members_->far_limits = far_limits(hosts, bridge.routes().pattern(), rules.network,
+                                      !rules.reproducible && !rules.wide_wire, rules.one_system);
   plan_rails(rules);
 }
 

@@ -49,7 +49,7 @@ RailRoom::Block RailRoom::block(int from, int to, unsigned turn) const {
 RailPlan plan_rails(int hosts, int per_host, const planner::NetworkCosts& network, int sharers, bool one_system) {
   RailPlan plan;
   plan.pattern = choose_pattern(hosts, network, sharers, true, true);
-  plan.longest = RailRoom::kBytesMax;
+  plan.longest = one_system ? RailRoom::kBytesMax : RailRoom::kOverNetworkMax;
   // By a schedule a call takes two messages with each other host, after its lines, and two ways.
   const double saved_us = 4 * (hosts - 1) * network.work_us + 2 * network.message_us;
   const LineRoutes routes(hosts, plan.pattern);

@@ -38,8 +38,10 @@ namespace tutti::comm {
 /// The shared memory of a host's ranks for that: zeros at first.
 class RailRoom {
  public:
-  /// The longest buffers. Of longer ones some pieces are added up while others are on their way.
-  static constexpr std::size_t kBytesMax = std::size_t{512} << 10;
+  static constexpr std::size_t kBytesMax = std::size_t{1} << 20;
+  /// The longest that are worth it where a network of its own carries parts. Of longer ones some pieces are added up while others are on
+  /// their way.
+  static constexpr std::size_t kOverNetworkMax = std::size_t{512} << 10;
 
   struct Block {
     std::uint64_t* number;  ///< of the call whose bytes these are: stored after them

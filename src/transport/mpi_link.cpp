@@ -77,6 +77,7 @@ MpiLink::Moved MpiLink::send(std::span<const iovec> parts) {
   const MpiCalls::Pass pass = mpi_calls().enter();
   if (!pass.owns_lock() || !may_call()) return {0, State::kEnded};
   reap_sends();
+  if (sends_.empty()) sends_.first = sends_.next = 0;  // the caches have that message's bytes
   std::size_t taken = 0;
   std::size_t part = 0;
   std::size_t skip = 0;

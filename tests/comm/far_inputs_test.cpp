@@ -19,8 +19,10 @@ using crew::Member;
 using namespace far_calls;
 
 /// The longest input that travels so, in elements; longer ones go through slots.
-constexpr std::size_t kLongest = (std::size_t{256} << 10) / sizeof(int);
-constexpr std::size_t kCounts[] = {1, 128, 129, 1000, 4096, 16384, 40000, kLongest - 1, kLongest, kLongest + 1};
+constexpr std::size_t kLongest = (std::size_t{1} << 20) / sizeof(int);
+constexpr std::size_t kCounts[] = {1, 128, 129, 1000, 4096, 16384, 40000, 65537, kLongest - 1, kLongest, kLongest + 1};
+/// One that is worth it among more than two ranks, too, whatever the prices.
+constexpr std::size_t kShort = (std::size_t{64} << 10) / sizeof(int);
 
 }  // namespace
 
@@ -61,8 +63,8 @@ namespace {
 /// In an all-reduce so often, and nothing else.
 std::string sends_its_input(const Member& m, int times, ncclComm_t comm) {
   std::uint64_t sent = 0;
-  CREW_TRY(count_sent(m, kLongest / 4, &sent, comm));
-  return expect_sent(sent, static_cast<std::uint64_t>(times) * kLongest);
+  CREW_TRY(count_sent(m, kShort, &sent, comm));
+  return expect_sent(sent, static_cast<std::uint64_t>(times) * kShort * sizeof(int));
 }
 
 }  // namespace
@@ -102,7 +104,7 @@ TEST_CASE("sums that are added up on the way have the same bits on all ranks, in
         if (one_core) CREW_TRY(share_a_core());
         ncclComm_t comm = nullptr;
         CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
-        CREW_TRY(check_bits(m, kLongest / 4, in_rank_order, comm));
+        CREW_TRY(check_bits(m, kShort, in_rank_order, comm));
         return fine(ncclCommDestroy(comm), "ncclCommDestroy");
       }));
     }
@@ -116,7 +118,7 @@ TEST_CASE("between two ranks on two hosts an input crosses once, with its line o
   crew::check(crew::run(2, [](const Member& m) -> std::string {
     ncclComm_t comm = nullptr;
     CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
-    for (const std::size_t count : {kLongest / 8, kLongest, 2 * kLongest}) {
+    for (const std::size_t count : {kShort / 2, kLongest, 2 * kLongest}) {
       std::uint64_t sent = 0;
       CREW_TRY(count_sent(m, count, &sent, comm));
       CREW_TRY(expect_sent(sent, count * sizeof(int)));

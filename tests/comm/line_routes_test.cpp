@@ -218,4 +218,22 @@ TEST_CASE("inputs that were read give their place to the next ones, inputs ahead
   CHECK(inputs.place_for(0, 4, kBytes, 0) == before);
   CHECK(inputs.place_for(5, 3, FarInputs::kBytesMax + 1, 5) == nullptr);
   CHECK(inputs.place_for(5, FarInputs::kPartsMax, kBytes, 5) == nullptr);
+  // A longer one has room, too.
+  std::byte* const longest = inputs.place_for(5, 5, 1, 5);
+  std::fill_n(longest, 1, std::byte{1});
+  std::fill_n(inputs.place_for(6, 5, FarInputs::kBytesMax, 6), FarInputs::kBytesMax, std::byte{2});
+  std::fill_n(inputs.place_for(7, 5, kBytes, 7), kBytes, std::byte{3});
+}
+
+TEST_CASE("longer sums travel with the lines where ranks' threads are the network") {
+  using tutti::comm::far_limits;
+  using tutti::comm::FarInputs;
+  const tutti::planner::NetworkCosts network{.message_us = 5, .work_us = 4, .gbps = 4};
+  for (const bool one_system : {false, true}) {
+    const std::size_t longest = one_system ? FarInputs::kBytesMax : FarInputs::kOverNetworkMax;
+    CHECK(far_limits(2, Pattern::kDirect, network, true, one_system).sums == longest);
+    CHECK(far_limits(2, Pattern::kDirect, network, true, one_system).gathers == FarInputs::kOverNetworkMax);
+    CHECK(far_limits(4, Pattern::kStar, network, true, one_system).sums <= longest);
+    CHECK(far_limits(4, Pattern::kDoubling, network, false, one_system).sums == 0);
+  }
 }

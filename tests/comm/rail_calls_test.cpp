@@ -25,8 +25,8 @@ using crew::Member;
 using namespace far_calls;
 
 /// The longest buffers that go so, in elements.
-constexpr std::size_t kLongest = (std::size_t{512} << 10) / sizeof(int);
-constexpr std::size_t kCounts[] = {1, 129, 1000, 2100, 4096, 16385, 40000, kLongest - 1, kLongest, kLongest + 1};
+constexpr std::size_t kLongest = (std::size_t{1} << 20) / sizeof(int);
+constexpr std::size_t kCounts[] = {1, 129, 1000, 2100, 4096, 16385, 40000, 131073, kLongest - 1, kLongest, kLongest + 1};
 
 struct Shape {
   int ranks;

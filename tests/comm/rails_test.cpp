@@ -326,6 +326,7 @@ TEST_CASE("rails: hosts that share cores add up at one of them; far from each ot
   const tutti::planner::NetworkCosts far{.message_us = 50, .work_us = 4, .gbps = 4};
   CHECK(plan_rails(2, 2, near, 2, true).pattern == Pattern::kDirect);
   CHECK(plan_rails(2, 2, near, 2, true).longest == RailRoom::kBytesMax);
+  CHECK(plan_rails(2, 2, near, 1, false).longest == RailRoom::kOverNetworkMax);
   CHECK(plan_rails(3, 2, near, 3, true).pattern == Pattern::kStar);
   CHECK(plan_rails(4, 2, near, 1, true).pattern == Pattern::kDoubling);
   CHECK(plan_rails(4, 2, far, 1, true).pattern == Pattern::kDirect);

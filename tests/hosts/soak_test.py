@@ -52,7 +52,7 @@ class Accident:
     def __init__(self, chance):
         # Now and then more than can all watch each other.
         self.ranks = chance.randrange(17, 23) if chance.random() < 0.05 else chance.randrange(3, 7)
-        self.count = chance.choice([3, 500, 5000, 50000])
+        self.count = chance.choice([3, 500, 5000, 50000, 200000])
         self.stops = chance.random() < 0.3
         # Before all have come, or so long after it.
         self.early = chance.random() < 0.25

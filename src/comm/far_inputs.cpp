@@ -53,8 +53,9 @@ std::byte* FarInputs::of(std::uint32_t number, std::uint32_t part, std::size_t b
 
 FarLimits far_limits(int hosts, LineRoutes::Pattern pattern, const planner::NetworkCosts& network, bool regroups,
                      bool one_system) {
-  const std::size_t longest = one_system ? FarInputs::kBytesMax : FarInputs::kOverNetworkMax;
   const bool added_up = pattern == LineRoutes::Pattern::kDoubling;
+  // Where calls differ, a sum of some may go to a rank that is through with its call: the network should have room for it.
+  const std::size_t longest = one_system && !added_up ? FarInputs::kBytesMax : FarInputs::kOverNetworkMax;
   if (hosts == 2) return {longest, FarInputs::kOverNetworkMax};
   const bool pairs = std::has_single_bit(static_cast<unsigned>(hosts));
   if (hosts > static_cast<int>(FarInputs::kPartsMax) || (added_up && !(pairs && regroups))) return {};

@@ -28,6 +28,7 @@ class MpiArrivals {
 
  private:
   void ask();
+  int test(int* count);
 
   std::mutex mutex_;  ///< of everything below
   std::vector<MPI_Request> receives_;

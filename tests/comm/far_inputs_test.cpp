@@ -138,6 +138,7 @@ TEST_CASE("inputs that came with the lines of calls that differ are nobody's", "
       ncclComm_t comm = nullptr;
       CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
       CREW_TRY(make_calls_that_differ(m, 16384, comm));
+      CREW_TRY(make_calls_that_differ(m, kLongest, comm));
       CREW_TRY(sum_what_others_gather(m, 16384, comm));
       return fine(ncclCommDestroy(comm), "ncclCommDestroy");
     }));

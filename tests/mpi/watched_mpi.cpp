@@ -90,6 +90,10 @@ int MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
   ++mpi_calls;
   return PMPI_Test(request, done, status);
 }
+int MPI_Testsome(int count, MPI_Request* requests, int* done_count, int* done, MPI_Status* statuses) {
+  ++mpi_calls;
+  return PMPI_Testsome(count, requests, done_count, done, statuses);
+}
 int MPI_Cancel(MPI_Request* request) {
   ++mpi_calls;
   ++posted.cancelled;

@@ -11,7 +11,7 @@ namespace tutti::comm {
 namespace {
 
 constexpr std::size_t kPartsMax = 32;
-constexpr std::size_t kStagedBytes = std::size_t{8} << 10;
+constexpr std::size_t kStagedBytes = std::size_t{16} << 10;
 /// What may follow a payload in one go: the next record's head, and little that would have to be copied.
 constexpr std::size_t kAheadBytes = 1024;
 
@@ -116,8 +116,8 @@ void RecordLink::advance_queue(std::size_t sent) {
   first_ = 0;
 }
 
-/// Until nothing has come, or a long record has: whoever waits for it may know where the next one belongs, and what has come of that
-/// stays as it is until then.
+/// Until nothing has come, or a long record with a word has: whoever waits for it may know where the next one belongs, and what has come of
+/// that stays as it is until then. Nobody waits for a record without a word by itself.
 bool RecordLink::receive() {
   bool moved = has_staged();
   if (moved && take(0)) return true;
@@ -149,7 +149,7 @@ bool RecordLink::receive() {
   return moved;
 }
 
-/// Carries out what is staged, `got` bytes more than before, up to the end of a long record; true if that has come.
+/// Carries out what is staged, `got` bytes more than before, up to the end of a long record with a word; true if that has come.
 bool RecordLink::take(std::size_t got) {
   end_ += got;
   for (;;) {
@@ -160,7 +160,7 @@ bool RecordLink::take(std::size_t got) {
       begin_ += now;
       if (done_ != current_.bytes) return false;
       finish_record();
-      if (current_.bytes >= kInPlaceBytes) return true;
+      if (current_.bytes >= kInPlaceBytes && current_.word != Record::kNoWord) return true;
     }
     if (!begin_record()) return false;
   }

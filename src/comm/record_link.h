@@ -75,7 +75,7 @@ class RecordLink {
   /// Gives the stream up, whatever is under way.
   void close();
 
-  /// Carries out what has come, up to the end of a long record; true if that was something.
+  /// Carries out what has come, up to the end of a long record with a word; true if that was something.
   bool receive();
   /// A record has come that no receive() has begun with, as the one before was long: no descriptor shows it.
   bool has_staged() const { return state_ != State::kBroken && !in_payload_ && end_ - begin_ >= sizeof(Record); }
@@ -92,8 +92,9 @@ class RecordLink {
   std::uint64_t sent_bytes() const { return sent_bytes_; }
 
   static constexpr std::size_t kCopiedBytes = 64;
-  /// Payloads of which so much is missing are received without a copy.
-  static constexpr std::size_t kInPlaceBytes = 4096;
+  /// Payloads of which so much is missing are received without a copy: longer ones than what travels beside lines, for which another system
+  /// call would take longer.
+  static constexpr std::size_t kInPlaceBytes = (std::size_t{8} << 10) + 64;
 
  private:
   struct Outgoing {

@@ -90,6 +90,8 @@ TEST_CASE("a record that came with the end of a long one is not forgotten", "[co
   Record first;
   first.bytes = kLong;
   first.offset = 0;
+  first.word = kLong + 8;
+  first.value = 1;
   link.queue(first, payload.data());
   Record second;
   second.word = kLong;
@@ -102,6 +104,28 @@ TEST_CASE("a record that came with the end of a long one is not forgotten", "[co
   CHECK(link.receive());
   CHECK(memory[kLong] == std::byte{9});
   CHECK_FALSE(link.has_staged());
+}
+
+TEST_CASE("long records for which nobody waits by themselves come with the one that follows them", "[comm]") {
+  std::vector<std::byte> memory(2 * kLong + 8);
+  RecordLink link(std::make_unique<Loop>(10 * kLong), memory);
+  const std::vector<std::byte> payload(kLong, std::byte{3});
+  Record record;
+  for (const std::size_t place : {std::size_t{0}, kLong}) {
+    record.bytes = kLong;
+    record.offset = place;
+    link.queue(record, payload.data());
+  }
+  Record last;
+  last.word = 2 * kLong;
+  last.value = 9;
+  link.queue(last, nullptr);
+  REQUIRE(link.send());
+  int looks = 0;
+  while (memory[2 * kLong] == std::byte{0} && ++looks < 100) REQUIRE(link.receive());
+  // Each of them is received in its place, and nothing is given back between them.
+  CHECK(looks <= 1);
+  CHECK(std::count(memory.begin(), memory.end(), std::byte{3}) == 2 * kLong);
 }
 
 TEST_CASE("a record that is stale when a part of it has come takes nothing more, nor its word", "[comm]") {

@@ -1,5 +1,8 @@
 // MpiArrivals: the receives that the links of one communicator wait for, the oldest of each. MPI goes on with everything whenever it is asked
 // for anything that is not done, by a system call at least: one question serves all links.
+//
+// Nothing here waits, posts or cancels: the requests and the memory that they write are the links' own (mpi_link.h). MPI is called by ask()
+// alone, so only for a caller that has a pass and says that it may.
 #pragma once
 
 #include <mpi.h>

@@ -66,7 +66,8 @@ class MpiNetwork {
   /// Why it has failed, or why streams that were open have ended; empty: neither.
   virtual std::string problem() const = 0;
   /// Once open, for every peer once. While *abort_word is not 0, and after the stream is destroyed without finish(), no MPI call is
-  /// made for it, but that a question of another stream may be about all of them; its requests and their memory stay then. After finish() what is under way is carried through behind the caller's back.
+  /// made for it, but that a question of another stream may be about all of them; its requests and their memory stay then. After
+  /// finish() what is under way is carried through behind the caller's back.
   virtual std::unique_ptr<ByteStream> stream(int peer, const std::uint64_t* abort_word) = 0;
   /// Once open. Up to 1 GiB, more than 0, of any memory that the MPI takes.
   virtual std::unique_ptr<MpiMessage> message(int peer, MpiDirection direction, void* data, std::size_t bytes,

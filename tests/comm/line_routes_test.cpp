@@ -219,10 +219,14 @@ TEST_CASE("inputs that were read give their place to the next ones, inputs ahead
   CHECK(inputs.place_for(5, 3, FarInputs::kBytesMax + 1, 5) == nullptr);
   CHECK(inputs.place_for(5, FarInputs::kPartsMax, kBytes, 5) == nullptr);
   // A longer one has room, too.
-  std::byte* const longest = inputs.place_for(5, 5, 1, 5);
-  std::fill_n(longest, 1, std::byte{1});
-  std::fill_n(inputs.place_for(6, 5, FarInputs::kBytesMax, 6), FarInputs::kBytesMax, std::byte{2});
-  std::fill_n(inputs.place_for(7, 5, kBytes, 7), kBytes, std::byte{3});
+  for (std::uint32_t number = 5; const std::size_t bytes : {std::size_t{1}, FarInputs::kBytesMax, kBytes}) {
+    std::byte* const place = inputs.place_for(number, 5, bytes, number);
+    REQUIRE(place != nullptr);
+    std::fill_n(place, bytes, std::byte{2});  // AddressSanitizer would see the end of the one before
+    inputs.note_arrived(number, 5);
+    CHECK(inputs.of(number, 5, bytes) == place);
+    ++number;
+  }
 }
 
 TEST_CASE("longer sums travel with the lines where ranks' threads are the network") {

@@ -217,7 +217,9 @@ bool Bridge::receive(int awaited) {
   const bool seldom = ++receives_ % kSeldom == 0;
   if (!seldom && waits_for_carried_lines()) {
     moved = receive_lines();
-    return (part_source_ >= 0 && receive_from(remote_of(part_source_))) || moved;
+    if (part_source_ < 0) return moved;
+    Remote& source = remote_of(part_source_);
+    return (source.heard != receives_ && receive_from(source)) || moved;
   }
   if (seldom) awaited = -1;
   if (awaited >= 0 || streams_ <= kAskedMax || !is_polled_) {
@@ -253,6 +255,7 @@ bool Bridge::receive_last() {
 }
 
 bool Bridge::receive_from(Remote& remote) {
+  remote.heard = receives_;
   const bool moved = remote.link->receive();
   if (remote.is_leaving || (moved && executor::load_acquire(remote.farewell) != 0)) settle(remote);
   return moved;

@@ -217,6 +217,7 @@ class Bridge final : public PartCarrier {
     PairSignatures signatures_to;
     PairSignatures signatures_from;
     Sent sent;
+    std::uint32_t heard = 0;                   ///< the look (receives_) in which its stream was asked last
     std::uint32_t holds_lines_of = 0;          ///< the call whose lines to this peer wait for a part
     std::vector<SentChannel> channels;         ///< by lane
     std::deque<protocol::Crossing> crossings;  ///< by lane; channels point there

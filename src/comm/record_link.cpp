@@ -11,9 +11,10 @@ namespace tutti::comm {
 namespace {
 
 constexpr std::size_t kPartsMax = 32;
-constexpr std::size_t kStagedBytes = std::size_t{16} << 10;
 /// What may follow a payload in one go: the next record's head, and little that would have to be copied.
 constexpr std::size_t kAheadBytes = 1024;
+/// Two inputs with their lines, or one of 16 KiB with its own, come in one go.
+constexpr std::size_t kStagedBytes = (std::size_t{16} << 10) + kAheadBytes;
 
 }  // namespace
 
@@ -116,8 +117,8 @@ void RecordLink::advance_queue(std::size_t sent) {
   first_ = 0;
 }
 
-/// Until nothing has come, or a long record with a word has: whoever waits for it may know where the next one belongs, and what has come of
-/// that stays as it is until then. Nobody waits for a record without a word by itself.
+/// Until nothing more has come, or a long record with a word has: whoever waits for it may know where the next one belongs, and what has come of
+/// that stays as it is until then. One without a word is told of at once as well (arrived_), but what follows it has its place already.
 bool RecordLink::receive() {
   bool moved = has_staged();
   if (moved && take(0)) return true;

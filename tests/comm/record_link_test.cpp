@@ -35,7 +35,12 @@ class Loop final : public ByteStream {
       under_way_.erase(under_way_.begin(), under_way_.begin() + static_cast<std::ptrdiff_t>(now));
       got += now;
     }
-    return {got, State::kOpen};
+    return {got, got == 0 && has_ended_ ? State::kEnded : State::kOpen};
+  }
+  /// Of what is under way the last bytes do not come.
+  void end(std::size_t lost) {
+    under_way_.erase(under_way_.end() - static_cast<std::ptrdiff_t>(lost), under_way_.end());
+    has_ended_ = true;
   }
   void finish() override {}
   bool has_arrived() const override { return under_way_.empty(); }
@@ -43,6 +48,7 @@ class Loop final : public ByteStream {
 
  private:
   std::size_t most_;
+  bool has_ended_ = false;
   std::deque<std::byte> under_way_;
 };
 
@@ -107,25 +113,90 @@ TEST_CASE("a record that came with the end of a long one is not forgotten", "[co
 }
 
 TEST_CASE("long records for which nobody waits by themselves come with the one that follows them", "[comm]") {
-  std::vector<std::byte> memory(2 * kLong + 8);
-  RecordLink link(std::make_unique<Loop>(10 * kLong), memory);
-  const std::vector<std::byte> payload(kLong, std::byte{3});
-  Record record;
-  for (const std::size_t place : {std::size_t{0}, kLong}) {
-    record.bytes = kLong;
-    record.offset = place;
-    link.queue(record, payload.data());
+  for (const std::size_t most : {std::size_t{100}, std::size_t{5000}, std::size_t{16384}, 10 * kLong}) {
+    std::vector<std::byte> memory(2 * kLong + 8);
+    RecordLink link(std::make_unique<Loop>(most), memory);
+    const std::vector<std::byte> payload(kLong, std::byte{3});
+    Record record;
+    for (const std::size_t place : {std::size_t{0}, kLong}) {
+      record.bytes = kLong;
+      record.offset = place;
+      link.queue(record, payload.data());
+    }
+    Record last;
+    last.word = 2 * kLong;
+    last.value = 9;
+    link.queue(last, nullptr);
+    REQUIRE(link.send());
+    int looks = 0;
+    while (memory[2 * kLong] == std::byte{0} && ++looks < 10000) REQUIRE(link.receive());
+    // Each of them is received in its place, and nothing is given back between them.
+    if (most > 3 * kLong) CHECK(looks <= 1);
+    CHECK(memory[2 * kLong] == std::byte{9});
+    CHECK(std::count(memory.begin(), memory.end(), std::byte{3}) == 2 * kLong);
   }
-  Record last;
-  last.word = 2 * kLong;
-  last.value = 9;
-  link.queue(last, nullptr);
-  REQUIRE(link.send());
-  int looks = 0;
-  while (memory[2 * kLong] == std::byte{0} && ++looks < 100) REQUIRE(link.receive());
-  // Each of them is received in its place, and nothing is given back between them.
-  CHECK(looks <= 1);
-  CHECK(std::count(memory.begin(), memory.end(), std::byte{3}) == 2 * kLong);
+}
+
+TEST_CASE("parts that come together are told of one by one, each before the next one's place is asked for", "[comm]") {
+  constexpr std::size_t kInPlace = RecordLink::kInPlaceBytes;
+  for (const std::size_t most : {std::size_t{100}, std::size_t{5000}, std::size_t{16384}, 10 * kLong}) {
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, kInPlace - 1, kInPlace, kInPlace + 1, kLong}) {
+      CAPTURE(most, bytes);
+      std::vector<std::byte> memory(kLong);
+      std::vector<std::byte> places(kRecords * bytes);
+      std::vector<std::byte> payload(kRecords * bytes);
+      for (std::size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(i * 7 + i / kLong);
+      RecordLink link(std::make_unique<Loop>(most), memory);
+      std::uint64_t arrived = 0;
+      link.set_place([&](const Record& record) {
+        CHECK(record.value == arrived);
+        return places.empty() ? memory.data() : places.data() + record.value * bytes;
+      });
+      link.set_arrived([&](const Record& record) {
+        CHECK(record.value == arrived);
+        CHECK(std::equal(places.begin(), places.begin() + static_cast<std::ptrdiff_t>((arrived + 1) * bytes),
+                         payload.begin()));
+        ++arrived;
+      });
+      for (std::uint64_t n = 0; n < kRecords; ++n) {
+        Record record;
+        record.bytes = static_cast<std::uint32_t>(bytes);
+        record.offset = Record::kReceiversPlace;
+        record.value = n;
+        link.queue(record, payload.data() + n * bytes);
+      }
+      REQUIRE(link.send());
+      while (link.receive()) {
+      }
+      CHECK(arrived == kRecords);
+      CHECK(places == payload);
+    }
+  }
+}
+
+TEST_CASE("a stream that ends behind a record, or within one, ends the link with what was whole", "[comm]") {
+  for (const bool is_whole : {true, false}) {
+    std::vector<std::byte> memory(2 * kLong);
+    std::vector<std::byte> place(kLong);
+    auto stream = std::make_unique<Loop>(10 * kLong);
+    Loop& loop = *stream;
+    RecordLink link(std::move(stream), memory);
+    int arrived = 0;
+    link.set_place([&](const Record&) { return place.data(); });
+    link.set_arrived([&](const Record&) { ++arrived; });
+    const std::vector<std::byte> payload(kLong, std::byte{3});
+    Record record;
+    record.bytes = kLong;
+    record.offset = Record::kReceiversPlace;
+    link.queue(record, payload.data());
+    REQUIRE(link.send());
+    loop.end(is_whole ? 0 : 100);
+    while (link.receive()) {
+    }
+    CHECK(link.state() == RecordLink::State::kEnded);
+    CHECK(arrived == (is_whole ? 1 : 0));
+    CHECK_FALSE(link.has_staged());
+  }
 }
 
 TEST_CASE("a record that is stale when a part of it has come takes nothing more, nor its word", "[comm]") {

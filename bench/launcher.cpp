@@ -56,9 +56,13 @@ int run_threads(const Options& options, int ranks) {
 }
 
 int run_launched(const Options& options, const tuttiLaunchInfo_t& info) {
-  const bool with_mpi = options.network == "mpi";
+  int with_mpi = options.network == "mpi" ? 1 : 0;
+  if (!with_mpi) {
+    const Status asked = nccl(tuttiLaunchWantsMpi(&info, &with_mpi), "choosing the network");
+    if (!asked.ok()) return fail(1, asked.error().message);
+  }
   if (with_mpi) {
-    const Status begun = nccl(tuttiLaunchInitMpi(), "--net mpi");
+    const Status begun = nccl(tuttiLaunchInitMpi(), "starting MPI");
     if (!begun.ok()) return fail(1, fmt::format("rank {}: {}", info.rank, begun.error().message));
   }
   Place place{info.rank, info.size, {}, info.launcher, std::max(info.local_rank, 0)};
@@ -67,7 +71,7 @@ int run_launched(const Options& options, const tuttiLaunchInfo_t& info) {
   if (!status.ok()) return fail(1, fmt::format("rank {}: {}", info.rank, status.error().message));
   const int code = run_rank(options, place);
   if (with_mpi) {
-    const Status ended = nccl(tuttiLaunchFinalizeMpi(), "--net mpi");
+    const Status ended = nccl(tuttiLaunchFinalizeMpi(), "ending MPI");
     if (!ended.ok()) return fail(1, fmt::format("rank {}: {}", info.rank, ended.error().message));
   }
   return code;

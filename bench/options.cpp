@@ -28,7 +28,7 @@ Examples
   tutti-perf all_reduce --device cuda --ranks-per-gpu 4 --graph 20
   tutti-perf all_reduce --device cuda --against nccl    beside NVIDIA's library, in turn
   mpirun -np 4 tutti-perf all_reduce                    also srun, torchrun --no-python
-  mpirun -np 4 -H box-1:2,box-2:2 tutti-perf all_reduce --net mpi
+  mpirun -np 4 -H box-1:2,box-2:2 tutti-perf all_reduce   by MPI; also --net tcp
 
 A schedule given by --plan is in the text form of docs/schedule.md; what precedes its first line is skipped, so that what
 --explain prints for one size can be edited and run. The library proves it right before anything runs, or says which line,
@@ -49,7 +49,8 @@ machine that does nothing else, with the ranks started as the program will start
 Started by mpirun, srun or torchrun, a process is one rank of their job. Rank 0 hands the communicator's id to the
 others at a Unix socket named after the user and the job (Open MPI's or Slurm's job id; torchrun's run id, MASTER_PORT
 and restart count). MASTER_PORT itself is not used: torchrun's agent may own it. TUTTI_RENDEZVOUS=file:/path names
-another meeting place, TUTTI_RENDEZVOUS_TIMEOUT_S (120) limits the wait.
+another meeting place, TUTTI_RENDEZVOUS_TIMEOUT_S (120) limits the wait. Ranks on several hosts meet at MASTER_ADDR, or at
+TUTTI_RENDEZVOUS=tcp:host:port where it is set, or by MPI (--net).
 
 Size is that of the larger of a rank's two buffers, at least one element per rank. Time is that of all iterations over
 their number; algbw = size/time; busbw = algbw times a factor that makes collectives and rank counts comparable.
@@ -121,8 +122,10 @@ void declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--memory", words.memory,
                  "private (malloc; cuMemAlloc) or shared (tuttiMemAlloc; ncclMemAlloc) buffers (default private)");
   app.add_flag("--stream", options.stream, "calls go to a host stream (default: the caller's thread)");
-  app.add_option("--net", options.network,
-                 "between hosts: tcp, mpi (initialises MPI; under mpirun or srun), auto (default: what TUTTI_NET says)")
+  app.add_option(
+         "--net", options.network,
+         "between hosts: tcp, mpi (initialises MPI; under mpirun or srun), auto (default: what TUTTI_NET says; under "
+         "Open MPI's mpirun, where no variable says where the hosts' ranks meet, as mpi)")
       ->check(CLI::IsMember({"auto", "tcp", "mpi"}));
   app.add_flag("--percentiles", options.percentiles, "time every iteration too: columns p50 and p99");
   app.add_option("--json", options.json_file,

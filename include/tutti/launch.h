@@ -82,6 +82,12 @@ ncclResult_t tuttiLaunchUniqueId(const tuttiLaunchInfo_t* info, ncclUniqueId* id
  * ncclSystemError: there is no plug-in for that MPI (libtutti-openmpi.so, libtutti-mpich.so), or MPI_Init_thread failed. */
 ncclResult_t tuttiLaunchInitMpi(void);
 
+/* *wants: 1 where such a program should call tuttiLaunchInitMpi without being told to, as tutti-perf and tutti-train do, else 0. That is where
+ * mpirun has put the ranks on several hosts and TUTTI_NET is "mpi", or is not "tcp" and the mpirun is Open MPI's and no variable says where the
+ * ranks would meet by TCP (tuttiLaunchUniqueId), which would be an error. Called before tuttiLaunchInitMpi; the same on all ranks.
+ * ncclInvalidArgument: NULL, or info was not filled in by tuttiLaunchDetect or tuttiLaunchLocal. */
+ncclResult_t tuttiLaunchWantsMpi(const tuttiLaunchInfo_t* info, int* wants);
+
 /* Ends what tuttiLaunchInitMpi began, by MPI_Finalize, which waits for all ranks of the job; nothing where it was not called. All
  * communicators are destroyed by then.
  * ncclSystemError: MPI_Finalize failed, or a rank has died and it was left out: it would wait for ever. */

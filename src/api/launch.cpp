@@ -17,14 +17,18 @@ namespace {
 
 constexpr int kRanksMax = 1024;
 
+Status checked_launch(const tuttiLaunchInfo_t& info) {
+  if (info.size < 1 || info.rank < 0 || info.rank >= info.size)
+    return error(Code::kInvalidArgument, fmt::format("rank {} of {}: ranks go from 0 to size-1", info.rank, info.size));
+  if (!info.launcher || std::memchr(info.job, 0, sizeof(info.job)) == nullptr)
+    return error(Code::kInvalidArgument, "info was not filled in by tuttiLaunchDetect or tuttiLaunchLocal");
+  return {};
+}
+
 Status unique_id_for(const tuttiLaunchInfo_t* info, ncclUniqueId* id) {
   TUTTI_TRY(checked_pointer(info, "info"));
   TUTTI_TRY(checked_pointer(id, "id"));
-  if (info->size < 1 || info->rank < 0 || info->rank >= info->size)
-    return error(Code::kInvalidArgument,
-                 fmt::format("rank {} of {}: ranks go from 0 to size-1", info->rank, info->size));
-  if (!info->launcher || std::memchr(info->job, 0, sizeof(info->job)) == nullptr)
-    return error(Code::kInvalidArgument, "info was not filled in by tuttiLaunchDetect or tuttiLaunchLocal");
+  TUTTI_TRY(checked_launch(*info));
   comm::UniqueId made;
   static_assert(sizeof(made) == sizeof(*id));
   TUTTI_TRY_ASSIGN(const std::optional<comm::UniqueId> by_mpi, comm::id_by_mpi(*info));
@@ -73,6 +77,16 @@ TUTTI_API(ncclResult_t, tuttiLaunchUniqueId, const tuttiLaunchInfo_t* info, nccl
 
 TUTTI_API(ncclResult_t, tuttiLaunchInitMpi, void) {
   return boundary("tuttiLaunchInitMpi", nullptr, [] { return tutti::comm::launch_mpi(); });
+}
+
+TUTTI_API(ncclResult_t, tuttiLaunchWantsMpi, const tuttiLaunchInfo_t* info, int* wants) {
+  return boundary("tuttiLaunchWantsMpi", nullptr, [&]() -> Status {
+    TUTTI_TRY(checked_pointer(info, "info"));
+    TUTTI_TRY(checked_pointer(wants, "wants"));
+    TUTTI_TRY(tutti::api::checked_launch(*info));
+    *wants = tutti::comm::launch_wants_mpi(*info) ? 1 : 0;
+    return {};
+  });
 }
 
 TUTTI_API(ncclResult_t, tuttiLaunchFinalizeMpi, void) {

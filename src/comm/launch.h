@@ -25,10 +25,18 @@ struct MeetingPlace {
 /// Where the ranks meet by TCP (TUTTI_RENDEZVOUS=tcp:host:port, or MASTER_ADDR and a job on several hosts): the id, which every rank
 /// makes for itself. Nothing where they do not.
 Result<std::optional<UniqueId>> launched_id(const tuttiLaunchInfo_t& info);
+/// As far as the launcher tells.
+inline bool is_on_several_hosts(const tuttiLaunchInfo_t& info) {
+  return info.local_size > 0 && info.local_size < info.size;
+}
+/// Whether a variable says where the ranks meet.
+bool names_meeting_place(const tuttiLaunchInfo_t& info);
 
 /// For programs that leave MPI to the library: loads that of the launcher and initialises it, with MPI_THREAD_MULTIPLE.
 /// kInvalidUsage: no MPI's launcher, MPI is initialised already, or has no such level; kSystem: there is no plug-in for it.
 Status launch_mpi();
+/// Whether a program that leaves MPI to the library should, by TUTTI_NET and where its ranks are (tuttiLaunchWantsMpi).
+bool launch_wants_mpi(const tuttiLaunchInfo_t& info);
 /// Finalises what launch_mpi has initialised; communicators are gone by then. Nothing where it has not.
 Status end_launched_mpi();
 /// Rank 0's id by MPI, where launch_mpi was called and the launcher's ranks are MPI's; else nothing.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <string_view>
 
 // Programs that are ranks of an mpirun or srun job and leave MPI to the library: Tutti's own, which are linked with none.
 
@@ -34,6 +35,14 @@ std::atomic<const MpiService*>& launched() {
 }
 
 }  // namespace
+
+/// MPICH's has to be asked for: over UCX's TCP its MPI_Finalize may hang (docs/hosts.md).
+bool launch_wants_mpi(const tuttiLaunchInfo_t& info) {
+  const bool by_mpirun = std::string_view(info.launcher) == TUTTI_LAUNCHER_MPIRUN;
+  const std::string& network = config().network;
+  if (!by_mpirun || !is_on_several_hosts(info) || network == "tcp") return false;
+  return network == "mpi" || (launchers_kind() == "openmpi" && !names_meeting_place(info));
+}
 
 Status launch_mpi() {
   if (launched() != nullptr) return {};

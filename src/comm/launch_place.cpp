@@ -59,12 +59,13 @@ Result<MeetingPlace> next_meeting_place(const tuttiLaunchInfo_t& info) {
   static std::mutex mutex;
   static std::map<std::string, std::uint32_t> calls;
   TUTTI_TRY_ASSIGN(const double timeout_s, meeting_timeout());
-  if (info.local_size > 0 && info.local_size < info.size)
-    return error(
-        Code::kInvalidUsage,
-        fmt::format("{} of the job's {} ranks are on this host; ranks on several hosts meet by TCP: set "
-                    "TUTTI_RENDEZVOUS=tcp:host:port with rank 0's host and a free port, the same for all ranks",
-                    info.local_size, info.size));
+  if (is_on_several_hosts(info))
+    return error(Code::kInvalidUsage,
+                 fmt::format("{} of the job's {} ranks are on this host; ranks on several hosts meet by TCP: set "
+                             "TUTTI_RENDEZVOUS=tcp:host:port with rank 0's host and a free port, the same for all "
+                             "ranks, or let MPI bring "
+                             "them together (tuttiLaunchInitMpi; tutti-perf and tutti-train: --net mpi)",
+                             info.local_size, info.size));
   const std::lock_guard lock(mutex);
   std::uint32_t& call = calls[info.job];
   TUTTI_TRY_ASSIGN(std::string address, address_of(info, call));

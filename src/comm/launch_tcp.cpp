@@ -30,9 +30,8 @@ std::string tcp_place(const tuttiLaunchInfo_t& info) {
   if (place.empty()) {
     if (std::string named = root_variables().comm_id; !named.empty()) return named;
   }
-  const bool several_hosts = info.local_size > 0 && info.local_size < info.size;
   const std::string master = text_of("MASTER_ADDR");
-  if (!place.empty() || !several_hosts || master.empty()) return "";
+  if (!place.empty() || !is_on_several_hosts(info) || master.empty()) return "";
   // The launcher's agent listens at the port itself.
   const std::string port = text_of("MASTER_PORT");
   int number = 29500;
@@ -49,6 +48,10 @@ std::string_view job_of(const tuttiLaunchInfo_t& info) {
 }
 
 }  // namespace
+
+bool names_meeting_place(const tuttiLaunchInfo_t& info) {
+  return !text_of("TUTTI_RENDEZVOUS").empty() || !tcp_place(info).empty();
+}
 
 Result<std::optional<UniqueId>> launched_id(const tuttiLaunchInfo_t& info) {
   static std::mutex mutex;

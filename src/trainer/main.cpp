@@ -104,9 +104,13 @@ int run_threads(const Job& job, int ranks) {
   return *std::max_element(exit_codes.begin(), exit_codes.end());
 }
 
-int run_launched(const Job& job, const tuttiLaunchInfo_t& me, bool with_mpi) {
+int run_launched(const Job& job, const tuttiLaunchInfo_t& me, const std::string& network) {
+  int with_mpi = network == "mpi" ? 1 : 0;
+  if (!with_mpi && tuttiLaunchWantsMpi(&me, &with_mpi) != ncclSuccess) {
+    return fail(kFailed, fmt::format("choosing the network: {}", ncclGetLastError(nullptr)));
+  }
   if (with_mpi && tuttiLaunchInitMpi() != ncclSuccess) {
-    return fail(kFailed, fmt::format("rank {}: --net mpi: {}", me.rank, ncclGetLastError(nullptr)));
+    return fail(kFailed, fmt::format("rank {}: starting MPI: {}", me.rank, ncclGetLastError(nullptr)));
   }
   ncclUniqueId id;
   if (tuttiLaunchUniqueId(&me, &id) != ncclSuccess) {
@@ -114,7 +118,7 @@ int run_launched(const Job& job, const tuttiLaunchInfo_t& me, bool with_mpi) {
   }
   const int exit_code = job.run_rank({me.rank, me.size, me.local_rank < 0 ? me.rank : me.local_rank}, id);
   if (with_mpi && tuttiLaunchFinalizeMpi() != ncclSuccess) {
-    return fail(kFailed, fmt::format("rank {}: --net mpi: {}", me.rank, ncclGetLastError(nullptr)));
+    return fail(kFailed, fmt::format("rank {}: ending MPI: {}", me.rank, ncclGetLastError(nullptr)));
   }
   return exit_code;
 }
@@ -141,7 +145,7 @@ int run(int argc, char** argv) {
   }
   const auto job = Job::prepare(options);
   if (!job) return fail(kFailed, job.failure().message);
-  if (launched) return run_launched(*job, me, options.network == "mpi");
+  if (launched) return run_launched(*job, me, options.network);
   const auto ranks = ranks_to_start(options);
   if (!ranks) return fail(kFailed, ranks.failure().message);
   return options.threads ? run_threads(*job, *ranks) : run_processes(*job, *ranks);

@@ -93,7 +93,10 @@ void add_rank_options(CLI::App& app, Options& o) {
   app.add_option("--ranks-per-gpu", o.ranks_per_gpu, "cuda: so many ranks next to each other share a GPU. Default: 1")
       ->option_text("N")
       ->check(number(1, 16));
-  app.add_option("--net", o.network, "between hosts: tcp, mpi (initialises MPI; under mpirun or srun), auto")
+  app.add_option(
+         "--net", o.network,
+         "between hosts: tcp, mpi (initialises MPI; under mpirun or srun), auto (default: what TUTTI_NET says; under "
+         "Open MPI's mpirun, where no variable says where the hosts' ranks meet, as mpi)")
       ->option_text("NAME")
       ->check(CLI::IsMember({"auto", "tcp", "mpi"}));
   app.add_option("--bucket-mb", o.bucket_mb, "megabytes of gradient per all-reduce. Default: 1")

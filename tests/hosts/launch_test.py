@@ -30,14 +30,14 @@ def perf_command(perf, report):
     return [perf, "all_reduce", "-b", "8", "-e", "64K", "-f", "64", "-n", "3", "-w", "1", "--json", report]
 
 
-def check_report(report, text):
+def check_report(report, text, transport="tcp"):
     """Four ranks, right sums, and bytes that crossed the network."""
     with open(report, encoding="utf-8") as file:
         rows = json.load(file)
     assert len(rows) == 6, f"{len(rows)} rows: {text}"
     for row in rows:
         assert row["ranks"] == RANKS and row["wrong"] == 0, row
-        assert row["transport"] == "tcp" and row["wire_bytes"] > 0, row
+        assert row["transport"] == transport and row["wire_bytes"] > 0, row
 
 
 def without_launchers():
@@ -152,10 +152,10 @@ def mpirun(hosts, folder, *options):
     return command
 
 
-def launch(command):
+def launch(command, fails=False):
     done = subprocess.run(command, env=dict(without_launchers(), LC_ALL="C.UTF-8"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, done.stdout
+    assert (done.returncode != 0) == fails, done.stdout
     return done.stdout
 
 
@@ -164,6 +164,35 @@ def case_mpirun(hosts, perf, _):
         report = os.path.join(folder, "report.json")
         place = f"TUTTI_RENDEZVOUS=tcp:{hosts.address(0)}:{random.randrange(20000, 30000)}"
         check_report(report, launch([*mpirun(hosts, folder, "-x", place), *perf_command(perf, report)]))
+
+
+def by_mpi(hosts, folder):
+    """mpirun with none of UCX's networks, which a namespace may seem to have."""
+    if "openmpi" not in os.environ.get("TEST_MPI", "openmpi"):
+        raise Skipped("this build has no plug-in for Open MPI")
+    return mpirun(hosts, folder, "--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp")
+
+
+def case_nothing_named(hosts, perf, _):
+    """Open MPI's mpirun over hosts and no word of where they meet: MPI brings them together, unless it is ruled out."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report.json")
+        command = by_mpi(hosts, folder)
+        check_report(report, launch([*command, *perf_command(perf, report)]), "mpi")
+        for more in (["--net", "tcp"], []):
+            ruled_out = [*command, *([] if more else ["-x", "TUTTI_NET=tcp"]), *perf_command(perf, report), *more]
+            text = launch(ruled_out, fails=True)
+            assert "TUTTI_RENDEZVOUS=tcp:host:port" in text and "--net mpi" in text, text
+
+
+def case_nothing_named_to_mpich(hosts, perf, _):
+    """MPICH's has to be asked for: the error says how."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = launchers.mpich(hosts, folder, PER_HOST)
+        if not command:
+            raise Skipped("there is no mpirun of MPICH")
+        text = launch([*command, *perf_command(perf, os.path.join(folder, "report.json"))], fails=True)
+        assert "TUTTI_RENDEZVOUS=tcp:host:port" in text and "--net mpi" in text, text
 
 
 def case_mpirun_of_mpich(hosts, perf, _):
@@ -179,16 +208,16 @@ def case_mpirun_of_mpich(hosts, perf, _):
 
 
 def case_train_by_mpi(hosts, _, train):
-    """The same with mpirun, and MPI for the data."""
-    if "openmpi" not in os.environ.get("TEST_MPI", "openmpi"):
-        raise Skipped("this build has no plug-in for Open MPI")
+    """The same with mpirun, and MPI for the data, which nobody has to ask for."""
     with tempfile.TemporaryDirectory() as folder:
-        command = train_command(train, folder)
-        wanted = alone(command, folder)
-        log = os.path.join(folder, "mpi")
-        launch([*mpirun(hosts, folder, "--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp"), *command, log, "--net", "mpi"])
-        found = losses(log)
-        assert found == wanted, f"{found[:3]} is not {wanted[:3]}"
+        command = [*by_mpi(hosts, folder), *train_command(train, folder)]
+        wanted = alone(train_command(train, folder), folder)
+        for options in (["--net", "mpi"], []):
+            log = os.path.join(folder, "mpi")
+            launch([*command, log, *options])
+            found = losses(log)
+            assert found == wanted, f"{found[:3]} is not {wanted[:3]}"
+            os.unlink(log)
 
 
 def main():

@@ -163,6 +163,37 @@ TEST_CASE("without a launcher a process is rank 0 of 1") {
   CHECK(tuttiLaunchUniqueId(&info, &id) == ncclSuccess);
 }
 
+TEST_CASE("where nothing says where the ranks of several hosts meet, Open MPI's are to be brought together by it") {
+  const Variables two_hosts = {{"OMPI_COMM_WORLD_RANK", "2"},
+                               {"OMPI_COMM_WORLD_SIZE", "4"},
+                               {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  const auto wanted = [](Variables variables, const Variables& more) {
+    for (const auto& [name, value] : more) variables[name] = value;
+    const tuttiLaunchInfo_t info = detected(variables);
+    int wants = -1;
+    REQUIRE(tuttiLaunchWantsMpi(&info, &wants) == ncclSuccess);
+    return wants;
+  };
+  CHECK(wanted(two_hosts, {}) == 1);
+  CHECK(wanted(two_hosts, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}) == 0);
+  CHECK(wanted(two_hosts, {{"TUTTI_RENDEZVOUS", "tcp:box-1:4711"}}) == 0);
+  CHECK(wanted(two_hosts, {{"TUTTI_RENDEZVOUS", "file:/nowhere"}}) == 0);  // which is an error later
+  CHECK(wanted(two_hosts, {{"MASTER_ADDR", "box-1"}}) == 0);
+  CHECK(wanted({{"PMI_RANK", "0"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}}, {}) == 0);
+  CHECK(wanted({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_NNODES", "2"}}, {}) == 0);
+  CHECK(wanted({}, {}) == 0);
+
+  unsetenv("MPI_LOCALRANKID");
+  unsetenv("MPI_LOCALNRANKS");
+  int wants = 0;
+  tuttiLaunchInfo_t info{};
+  CHECK(tuttiLaunchWantsMpi(nullptr, &wants) == ncclInvalidArgument);
+  CHECK(tuttiLaunchWantsMpi(&info, &wants) == ncclInvalidArgument);
+  info = detected(two_hosts);
+  CHECK(tuttiLaunchWantsMpi(&info, nullptr) == ncclInvalidArgument);
+}
+
 TEST_CASE("the launchers' variables") {
   tuttiLaunchInfo_t info = detected({{"OMPI_COMM_WORLD_RANK", "2"},
                                      {"OMPI_COMM_WORLD_SIZE", "4"},

@@ -26,12 +26,12 @@ std::vector<cuda::StreamHandle> streams_of(const Crew& crew) {
 }  // namespace
 
 void DeviceLauncher::finish_crews(MatchedCall& call) {
-  bool begun = false;
-  const Status status = call.parts[0].args.count == 0 ? Status() : put_crews(call, begun);
-  for (PostedCall& part : call.parts) count_off(part, status.ok() ? nullptr : &status.error(), begun);
+  const Status status = call.parts[0].args.count == 0 ? Status() : put_crews(call);
+  count_off(call, status);
+  has_begun_ = false;
 }
 
-Status DeviceLauncher::put_crews(const MatchedCall& call, bool& begun) {
+Status DeviceLauncher::put_crews(const MatchedCall& call) {
   std::vector<Crew> crews;
   for (const PostedCall& part : call.parts) {
     const auto is_its = [&](const Crew& crew) { return place_of(*crew[0]).device == place_of(part).device; };
@@ -50,12 +50,12 @@ Status DeviceLauncher::put_crews(const MatchedCall& call, bool& begun) {
   if (call.parts[0].path == DevicePath::kLanes) {
     for (const PostedCall& part : call.parts) TUTTI_TRY(place_of(part).lanes->prepare(part.args));
   }
-  for (const Crew& crew : crews) TUTTI_TRY(put_crew(call, crew, begun));
+  for (const Crew& crew : crews) TUTTI_TRY(put_crew(call, crew));
   return {};
 }
 
 /// As put() does it for launches that nobody waits in.
-Status DeviceLauncher::put_crew(const MatchedCall& call, std::span<const PostedCall* const> crew, bool& begun) {
+Status DeviceLauncher::put_crew(const MatchedCall& call, std::span<const PostedCall* const> crew) {
   const auto& [device, event, first, lanes] = place_of(*crew[0]);
   const std::vector<cuda::StreamHandle> streams = streams_of({crew.begin(), crew.end()});
   const cuda::StreamHandle main = streams[0];
@@ -65,7 +65,7 @@ Status DeviceLauncher::put_crew(const MatchedCall& call, std::span<const PostedC
   }
   for (const PostedCall* part : crew) TUTTI_TRY(place_of(*part).lines->order().follow(main, kNoCapture));
   TUTTI_TRY(launch_crew(call, crew, main));
-  begun = true;
+  has_begun_ = true;
   Status ended;  // of all: each has a kernel under way that its memory has to wait for
   for (const PostedCall* part : crew) {
     Status one = place_of(*part).lines->order().end(main, kNoCapture);

@@ -48,12 +48,18 @@ Signature signature_of(const CallArgs& args) {
 
 DataType kernel_of(const CallArgs& args) { return reduces(args.collective) ? args.type : DataType::kUint8; }
 
-/// By whoever has the meeting's mutex; others only look.
+/// By whoever has the meeting's mutex; others only look. Once for each call: its submission may be gone then.
 void count_off(PostedCall& call, const Error* failure, bool broken) {
+  if (!call.is_open) return;
   DeviceSubmission& submission = *call.submission;
   if (failure && !submission.failure) submission.failure = *failure;
   submission.broken |= broken;
+  call.is_open = false;
   submission.open.store(submission.open.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+}
+
+void DeviceLauncher::count_off(MatchedCall& call, const Status& status) const {
+  for (PostedCall& part : call.parts) comm::count_off(part, status.ok() ? nullptr : &status.error(), has_begun_);
 }
 
 namespace {
@@ -133,11 +139,9 @@ void DeviceLauncher::add(MatchedCall& call) {
 }
 
 void DeviceLauncher::finish() {
-  bool begun = false;
-  Status status = pending_.empty() ? Status() : put(begun);
-  for (MatchedCall* call : all_pending_) {
-    for (PostedCall& part : call->parts) count_off(part, status.ok() ? nullptr : &status.error(), begun);
-  }
+  Status status = pending_.empty() ? Status() : put();
+  for (MatchedCall* call : all_pending_) count_off(*call, status);
+  has_begun_ = false;
   pending_.clear();
   all_pending_.clear();
 }
@@ -174,7 +178,7 @@ Result<cuda::Capture> DeviceLauncher::capture_of(std::span<const MatchedCall* co
   return *all;
 }
 
-Status DeviceLauncher::put(bool& begun) {
+Status DeviceLauncher::put() {
   streams_.clear();
   for (const MatchedCall* call : pending_) {
     for (const PostedCall& part : call->parts) {
@@ -189,7 +193,7 @@ Status DeviceLauncher::put(bool& begun) {
     TUTTI_TRY(event.hold(*device, main));
   }
   TUTTI_TRY(put_kernel(main));
-  begun = true;
+  has_begun_ = true;
   if (streams_.size() > 1) TUTTI_TRY(event.record(main));
   for (std::size_t i = 1; i < streams_.size(); ++i) TUTTI_TRY(event.hold(*device, streams_[i]));
   return {};

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace tutti::comm {
@@ -25,6 +26,7 @@ struct PostedCall {
   int rank = 0;
   DevicePath path = DevicePath::kDirect;  ///< rank 0's counts
   DeviceSubmission* submission = nullptr;
+  bool is_open = true;  ///< not counted off: the submission is there
 };
 
 /// By rank; of a send and its receive: the sender, the receiver.
@@ -68,17 +70,19 @@ class DeviceLauncher {
 
   /// Launches all calls and counts them off; in order where one uses memory that another writes.
   void launch(std::span<MatchedCall> calls);
+  /// After launch() has run out of memory: of what is not counted off some may be on the streams. Forgets it.
+  bool broke_off() { return std::exchange(has_begun_, false); }
 
  private:
   /// Whether one launch may do the call with the pending ones.
   bool takes(const MatchedCall& call) const;
+  void count_off(MatchedCall& call, const Status& status) const;
   void add(MatchedCall& call);
   /// Launches what is pending; nothing is afterwards.
   void finish();
   /// What the calls are captured into, for which the kernels are kept then.
   Result<cuda::Capture> capture_of(std::span<const MatchedCall* const> calls);
-  /// `begun`: something is on the streams.
-  Status put(bool& begun);
+  Status put();
   Status put_kernel(cuda::StreamHandle stream);
 
   /// One of several devices: a launch on each, which events order with all the ranks' streams.
@@ -86,15 +90,15 @@ class DeviceLauncher {
   void finish_spread(MatchedCall& call);
   /// Every device's kernels use every rank's memory.
   Status allow_access(const MatchedCall& call) const;
-  Status put_spread(const MatchedCall& call, bool& begun);
-  Status put_parts(const MatchedCall& call, const cuda::FoldCall& whole, bool& begun);
+  Status put_spread(const MatchedCall& call);
+  Status put_parts(const MatchedCall& call, const cuda::FoldCall& whole);
   Status join_streams(const MatchedCall& call);
 
   /// Calls that go as lines or lanes (device_crews.cpp): a launch on each device, which wait for each other.
   Result<bool> goes_by_crews(const MatchedCall& call) const;
   void finish_crews(MatchedCall& call);
-  Status put_crews(const MatchedCall& call, bool& begun);
-  Status put_crew(const MatchedCall& call, std::span<const PostedCall* const> crew, bool& begun);
+  Status put_crews(const MatchedCall& call);
+  Status put_crew(const MatchedCall& call, std::span<const PostedCall* const> crew);
   Status launch_crew(const MatchedCall& call, std::span<const PostedCall* const> crew, cuda::StreamHandle stream);
   const LaunchPlace& place_of(const PostedCall& part) const { return places_[static_cast<std::size_t>(part.rank)]; }
   bool shares_stream(const PostedCall& a, const PostedCall& b) const {
@@ -102,6 +106,7 @@ class DeviceLauncher {
   }
 
   std::vector<LaunchPlace> places_;  ///< by rank
+  bool has_begun_ = false;           ///< of a call that is not counted off something is on the streams
   std::uint64_t kept_for_ = 0;       ///< the capture that has the kernels already
   // launch()'s, here for their memory: the calls of the next launch, as far as it is known.
   std::vector<MatchedCall*> pending_;  ///< with something to do

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
+#include <source_location>
+#include <utility>
 
 namespace tutti::comm {
 namespace {
@@ -118,7 +121,17 @@ void DeviceMeeting::match_pair(std::size_t pair) {
   }
 }
 
-void DeviceMeeting::refuse(std::span<PostedCall> calls) {
+namespace {
+
+/// What could not be told for want of memory: a message would need some.
+void break_off(std::span<PostedCall> calls, bool broken) {
+  const Error out_of_memory{Code::kSystem, {}, std::source_location::current()};
+  for (PostedCall& call : calls) count_off(call, &out_of_memory, broken);
+}
+
+}  // namespace
+
+void DeviceMeeting::refuse(std::span<PostedCall> calls) try {
   std::map<std::string, std::string> callers;
   for (const PostedCall& call : calls) {
     std::string& who = callers[describe(call)];
@@ -133,6 +146,8 @@ void DeviceMeeting::refuse(std::span<PostedCall> calls) {
                                             text));
     count_off(call, &failure);
   }
+} catch (const std::bad_alloc&) {
+  break_off(calls, false);
 }
 
 void DeviceMeeting::launch() {
@@ -142,8 +157,13 @@ void DeviceMeeting::launch() {
 
 void DeviceMeeting::launch_matched() {
   constexpr std::size_t kKept = 16;
-  launcher_.launch(std::span(matched_).first(matched_count_));
-  matched_count_ = 0;
+  const auto calls = std::span(matched_).first(std::exchange(matched_count_, 0));
+  try {
+    launcher_.launch(calls);
+  } catch (const std::bad_alloc&) {
+    const bool broken = launcher_.broke_off();
+    for (MatchedCall& call : calls) break_off(call.parts, broken);
+  }
   if (matched_.size() > kKept) matched_.resize(kKept);
 }
 

@@ -78,9 +78,9 @@ bool DeviceLauncher::is_spread(const MatchedCall& call) const {
 }
 
 void DeviceLauncher::finish_spread(MatchedCall& call) {
-  bool begun = false;
-  const Status status = call.parts[0].args.count == 0 ? Status() : put_spread(call, begun);
-  for (PostedCall& part : call.parts) count_off(part, status.ok() ? nullptr : &status.error(), begun);
+  const Status status = call.parts[0].args.count == 0 ? Status() : put_spread(call);
+  count_off(call, status);
+  has_begun_ = false;
 }
 
 /// What follows on any of the streams waits for what all of them were given.
@@ -127,7 +127,7 @@ Status DeviceLauncher::allow_access(const MatchedCall& call) const {
   return {};
 }
 
-Status DeviceLauncher::put_spread(const MatchedCall& call, bool& begun) {
+Status DeviceLauncher::put_spread(const MatchedCall& call) {
   TUTTI_TRY(allow_access(call));
   const std::array calls = {&call};
   TUTTI_TRY(capture_of(calls));
@@ -144,7 +144,7 @@ Status DeviceLauncher::put_spread(const MatchedCall& call, bool& begun) {
     if (!aside.ok()) status = aside.error();
     if (aside.ok()) whole.inputs[r] = asides[r] = aside.value();
   }
-  if (status.ok()) status = put_parts(call, whole, begun);
+  if (status.ok()) status = put_parts(call, whole);
   for (std::size_t r = 0; r < asides.size(); ++r) {
     if (!asides[r]) continue;
     const Status freed = cuda::free_aside(*place_of(call.parts[r]).device, asides[r], call.parts[r].args.stream);
@@ -153,7 +153,7 @@ Status DeviceLauncher::put_spread(const MatchedCall& call, bool& begun) {
   return status;
 }
 
-Status DeviceLauncher::put_parts(const MatchedCall& call, const cuda::FoldCall& whole, bool& begun) {
+Status DeviceLauncher::put_parts(const MatchedCall& call, const cuda::FoldCall& whole) {
   const DataType type = kernel_of(call.parts[0].args);
   TUTTI_TRY(join_streams(call));
   for (std::size_t e = 0; e < call.parts.size(); ++e) {
@@ -171,7 +171,7 @@ Status DeviceLauncher::put_parts(const MatchedCall& call, const cuda::FoldCall& 
     launch.calls[0].block_count =
         cuda::fold_blocks(launch.calls[0].count * size_of(type), device.facts().multiprocessors);
     TUTTI_TRY(device.launch(cuda::KernelKind::kFold, type, launch.calls[0].block_count, &launch, part.args.stream));
-    begun = true;
+    has_begun_ = true;
   }
   return join_streams(call);
 }

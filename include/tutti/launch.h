@@ -45,7 +45,7 @@ typedef struct tuttiLaunchInfo {
  *   mpirun     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; the job is PMIX_NAMESPACE or Open MPI's job id.
  *              PMI_RANK, PMI_SIZE (MPICH); the job is PMIX_NAMESPACE, PMI_JOBID, PMI_PORT or the parent process.
  *              PMI_ID beside PMI_PORT (mpiexec.hydra -pmi-port), which tells no number of ranks: WORLD_SIZE has to be set
- *   srun       SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID; the job is SLURM_JOB_ID,
+ *   srun       SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE; the job is SLURM_JOB_ID,
  *              SLURM_STEP_ID and SLURM_RESTART_COUNT. A batch script itself is no rank.
  * Without any of them: rank 0 of 1, launcher "none", ncclSuccess.
  * ncclInvalidUsage: variables of a launcher are there but make no sense (named in the message).
@@ -62,8 +62,9 @@ ncclResult_t tuttiLaunchDetect(tuttiLaunchInfo_t* info);
  * processes of the same user are let in, and only those of the same job, size and call number.
  *
  * Ranks on several hosts do not meet: each makes the same id of an address that all know, where rank 0 will listen. It is
- * TUTTI_RENDEZVOUS=tcp:host:port, or NCCL_COMM_ID=host:port, or MASTER_ADDR and the port after MASTER_PORT where the launcher
- * says that not all ranks are on this host; the n-th call's id has the n-th port from there on. TUTTI_SECRET is the key
+ * TUTTI_RENDEZVOUS=tcp:host:port, or NCCL_COMM_ID=host:port, or, where the launcher says that not all ranks are on this host, MASTER_ADDR
+ * and the port after MASTER_PORT, or the first node of srun's SLURM_STEP_NODELIST and a port from 20000 to 29999 that follows from the
+ * step's number; the n-th call's id has the n-th port from there on. TUTTI_SECRET is the key
  * (docs/hosts.md).
  *
  * ncclInvalidArgument: NULL, or rank or size out of range.

@@ -1,6 +1,7 @@
 #include "comm/launch.h"
 
 #include "base/config.h"
+#include "comm/slurm_step.h"
 
 #include <fmt/format.h>
 
@@ -152,7 +153,11 @@ Result<tuttiLaunchInfo_t> info_from(const Launcher& launcher) {
   if (*size < 1 || *rank >= *size)
     return error(Code::kInvalidUsage, fmt::format("{}={} does not fit {}={}: ranks go from 0 to size-1",
                                                   *launcher.rank.begin(), *rank, *launcher.size.begin(), *size));
-  if (!local_size && launcher.name == std::string_view(TUTTI_LAUNCHER_SRUN) && hosts == 1) local_size = size;
+  if (!local_size && launcher.name == std::string_view(TUTTI_LAUNCHER_SRUN)) {
+    TUTTI_TRY_ASSIGN(const std::optional<int> node, number_of({"SLURM_NODEID"}));
+    if (hosts == 1) local_size = size;
+    if (hosts > 1 && node) local_size = tasks_of_node(text_of("SLURM_STEP_TASKS_PER_NODE"), *node);
+  }
   tuttiLaunchInfo_t info{*rank, *size, local_rank.value_or(-1), local_size.value_or(0), launcher.name, {}};
   set_job(info, launcher.job());
   return info;

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import job  # noqa: E402
@@ -74,12 +75,18 @@ def case_two_nodes(perf, _):
         return
     hosts = namespaces.Hosts(2)
     try:
-        # A host name of its own makes each a host for the library too.
-        nodes = [slurm.Node(name, hosts.address(n), hosts.entering(n, name)) for n, name in enumerate(hosts.names)]
-        with slurm.Cluster(nodes, f"{hosts.net}.254") as cluster:
-            report = cluster.path("report")
-            place = f"tcp:{hosts.address(0)}:{random.randrange(20000, 30000)}"
-            check(report, cluster.srun(["-N", "2", "-n", "4", perf, "all_reduce", *SIZES, "--json", report], LIMIT_S, TUTTI_RENDEZVOUS=place), 4, "tcp")
+        # Where the nodes find each other's names.
+        with tempfile.NamedTemporaryFile("w", encoding="ascii") as names:
+            names.write("".join(f"{hosts.address(n)} {name}\n" for n, name in enumerate(hosts.names)))
+            names.flush()
+            # A host name of its own makes each a host for the library too.
+            nodes = [slurm.Node(name, hosts.address(n), hosts.entering(n, name, names.name)) for n, name in enumerate(hosts.names)]
+            with slurm.Cluster(nodes, f"{hosts.net}.254") as cluster:
+                report = cluster.path("report")
+                place = f"tcp:{hosts.address(0)}:{random.randrange(20000, 30000)}"
+                for ranks, variables in ((4, {"TUTTI_RENDEZVOUS": place}), (4, {}), (3, {})):
+                    command = ["-N", "2", "-n", str(ranks), perf, "all_reduce", *SIZES, "--json", report]
+                    check(report, cluster.srun(command, LIMIT_S, **variables), ranks, "tcp")
     finally:
         hosts.remove()
 

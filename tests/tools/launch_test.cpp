@@ -67,6 +67,9 @@ void forget_launchers() {
                            "SLURM_STEP_ID",
                            "SLURM_NNODES",
                            "SLURM_STEP_NUM_NODES",
+                           "SLURM_NODEID",
+                           "SLURM_STEP_TASKS_PER_NODE",
+                           "SLURM_STEP_NODELIST",
                            "ENVIRONMENT",
                            "TUTTI_RENDEZVOUS",
                            "TUTTI_RENDEZVOUS_TIMEOUT_S"})
@@ -228,6 +231,15 @@ TEST_CASE("the launchers' variables") {
   CHECK(std::string(info.launcher) == "srun");
   CHECK(info.size == 2);
   CHECK(info.local_size == 2);
+
+  info = detected({{"SLURM_PROCID", "2"},
+                   {"SLURM_NTASKS", "3"},
+                   {"SLURM_STEP_ID", "0"},
+                   {"SLURM_NNODES", "2"},
+                   {"SLURM_NODEID", "1"},
+                   {"SLURM_STEP_TASKS_PER_NODE", "2,1"}});
+  CHECK(info.size == 3);
+  CHECK(info.local_size == 1);
 
   info = detected({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "5"}, {"ENVIRONMENT", "BATCH"}});
   CHECK(std::string(info.launcher) == "none");

@@ -1,6 +1,5 @@
 """What bench/compare says: one table, JSON, charts."""
 import datetime
-import json
 import math
 import os
 import platform
@@ -228,11 +227,6 @@ class Report:
                 "settings": {setting.name: setting.about for setting in run.settings},
                 "left_out": [{"who": who, "why": why} for who, why in run.left_out], "failures": run.failures, "rows": rows,
                 "summary": [{"ranks": ranks, "in_place": in_place, **self.summary(group)} for ranks, in_place, group in self.groups()]}
-
-    def write_json(self, path):
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(self.document(), file, indent=1)
-            file.write("\n")
 
     # ---- Charts
 

@@ -22,7 +22,7 @@ def main():
     for table in tables:
         *shares, call = [float(row) for row in re.findall(r"^\|.*\| (-?\d+) \| [^|]*\|$", table, flags=re.MULTILINE)]
         check(call > 0 and abs(sum(shares) - call) <= len(shares), "the parts and the rest are not the call", good)
-    for wrong, said in (("8X", "is no size"), ("0", "is no size")):
+    for wrong, said in (("8X", "is no size"), ("0", "is no size"), ("3", "holds no float32, which has 4 bytes")):
         bad = account("--build", sys.argv[2], wrong)
         check(bad.returncode == 2 and said in bad.stderr, f"{wrong} is taken", bad)
     missing = account("--build", "/nonexistent", "8")

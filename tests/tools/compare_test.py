@@ -160,7 +160,8 @@ while read line <&3; do [ "$line" = end ] && exit 0; echo '{answer}' >&4; done""
                 (["--sizes", "8", "-b", "8"], "not both"),
                 (["--in-place", "--out-of-place"], "leave both out"),
                 (["--collective", "all_to_all", "--in-place"], "all_to_all has no form but out of place"),
-                (["--json", "/nonexistent/rows.json"], "no such folder"),
+                (["--json", "/nonexistent/rows.json"], "--json /nonexistent/rows.json: No such file"),
+                (["--json", "-"], "--json -: standard output has the table; name a file"),
                 (["extra"], "extra")]:
             with self.subTest(arguments=arguments):
                 result = run(*arguments)
@@ -169,6 +170,31 @@ while read line <&3; do [ "$line" = end ] && exit 0; echo '{answer}' >&4; done""
         result = run("--help")
         self.assertEqual(result.returncode, 0)
         self.assertIn("bench/compare --quick", result.stdout)
+
+    def test_output_that_cannot_be_written(self):
+        words = ["--ranks", "2", "--sizes", "8", "--in-place", *OURS]
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            for arguments in ([*words, "--json", self.json], ["--help"]):
+                result = subprocess.run([sys.executable, COMPARE, "--build", BUILD, *arguments], stdout=full, stderr=subprocess.PIPE, text=True,
+                                        timeout=TIMEOUT_S, check=False)
+                self.assertEqual(result.returncode, 1)
+                self.assertTrue(result.stderr.endswith("compare: standard output: No space left on device\n"), result.stderr)
+        with open(self.json, encoding="utf-8") as file:
+            self.assertEqual(len(json.load(file)["rows"]), 1)
+        result = run(*words, "--json", "/dev/full")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stdout, "\nsize .* Tutti")
+        self.assertTrue(result.stderr.endswith("compare: --json /dev/full: No space left on device\n"), result.stderr)
+
+    def test_figures_names_a_file_that_is_broken(self):
+        path = os.path.join(self.folder, "private.json")
+        for text, words in (('{"rows": [', "Expecting value"), ("[1]", "not what bench/compare --json writes")):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            result = subprocess.run([sys.executable, os.path.join(os.path.dirname(COMPARE), "figures"), "tables", self.folder],
+                                    capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            self.assertEqual((result.returncode, result.stdout), (1, ""))
+            self.assertTrue(result.stderr.startswith(f"figures: {path}: ") and words in result.stderr, result.stderr)
 
     def test_a_build_folder_without_workers(self):
         result = run("--ranks", "2", "--sizes", "8", "--peers", "tutti", build=self.folder)

@@ -1,0 +1,74 @@
+"""What a script writes: results that cannot be written are told about, and never look like success."""
+import json
+import os
+import signal
+import sys
+
+
+def why_unwritable(path):
+    """None, or why a file cannot be written: asked before anything is measured. What is not there is not there afterwards."""
+    if path == "-":
+        return "standard output has the table; name a file"
+    existed = os.path.exists(path)
+    try:
+        with open(path, "a", encoding="utf-8"):
+            pass
+    except OSError as problem:
+        return problem.strerror
+    if not existed:
+        os.remove(path)
+    return None
+
+
+def write_json(tool, path, document):
+    """0, or 1 if the file cannot be written, which is said."""
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+            file.write("\n")
+    except OSError as problem:
+        print(f"{tool}: --json {path}: {problem.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+class Recorded:
+    """Standard output that keeps what goes wrong for the end, so that what is to be written elsewhere still is."""
+
+    def __init__(self, stream):
+        self.stream, self.problem = stream, None
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def write(self, text):
+        return self._try(self.stream.write, text)
+
+    def flush(self):
+        return self._try(self.stream.flush)
+
+    def _try(self, what, *arguments):
+        try:
+            return what(*arguments)
+        except OSError as problem:
+            self.problem = self.problem or problem
+            return 0
+
+
+def end(tool, main, *arguments):
+    """Ends the process with main's exit code, or with 1 where not all of standard output could be written, which is said."""
+    output = sys.stdout = Recorded(sys.stdout)
+    try:
+        code = main(*arguments)
+    except SystemExit as ended:  # argparse's, after --help too
+        code = ended.code or 0
+    output.flush()
+    if output.problem:
+        # Python would try once more on its way out, and speak of an exception.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
+        if isinstance(output.problem, BrokenPipeError):
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGPIPE)
+        print(f"{tool}: standard output: {output.problem.strerror}", file=sys.stderr)
+        code = code or 1
+    sys.exit(code)

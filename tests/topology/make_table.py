@@ -69,24 +69,43 @@ def section(tool, title, folder, lines):
 
 
 def main():
+    if len(sys.argv) == 2 and sys.argv[1] in ("-h", "--help"):
+        print(__doc__)
+        return 0
+    if len(sys.argv) < 3:
+        print(__doc__, file=sys.stderr)
+        return 2
     tool = os.path.abspath(sys.argv[1])
+    try:
+        print(table_page(tool, sys.argv[2], sys.argv[3:]))
+    except OSError as problem:  # no tool, or no folder
+        print(f"make_table.py: {problem.filename}: {problem.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def table_page(tool, models, folders):
     lines = [HEAD.rstrip("\n")]
-    answers, refusals = section(tool, "Models that ship with Tutti", sys.argv[2], lines)
-    for folder in sys.argv[3:]:
+    answers, refusals = section(tool, "Models that ship with Tutti", models, lines)
+    for folder in folders:
         more, refused = section(tool, "Files of other machines", folder, lines)
         answers += more
         refusals += refused
     planned = [answer for answer in answers if answer["bound_gbps"] is not None]
+    if not planned:
+        sys.exit(f"make_table.py: {' '.join([models, *folders])}: no machine with two ranks or more")
     below = [answer for answer in planned if answer["ring"]["gbps"] < 0.99 * answer["bound_gbps"]]
+    rings = "Rings reach it on all."
+    if below:
+        rings = (f"On {len(below)} of them rings stay below the bound, at worst at "
+                 f"{100 * min(answer['ring']['gbps'] / answer['bound_gbps'] for answer in below):.0f}% of it.")
     lines += ["\n## In all\n",
               f"{len(planned)} machines with two ranks or more: the plan reaches at least "
               f"{100 * min(answer['plan']['ratio'] for answer in planned):.1f}% of the bound on each, and takes at most "
-              f"{max(answer['planning_ms'] for answer in planned):.0f} ms to make. On {len(below)} of them rings stay below the bound, at worst at "
-              f"{100 * min(answer['ring']['gbps'] / answer['bound_gbps'] for answer in below):.0f}% of it."]
+              f"{max(answer['planning_ms'] for answer in planned):.0f} ms to make. {rings}"]
     if refusals:
         lines += ["\nRefused, with what `tutti-topo` says:\n", *(f"- {name}: {message}" for name, message in refusals)]
-    print("\n".join(lines))
-    return 0
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <utility>
 
 namespace tutti::executor {
 namespace {
@@ -18,6 +20,17 @@ void pause() {
   _mm_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");
+#endif
+}
+
+/// A count of the processor's that goes on with time, some 1e9 a second.
+std::uint64_t ticks() {
+#if defined(__x86_64__)
+  return __rdtsc();
+#else
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1000000000 + static_cast<std::uint64_t>(now.tv_nsec);
 #endif
 }
 
@@ -40,6 +53,15 @@ bool Crowding::meets_another() const {
   }
   std::atomic_ref(met_).store(met, std::memory_order_relaxed);
   return met;
+}
+
+bool Backoff::is_time() {
+  constexpr std::uint64_t kYielding = std::uint64_t{1} << 17;
+  constexpr std::uint64_t kSleeping = std::uint64_t{1} << 22;
+  const std::uint64_t now = ticks();
+  const std::uint64_t wanted = waits_ > pace_->sleeps_from ? kSleeping : kYielding;
+  if (looked_ != 0 && now - looked_ < wanted) return false;
+  return std::exchange(looked_, now) != 0;
 }
 
 [[gnu::hot]] void Backoff::wait() {

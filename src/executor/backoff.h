@@ -47,11 +47,13 @@ class Backoff {
   void reset() {
     pace_ = crowding_->is_certain() ? &kCrowded : &kPatient;
     waits_ = crowding_->has_met() ? pace_->hot_spins : 0;  // look at once
+    looked_ = 0;
   }
-  /// True every so often once spinning is over: time to look at clocks and peers.
-  bool is_slow() const {
-    const std::uint32_t every = waits_ > pace_->sleeps_from ? 64 : 64 * pace_->yield_every;
-    return waits_ > pace_->spins && (waits_ & (every - 1)) == 0;
+  /// True every so often once spinning is over: time to look at clocks and peers. By time, as whoever gives the processor away where many
+  /// want it may get it back much later.
+  bool is_slow() {
+    const bool may_be = waits_ > pace_->sleeps_from || (waits_ & (pace_->yield_every - 1)) == 0;
+    return waits_ > pace_->spins && may_be && is_time();
   }
 
  private:
@@ -62,6 +64,8 @@ class Backoff {
     std::uint32_t yield_every;
     std::uint32_t sleeps_from;
   };
+  bool is_time();
+
   static constexpr Crowding kCertain{true}, kNone{false};
   static constexpr Pace kPatient{100, 500, 64, 200000};  // some 20 us of spins; sleeps after some 10 ms
   static constexpr Pace kCrowded{0, 1, 1, 20000};
@@ -69,6 +73,7 @@ class Backoff {
   const Crowding* crowding_;
   const Pace* pace_ = nullptr;
   std::uint32_t waits_ = 0;
+  std::uint64_t looked_ = 0;  ///< in ticks; 0: not yet
 };
 
 }  // namespace tutti::executor

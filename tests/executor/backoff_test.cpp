@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -97,6 +98,22 @@ TEST_CASE("who shares a processor with the rank that it waits for leaves it to t
   one.join();
   other.join();
   CHECK(waits < std::uint64_t{100} * kTurns);
+}
+
+TEST_CASE("who gets the processor back late looks at clocks at once", "[backoff]") {
+  for (const bool crowded : {true, false}) {
+    const Crowding crowding(crowded);
+    Backoff backoff(crowding);
+    constexpr int kYieldEvery = 64;
+    for (int waits = 0; waits < 600; ++waits) backoff.wait();
+    for (int waits = 0; waits < kYieldEvery; ++waits, backoff.wait()) (void)backoff.is_slow();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    int waits = 0;
+    for (; !backoff.is_slow() && waits < 1000; ++waits) backoff.wait();
+    CHECK(waits <= kYieldEvery);
+    // Not each time: clocks and peers cost more than the wait.
+    CHECK_FALSE(backoff.is_slow());
+  }
 }
 
 TEST_CASE("who sleeps looks at clocks as often as who is awake", "[backoff]") {

@@ -8,6 +8,7 @@
 #include <tutti/tutti.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -21,9 +22,8 @@ namespace {
 
 constexpr char kUsage[] =
     "reproducible-cost [RANKS] [threads|processes] [float32|bfloat16]\n"
-    "times all-reduces of 8 bytes to 16 MiB, default and reproducible in random order; 2 ranks, processes, float32 if "
-    "not "
-    "given\n";
+    "times all-reduces of 8 bytes to 16 MiB, default and reproducible in random order; 2 to 64 ranks; 2 ranks, "
+    "processes, float32 if not given\n";
 
 struct Options {
   int ranks = 2;
@@ -151,7 +151,8 @@ bool parse(int argc, char** argv, Options& options) {
       options.type = word == "float32" ? ncclFloat32 : ncclBfloat16;
       options.element_bytes = word == "float32" ? 4 : 2;
     } else {
-      options.ranks = std::atoi(argv[i]);
+      const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), options.ranks);
+      if (problem != std::errc() || end != word.data() + word.size()) return false;
       if (options.ranks < 2 || options.ranks > 64) return false;
     }
   }
@@ -162,6 +163,10 @@ bool parse(int argc, char** argv, Options& options) {
 }  // namespace tutti::bench
 
 int main(int argc, char** argv) {
+  if (argc == 2 && (std::string_view(argv[1]) == "--help" || std::string_view(argv[1]) == "-h")) {
+    std::fputs(tutti::bench::kUsage, stdout);
+    return tutti::end_output("reproducible-cost", 0);
+  }
   tutti::bench::Job job;
   if (!tutti::bench::parse(argc, argv, job.options)) {
     std::fputs(tutti::bench::kUsage, stderr);

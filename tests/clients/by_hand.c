@@ -67,9 +67,16 @@ static int get_id(int rank, const char* path, ncclUniqueId* id) {
   return path != NULL ? write_file(path, id) : print_id(id);
 }
 
+/* -1: no number. */
+static int number(const char* text) {
+  char* end;
+  const long value = strtol(text, &end, 10);
+  return end != text && *end == '\0' && value >= 0 && value <= 1000000 ? (int)value : -1;
+}
+
 int main(int argc, char** argv) {
-  const int rank = argc > 2 ? atoi(argv[1]) : -1;
-  const int ranks = argc > 2 ? atoi(argv[2]) : 0;
+  const int rank = argc > 2 ? number(argv[1]) : -1;
+  const int ranks = argc > 2 ? number(argv[2]) : -1;
   ncclUniqueId id;
   ncclComm_t comm;
   float value = (float)rank;

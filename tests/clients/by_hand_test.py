@@ -68,8 +68,16 @@ def wrong_environment(before, program):
         assert process.returncode == 1 and "UNIQUE_ID is not what rank 0 has printed" in told, told
 
 
+def wrong_ranks(program):
+    """A word is not taken for rank 0."""
+    for words in (["x", "2"], ["0x", "2"], ["", "2"], ["0", "two"], ["2", "2"], ["-1", "2"], ["0"]):
+        told = subprocess.run([program, *words], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        assert told.returncode == 2 and told.stderr == "usage: by-hand RANK RANKS [FILE]\n", (words, told)
+
+
 def main():
     program = os.path.abspath(sys.argv[1])
+    wrong_ranks(program)
     places = {"one host": [[]] * RANKS}
     reason = namespaces.why_not()
     if reason:

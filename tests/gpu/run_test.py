@@ -105,6 +105,9 @@ def main(build):
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for check in [pool.submit(check_all, build), pool.submit(check_ends, build)]:
             check.result()
+    for flag, code, stream in (("--help", 0, "stdout"), ("--helf", 2, "stderr")):
+        told = subprocess.run([RUN, flag], capture_output=True, text=True)
+        assert told.returncode == code and "--budget  ends in time" in getattr(told, stream), told
     # A part that there is not is no part without goals.
     assert subprocess.run([os.path.join(build, "tests", "cuda", "gpu-bench"), "--part", "larg"]).returncode == 2
 

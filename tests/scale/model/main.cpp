@@ -12,15 +12,25 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
 namespace tutti::scale {
 namespace {
+
+constexpr char kUsage[] =
+    "usage: scale-model [all|predict|latency|plan|init] [HOSTS_MAX]\n"
+    "Tables over numbers of ranks, on hosts of 8 GPUs each, of docs/scale.md:\n"
+    "  predict   what an all-reduce takes at several sizes, by the fastest algorithm\n"
+    "  latency   what one of 8 bytes takes by rings and trees\n"
+    "  plan      time and memory in which a rank makes its own plan; measured\n"
+    "  init      what making a communicator takes, from single steps that are measured\n"
+    "  all       these four (default)\n"
+    "HOSTS_MAX   rows of no more hosts than that, 1 to 16384 (default: 16384; of plan 2048)\n";
 
 constexpr std::uint64_t kKi = 1024, kMi = kKi * kKi, kGi = kMi * kKi;
 constexpr std::uint64_t kSizes[] = {8, 64 * kKi, kMi, 16 * kMi, 256 * kMi, kGi};
@@ -180,12 +190,24 @@ void print_init(int hosts_max) {
   }
 }
 
+/// 0: no number of hosts that there are rows for.
+int hosts_of_text(const std::string& text) {
+  int hosts = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), hosts);
+  const bool good = problem == std::errc() && end == text.data() + text.size() && hosts <= std::ranges::max(kHosts);
+  return good ? hosts : 0;
+}
+
 int run(int argc, char** argv) {
   const std::string part = argc > 1 ? argv[1] : "all";
-  const int hosts_max = argc > 2 ? std::atoi(argv[2]) : std::ranges::max(kHosts);
+  if (argc == 2 && (part == "--help" || part == "-h")) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  const int hosts_max = argc > 2 ? hosts_of_text(argv[2]) : std::ranges::max(kHosts);
   const bool known = part == "all" || part == "predict" || part == "latency" || part == "plan" || part == "init";
   if (!known || argc > 3 || hosts_max < 1) {
-    std::fprintf(stderr, "usage: scale-model [all|predict|latency|plan|init] [HOSTS_MAX]\n");
+    std::fputs(kUsage, stderr);
     return 2;
   }
   // First: what has been freed before would be taken again unseen.

@@ -97,18 +97,20 @@ Status run_and_wait(const Collective& collective, const Call& call, int aggregat
   return wait(call);
 }
 
-Result<Times> measure(const Collective& collective, const Call& call, const Options& options, bool percentiles) {
+Result<Times> measure(const Collective& collective, const Call& call, const Options& options, std::size_t bytes,
+                      bool percentiles) {
   TUTTI_TRY_ASSIGN(const Iteration iteration, Iteration::make(collective, call, options));
-  for (int n = 0; n < options.warmup; ++n) {
+  const int iterations = options.iterations_of(bytes);
+  for (int n = options.warmup_of(bytes); n > 0; --n) {
     TUTTI_TRY(iteration.begin());
     TUTTI_TRY(wait(call));
   }
   TUTTI_TRY(barrier(call));
 
   Times times;
-  const double calls = static_cast<double>(options.iterations) * iteration.calls();
+  const double calls = static_cast<double>(iterations) * iteration.calls();
   const Clock::time_point start = Clock::now();
-  for (int n = 0; n < options.iterations; ++n) {
+  for (int n = 0; n < iterations; ++n) {
     TUTTI_TRY(iteration.begin());
     if (options.blocking) TUTTI_TRY(wait(call));
   }
@@ -118,7 +120,7 @@ Result<Times> measure(const Collective& collective, const Call& call, const Opti
   if (!percentiles) return times;
 
   TUTTI_TRY(barrier(call));
-  std::vector<double> samples(static_cast<std::size_t>(options.iterations));
+  std::vector<double> samples(static_cast<std::size_t>(iterations));
   for (double& sample : samples) {
     const Clock::time_point before = Clock::now();
     TUTTI_TRY(iteration.begin());

@@ -20,7 +20,8 @@ Status wait(const Call& call);
 Status barrier(const Call& call);
 /// One call, or a group of options.aggregate of them. Returns when its result is there.
 Status run_and_wait(const Collective& collective, const Call& call, int aggregate);
-/// Warm-up, then the timed iterations, then (with `percentiles`) each iteration by itself.
-Result<Times> measure(const Collective& collective, const Call& call, const Options& options, bool percentiles);
+/// Of a size of so many bytes: warm-up, then the timed iterations, then (with `percentiles`) each iteration by itself.
+Result<Times> measure(const Collective& collective, const Call& call, const Options& options, std::size_t bytes,
+                      bool percentiles);
 
 }  // namespace tutti::bench

@@ -86,9 +86,10 @@ void declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("-i,--stepbytes", words.step_bytes, "add this to get the next size (default: multiply by -f)");
   app.add_option("-f,--stepfactor", options.step_factor, "multiply by this to get the next size (default 4)")
       ->check(CLI::Range(std::size_t{2}, std::size_t{1} << 30));
-  app.add_option("-n,--iters", options.iterations, "timed iterations per size (default 20)")
+  app.add_option("-n,--iters", options.iterations,
+                 "timed iterations per size (default: 500 to 32 KiB, fewer of longer ones, 20 from 1 MiB)")
       ->check(CLI::Range(1, 1 << 30));
-  app.add_option("-w,--warmup_iters", options.warmup, "iterations before them (default 1)")
+  app.add_option("-w,--warmup_iters", options.warmup, "iterations before them (default: a tenth as many)")
       ->check(CLI::Range(0, 1 << 30));
   app.add_option("-c,--check", options.check, "iterations whose result is checked; 0: none (default 1)")
       ->check(CLI::Range(0, 1 << 30));
@@ -289,6 +290,14 @@ std::optional<std::size_t> parse_size(const std::string& text) {
   if (shift < 0 || value > std::numeric_limits<std::size_t>::max() >> (shift + 8)) return std::nullopt;
   return value << shift;
 }
+
+int Options::iterations_of(std::size_t bytes) const {
+  constexpr std::size_t kBytesInAll = std::size_t{16} << 20;
+  const std::size_t by_size = kBytesInAll / std::max<std::size_t>(bytes, 1);
+  return iterations.value_or(static_cast<int>(std::clamp<std::size_t>(by_size, kIterationsLeast, kIterationsMost)));
+}
+
+int Options::warmup_of(std::size_t bytes) const { return warmup.value_or(std::max(1, iterations_of(bytes) / 10)); }
 
 std::vector<std::size_t> Options::sizes() const {
   std::vector<std::size_t> result;

@@ -16,6 +16,10 @@ namespace tutti::bench {
 
 enum class Average { kRank0 = 0, kMean = 1, kMin = 2, kMax = 3 };
 
+/// Timed iterations of a size where none are given.
+inline constexpr int kIterationsLeast = 20;
+inline constexpr int kIterationsMost = 500;
+
 struct Options {
   std::vector<const Collective*> collectives;
   std::vector<const ElementType*> types;
@@ -27,10 +31,10 @@ struct Options {
   std::size_t max_bytes = 32u << 20;
   std::size_t step_bytes = 0;  ///< 0: multiply by step_factor
   std::size_t step_factor = 4;
-  int iterations = 20;
-  int warmup = 1;
-  int check = 1;  ///< checked iterations per size; 0 = no check
-  int root = 0;   ///< -1: every root
+  std::optional<int> iterations;  ///< unset: by size
+  std::optional<int> warmup;      ///< unset: a tenth of them
+  int check = 1;                  ///< checked iterations per size; 0 = no check
+  int root = 0;                   ///< -1: every root
   Average average = Average::kMean;
   bool blocking = false;
   bool cpu_time = false;
@@ -54,6 +58,9 @@ struct Options {
   std::string plot_file;
 
   std::vector<std::size_t> sizes() const;
+  /// Of a size. Unless they are given, more of short calls: what happens once, or a turn lost to others, would be most of a few.
+  int iterations_of(std::size_t bytes) const;
+  int warmup_of(std::size_t bytes) const;
   /// Where the table goes: standard output, unless the rows go there.
   std::FILE* table_output() const { return json_file == "-" ? stderr : stdout; }
 };

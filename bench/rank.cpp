@@ -325,6 +325,7 @@ Result<Row> Rank::measure_size(const Collective& collective, const ElementType& 
   const char* transport = "";
   TUTTI_TRY(nccl(tuttiCommTransport(comm_, &transport), "tuttiCommTransport"));
   row.transport = transport;
+  row.iterations = options_.iterations_of(row.bytes);
   row.wire_bound_bytes = collective.bus_factor(place_.ranks) * static_cast<double>(row.bytes);
   progress(fmt::format("{} {} {}, {} bytes ...", row.collective, row.type, row.reduction, row.bytes));
   TUTTI_TRY_ASSIGN(row.out_of_place, measure_form(collective, calls, trial, false, row.bytes));
@@ -366,7 +367,7 @@ Status Rank::take_turn(const Collective& collective, const Call& call, const Tri
                        std::size_t bytes, Finding& mine) {
   TUTTI_TRY(trial.fill(call, in_place));
   const Deadline deadline(*call.library, call.comm, options_.timeout_s);
-  Result<Times> times = measure(collective, call, options_, options_.percentiles || !options_.json_file.empty());
+  Result<Times> times = measure(collective, call, options_, bytes, options_.percentiles || !options_.json_file.empty());
   if (deadline.passed()) {
     (other_ && call.comm == other_comm_ ? other_comm_ : comm_) = nullptr;  // aborted, and gone with it
     return error(Code::kRemote,

@@ -28,6 +28,7 @@ nlohmann::ordered_json object_of(const Row& row, const Measurement& m, bool in_p
   object["ranks"] = row.ranks;
   object["bytes"] = row.bytes;
   object["in_place"] = in_place;
+  object["iterations"] = row.iterations;
   object["time_us"] = rounded(m.time_us);
   object["p50_us"] = rounded(m.p50_us);
   object["p99_us"] = rounded(m.p99_us);

@@ -36,6 +36,7 @@ struct Row {
   int ranks = 1;
   std::size_t bytes = 0;
   std::size_t count = 0;
+  int iterations = 0;           ///< timed
   double wire_bound_bytes = 0;  ///< the least that ranks on hosts of their own must send each, on average
   std::optional<Measurement> out_of_place;
   std::optional<Measurement> in_place;  ///< unset: there is no such form

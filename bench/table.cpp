@@ -23,17 +23,35 @@ std::string measurement_text(const std::optional<Measurement>& m, bool percentil
   return text;
 }
 
+/// What makes times differ from those of calls made one after another by the caller's thread.
+std::string ways_of_calling(const Options& options) {
+  std::string text;
+  if (options.stream) text += ", on a stream";
+  if (options.graph > 0) text += fmt::format(", graphs of {} calls", options.graph);
+  if (options.aggregate > 1) text += fmt::format(", groups of {} calls", options.aggregate);
+  if (options.blocking) text += ", each waited for";
+  if (options.cpu_time) text += ", time in the calls alone";
+  return text;
+}
+
+std::string iterations_text(const Options& options) {
+  const std::string timed =
+      options.iterations ? fmt::format("{} iterations", *options.iterations)
+                         : fmt::format("{} to {} iterations, fewer of long calls,", kIterationsLeast, kIterationsMost);
+  return options.warmup ? fmt::format("{} after {} to warm up", timed, *options.warmup)
+                        : timed + " after a tenth as many to warm up";
+}
+
 }  // namespace
 
 void Table::print(const std::string& text) const { std::fputs(text.c_str(), out_); }
 
 void Table::head(const Options& options, const std::string& collective, const std::string& device) const {
-  print(fmt::format("# {}: {} rank{}, {}, {} buffers{}{}{}; {} iterations after {} to warm up, {}\n", collective,
-                    ranks_, ranks_ == 1 ? "" : "s", how_,
+  print(fmt::format("# {}: {} rank{}, {}, {} buffers{}{}{}; {}, {}\n", collective, ranks_, ranks_ == 1 ? "" : "s", how_,
                     options.memory == Buffer::Kind::kShared ? "shared" : "private",
                     options.registered ? " (registered)" : "", options.on_gpu ? " on " + device : "",
-                    options.graph > 0 ? fmt::format(", graphs of {} calls", options.graph) : "", options.iterations,
-                    options.warmup, options.check > 0 ? "results checked bit for bit" : "results not checked"));
+                    ways_of_calling(options), iterations_text(options),
+                    options.check > 0 ? "results checked bit for bit" : "results not checked"));
   std::string more_names = percentiles_ ? fmt::format(" {:>8} {:>8}", "p50", "p99") : "";
   std::string more_units = percentiles_ ? fmt::format(" {:>8} {:>8}", "(us)", "(us)") : "";
   if (!options.against.empty()) {

@@ -23,12 +23,13 @@ ncclResult_t ask(const char* function, ncclComm_t comm, T* result, const char* n
   });
 }
 
-/// NULL is nothing to end. Registrations end with their communicator.
+/// NULL is nothing to end. Registrations end with their communicator. A forked child may end what it has inherited, as programs do that
+/// tidy up when they exit.
 template <class End>
 ncclResult_t end(const char* function, ncclComm_t comm, End end_handle) noexcept {
   return boundary(function, comm, InGroup::kFailsGroup, [&]() -> Status {
     if (!comm) return {};
-    TUTTI_TRY(checked_communicator(comm));
+    if (!comm::is_inherited(comm)) TUTTI_TRY(checked_communicator(comm));
     Registrations::process().drop(comm);
     return end_handle(comm);
   });
@@ -62,7 +63,7 @@ TUTTI_NCCL_API(ncclResult_t, CommGetAsyncError, ncclComm_t comm, ncclResult_t* a
 
 TUTTI_NCCL_API(ncclResult_t, CommFinalize, ncclComm_t comm) {
   return tutti::api::boundary("ncclCommFinalize", comm, tutti::api::InGroup::kFailsGroup, [&]() -> tutti::Status {
-    if (!comm) return {};
+    if (!comm || tutti::comm::is_inherited(comm)) return {};
     TUTTI_TRY_ASSIGN(Communicator * communicator, tutti::api::checked_communicator(comm));
     return tutti::comm::finalize(*communicator);
   });

@@ -1,12 +1,19 @@
 #include "api/registrations.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 namespace tutti::api {
 
 // Never destroyed: the application may deregister while the process exits.
 Registrations& Registrations::process() {
-  static auto& table = *new Registrations;
+  static auto& table = []() -> Registrations& {
+    auto* made = new Registrations;
+    // A child must not inherit a table in the middle of a change.
+    pthread_atfork([] { process().mutex_.lock(); }, [] { process().mutex_.unlock(); },
+                   [] { process().mutex_.unlock(); });
+    return *made;
+  }();
   return table;
 }
 

@@ -220,9 +220,7 @@ bool take_buffers(KnownCall& known, const void* send, void* receive) {
 Result<comm::Communicator*> checked_communicator(ncclComm_t handle) {
   if (!handle) return invalid("comm is NULL; make a communicator by ncclCommInitRank first");
   if (comm::Communicator* found = comm::find(handle)) return found;
-  return invalid(
-      fmt::format("comm {} is no communicator of this process: it was never made, or is destroyed or aborted already",
-                  fmt::ptr(handle)));
+  return comm::no_communicator(handle);
 }
 
 Result<DataType> checked_type(ncclDataType_t type) {

@@ -70,12 +70,16 @@ Status shrink(Communicator& parent, std::span<const int> excluded, bool abort, H
 
 /// nullptr for a handle that never was or is no longer a communicator's.
 Communicator* find(Handle handle);
+/// It is one of the process from which this one was forked: a child is no rank, and find() gives nothing.
+bool is_inherited(Handle handle);
+/// Why find() gives nothing. Of another process's: kInvalidUsage; else kInvalidArgument.
+Error no_communicator(Handle handle);
 
 Status submit(Communicator& communicator, const CallArgs& args);
 
 /// Waits for the calls under way; further ones are refused: kInvalidUsage.
 Status finalize(Communicator& communicator);
-/// The handle is invalid afterwards, whatever is returned.
+/// The handle is invalid afterwards, whatever is returned. Of one that is inherited nothing else ends, and nobody is told.
 Status destroy(Handle handle);
 Status abort(Handle handle);
 /// Ends the calls of all ranks; the communicator can be asked, shrunk, aborted and destroyed then.

@@ -12,6 +12,7 @@
 #include "executor/stream.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -49,15 +50,16 @@ struct Group {
   }
   /// Before calls of several communicators, on streams or over hosts run: keeps these alive until reset().
   Status hold() {
-    const Registry registry;
     communicators.reserve(names.size());
-    for (const Name& name : names) {
-      communicators.push_back(registry.share(name.handle));
-      if (communicators.back() == nullptr) return gone();
+    {
+      const Registry registry;
+      for (const Name& name : names) communicators.push_back(registry.share(name.handle));
     }
-    return {};
+    const auto lost = std::ranges::find(communicators, nullptr);
+    return lost == communicators.end() ? Status() : gone(names[lost - communicators.begin()].handle);
   }
-  static Error gone() {
+  static Error gone(Handle handle) {
+    if (is_inherited(handle)) return no_communicator(handle);
     return error(Code::kInvalidArgument, "the communicator was destroyed or aborted after the call was made");
   }
   bool is_new() const { return calls.empty() && names.empty() && jobs.empty() && !failure; }
@@ -333,7 +335,7 @@ Status run_lone_over_hosts(Communicator& communicator, const CallArgs& args) {
 /// As a group of it alone, without the lists that a group has.
 Status run_lone_on_device(Communicator& communicator, CallArgs args) {
   const std::shared_ptr<Communicator> kept = Registry().share(communicator.handle());
-  if (!kept) return Group::gone();
+  if (!kept) return Group::gone(communicator.handle());
   TUTTI_TRY(usable(communicator));
   if (is_to_self(communicator, args)) TUTTI_TRY(check_pairs(communicator, {&args, 1}));
   const DeviceCalls work{&communicator, {&args, 1}};
@@ -352,7 +354,15 @@ void tell_communicators(const Group& ended, const Error& failure) {
   }
 }
 
+Error opened_before_fork(int process) {
+  return error(Code::kInvalidUsage, fmt::format("communicators were to be made in this group by process {}, from which "
+                                                "this process ({}) was forked; open a group and "
+                                                "make them after fork",
+                                                process, getpid()));
+}
+
 Status run_group(Group& ended) {
+  if (!ended.jobs.empty() && ended.jobs[0].process != getpid()) return opened_before_fork(ended.jobs[0].process);
   if (ended.failure) {
     for (InitJob& job : ended.jobs) job.communicator->fail_initialisation(*ended.failure);
     return *ended.failure;

@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include <unistd.h>
+
 namespace tutti::comm {
 
 /// `work` ends in the communicator's initialise() or fail_initialisation(), and may block.
@@ -15,7 +17,8 @@ struct InitJob {
   std::shared_ptr<Communicator> communicator;
   std::function<void()> work;
   std::shared_ptr<ParentTurn>
-      turn{};  ///< of what it is made from, if anything: taken before any job of the group starts
+      turn{};              ///< of what it is made from, if anything: taken before any job of the group starts
+  int process = getpid();  ///< where it was asked for: a group may be open while its process forks
 };
 
 /// To be run at the group's end.

@@ -11,9 +11,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <deque>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -23,21 +20,6 @@ namespace {
 Options effective(Options options) {
   if (config().blocking_set) options.blocking = config().blocking;
   return options;
-}
-
-/// An abort may come from another thread just as a call enters: that call has found the communicator, and has yet to see
-/// that it is over. So what was aborted stays in memory for a while; the next to make or end one cleans up.
-void bury(std::shared_ptr<Communicator> communicator) {
-  using Clock = std::chrono::steady_clock;
-  constexpr auto kRest = std::chrono::seconds(1);
-  static std::mutex mutex;
-  static auto* graves = new std::deque<std::pair<Clock::time_point, std::shared_ptr<Communicator>>>;
-  std::vector<std::shared_ptr<Communicator>> gone;
-  const std::lock_guard lock(mutex);
-  for (; !graves->empty() && Clock::now() - graves->front().first > kRest; graves->pop_front()) {
-    gone.push_back(std::move(graves->front().second));
-  }
-  if (communicator) graves->emplace_back(Clock::now(), std::move(communicator));
 }
 
 Result<std::shared_ptr<Communicator>> make(Handle* handle, const Options& options) {
@@ -220,6 +202,7 @@ Status finalize(Communicator& communicator) {
 }
 
 Status destroy(Handle handle) {
+  if (forget_inherited(handle)) return {};
   const std::shared_ptr<Communicator> communicator = remove(handle);
   if (!communicator) return error(Code::kInvalidArgument, "not a communicator, or destroyed already");
   if (communicator->device()) communicator->device()->finish();
@@ -229,6 +212,7 @@ Status destroy(Handle handle) {
 }
 
 Status abort(Handle handle) {
+  if (forget_inherited(handle)) return {};
   const std::shared_ptr<Communicator> communicator = remove(handle);
   if (!communicator) return error(Code::kInvalidArgument, "not a communicator, or destroyed already");
   if (!communicator->abort_now()) {

@@ -41,7 +41,7 @@ typedef struct tuttiLaunchInfo {
 
 /* Reads rank and size from the launcher's variables, in this order (the innermost launcher first):
  *   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE; the job is TORCHELASTIC_RUN_ID, MASTER_ADDR, MASTER_PORT
- *              and TORCHELASTIC_RESTART_COUNT. RANK and WORLD_SIZE alone will do beside TUTTI_RENDEZVOUS or NCCL_COMM_ID.
+ *              and TORCHELASTIC_RESTART_COUNT. RANK and WORLD_SIZE alone will do beside TUTTI_RENDEZVOUS or NCCL_COMM_ID, and are an error without.
  *   mpirun     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; the job is PMIX_NAMESPACE or Open MPI's job id.
  *              PMI_RANK, PMI_SIZE (MPICH); the job is PMIX_NAMESPACE, PMI_JOBID, PMI_PORT or the parent process.
  *              PMI_ID beside PMI_PORT (mpiexec.hydra -pmi-port), which tells no number of ranks: WORLD_SIZE has to be set
@@ -84,8 +84,8 @@ ncclResult_t tuttiLaunchUniqueId(const tuttiLaunchInfo_t* info, ncclUniqueId* id
 ncclResult_t tuttiLaunchInitMpi(void);
 
 /* *wants: 1 where such a program should call tuttiLaunchInitMpi without being told to, as tutti-perf and tutti-train do, else 0. That is where
- * mpirun has put the ranks on several hosts and TUTTI_NET is "mpi", or is not "tcp" and the mpirun is Open MPI's and no variable says where the
- * ranks would meet by TCP (tuttiLaunchUniqueId), which would be an error. Called before tuttiLaunchInitMpi; the same on all ranks.
+ * mpirun has put the ranks on several hosts and TUTTI_NET is "mpi", or is not "tcp" and the mpirun is Open MPI's and none of the variables is
+ * set that say where ranks would meet by TCP (tuttiLaunchUniqueId), which would be an error. Called before tuttiLaunchInitMpi; the same on all ranks.
  * ncclInvalidArgument: NULL, or info was not filled in by tuttiLaunchDetect or tuttiLaunchLocal. */
 ncclResult_t tuttiLaunchWantsMpi(const tuttiLaunchInfo_t* info, int* wants);
 

@@ -53,7 +53,7 @@ class Reader {
     return in_file->second;
   }
 
-  /// NCCL's variables that are set and that nobody has asked for, `elsewhere` apart.
+  /// NCCL's variables and Tutti's that are set and that nobody has asked for, `elsewhere` apart.
   std::vector<std::string> ignored(std::initializer_list<const char*> elsewhere) const {
     std::set<std::string, std::less<>> names;
     for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -64,7 +64,8 @@ class Reader {
     std::vector<std::string> left;
     for (const std::string& name : names) {
       const bool known = asked_.contains(name) || std::ranges::find(elsewhere, name) != elsewhere.end();
-      if (name.starts_with("NCCL_") && !known) left.push_back(name);
+      const bool is_ours = name.starts_with("NCCL_") || name.starts_with("TUTTI_");
+      if (is_ours && !known) left.push_back(name);
     }
     return left;
   }
@@ -331,7 +332,8 @@ struct Loaded {
     reader.read_family("NCCL_SOCKET_FAMILY", family);
     reader.read_choice("TUTTI_SIMD", config.simd, {"portable", "avx2", "avx512", "avx512-whole"});
     complaints = reader.take_complaints();
-    ignored = reader.ignored({"NCCL_CONF_FILE", "NCCL_COMM_ID", "NCCL_SOCKET_IFNAME"});
+    ignored = reader.ignored({"NCCL_CONF_FILE", "NCCL_COMM_ID", "NCCL_SOCKET_IFNAME", "TUTTI_RENDEZVOUS",
+                              "TUTTI_RENDEZVOUS_TIMEOUT_S", "TUTTI_SECRET"});
   }
 };
 

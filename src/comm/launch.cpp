@@ -168,6 +168,16 @@ Result<tuttiLaunchInfo_t> info_from(const Launcher& launcher) {
 Result<tuttiLaunchInfo_t> launch_detect() {
   for (const Launcher& launcher : kLaunchers)
     if (launcher.present()) return info_from(launcher);
+  // Or as many jobs of one rank each would all go well.
+  TUTTI_TRY_ASSIGN(const std::optional<int> rank, number_of({"RANK"}));
+  TUTTI_TRY_ASSIGN(const std::optional<int> size, number_of({"WORLD_SIZE"}));
+  if (rank && size > 1) {
+    return error(
+        Code::kInvalidUsage,
+        fmt::format("RANK={} and WORLD_SIZE={} are set, but nothing says where the ranks meet: MASTER_ADDR and "
+                    "MASTER_PORT (torchrun), NCCL_COMM_ID=host:port, or TUTTI_RENDEZVOUS",
+                    *rank, *size));
+  }
   return tuttiLaunchInfo_t{0, 1, 0, 1, TUTTI_LAUNCHER_NONE, {}};
 }
 

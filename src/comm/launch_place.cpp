@@ -34,7 +34,8 @@ Result<std::string> address_of(const tuttiLaunchInfo_t& info, std::uint32_t call
   }
   const std::string_view text = place;
   if (!text.starts_with("file:/"))
-    return error(Code::kInvalidUsage, fmt::format("TUTTI_RENDEZVOUS=\"{}\" is not file:/absolute/path", text));
+    return error(Code::kInvalidUsage,
+                 fmt::format("TUTTI_RENDEZVOUS=\"{}\" is neither file:/absolute/path nor tcp:host:port", text));
   const std::string path = fmt::format("{}.{}", text.substr(5), call);
   if (path.size() >= sizeof(sockaddr_un::sun_path))
     return error(Code::kInvalidUsage, fmt::format("TUTTI_RENDEZVOUS: the path {} is longer than {} characters", path,
@@ -59,13 +60,16 @@ Result<MeetingPlace> next_meeting_place(const tuttiLaunchInfo_t& info) {
   static std::mutex mutex;
   static std::map<std::string, std::uint32_t> calls;
   TUTTI_TRY_ASSIGN(const double timeout_s, meeting_timeout());
-  if (is_on_several_hosts(info))
+  if (is_on_several_hosts(info)) {
+    const char* const place = launcher_variable("TUTTI_RENDEZVOUS");
+    const std::string such = place && *place ? fmt::format(", which TUTTI_RENDEZVOUS=\"{}\" does not name", place) : "";
     return error(Code::kInvalidUsage,
-                 fmt::format("{} of the job's {} ranks are on this host; ranks on several hosts meet by TCP: set "
+                 fmt::format("{} of the job's {} ranks are on this host; ranks on several hosts meet by TCP{}: set "
                              "TUTTI_RENDEZVOUS=tcp:host:port with rank 0's host and a free port, the same for all "
                              "ranks, or let MPI bring "
                              "them together (tuttiLaunchInitMpi; tutti-perf and tutti-train: --net mpi)",
-                             info.local_size, info.size));
+                             info.local_size, info.size, such));
+  }
   const std::lock_guard lock(mutex);
   std::uint32_t& call = calls[info.job];
   TUTTI_TRY_ASSIGN(std::string address, address_of(info, call));

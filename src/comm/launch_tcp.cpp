@@ -67,7 +67,7 @@ TcpPlace tcp_place(const tuttiLaunchInfo_t& info) {
   const std::string port = text_of("MASTER_PORT");
   int number = 29500;
   std::from_chars(port.data(), port.data() + port.size(), number);
-  return at(master, number + 1, "MASTER_ADDR");
+  return at(master, number + 1, "MASTER_ADDR, with the port after MASTER_PORT");
 }
 
 }  // namespace

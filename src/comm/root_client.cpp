@@ -218,7 +218,11 @@ Status RootClient::go_below(const TreePlace& place) {
     connection_.show_life();
     const bool open = connection_.fill() == Connection::Input::kOpen;
     auto frame = connection_.next();
-    if (!frame.ok()) return std::move(frame).error();
+    if (!frame.ok()) {
+      return error(frame.error().code,
+                   fmt::format("{} sent {}: what listens there is no rank of this job; check the address and the port",
+                               above_.empty() ? root_ : above_, frame.error().message));
+    }
     if (frame.value()) {
       pass_down(*frame.value());
       if (frame.value()->type == FrameType::kFailure)
@@ -340,7 +344,11 @@ Result<Frame> RootClient::next_frame() {
   }
   for (;;) {
     auto frame = connection_.next();
-    if (!frame.ok()) return std::move(frame).error();
+    if (!frame.ok()) {
+      return error(frame.error().code,
+                   fmt::format("{} sent {}: what listens there is no rank of this job; check the address and the port",
+                               above_.empty() ? root_ : above_, frame.error().message));
+    }
     if (frame.value()) {
       pass_down(*frame.value());
       if (is_for_the_tree(*frame.value())) continue;

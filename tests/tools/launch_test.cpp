@@ -259,6 +259,9 @@ TEST_CASE("variables that make no sense are named") {
       {{{"OMPI_COMM_WORLD_RANK", "0"}}, "OMPI_COMM_WORLD_SIZE"},
       {{{"PMI_PORT", "box-1:4711"}, {"PMI_ID", "0"}}, "PMI_ID is set, but WORLD_SIZE is not"},
       {{{"RANK", "-1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}}, "RANK"},
+      {{{"RANK", "1"}, {"WORLD_SIZE", "2"}}, "RANK=1 and WORLD_SIZE=2 are set, but nothing says where"},
+      {{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "box-1"}}, "MASTER_PORT"},
+      {{{"RANK", "abc"}, {"WORLD_SIZE", "2"}}, "RANK=\"abc\""},
   };
   for (const auto& [variables, words] : cases) {
     forget_launchers();

@@ -88,9 +88,9 @@ Result<std::shared_ptr<Descriptor>> receive_control(RootClient& root, const Peer
   if (!file) file = std::make_shared<Descriptor>();
   if (control == controls.end() || control->bytes != bytes) {
     return root.leave(error(Code::kInvalidUsage,
-                            fmt::format("the control segment has {} bytes where this rank's library needs {}: use "
-                                        "the same library and settings on every rank",
-                                        control == controls.end() ? 0 : control->bytes, bytes)));
+                            fmt::format("the control segment of rank {} has {} bytes where this rank's library needs {}: "
+                                        "use the same library and settings (TUTTI_SLOT_BYTES) on every rank",
+                                        leader.rank, control == controls.end() ? 0 : control->bytes, bytes)));
   }
   if (bytes == 0) return file;
   if (!*file && root.descriptor_lost())

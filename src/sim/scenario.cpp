@@ -11,6 +11,8 @@ namespace tutti::sim {
 namespace {
 
 constexpr int kAttemptsMax = 2000;
+/// What seeds choose from.
+constexpr std::array<int, 12> kRanksDrawn = {2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 7, 8};
 
 template <class T, std::size_t kSize>
 T any_of(Random& random, const std::array<T, kSize>& some) {
@@ -44,12 +46,16 @@ Status check_pins(const Pins& pins) {
     return error(Code::kInvalidUsage,
                  fmt::format("rank {} cannot die: there are {} ranks", pins.death->rank, *pins.ranks));
   }
+  if (pins.death && !pins.ranks && pins.death->rank >= kRanksDrawn.back()) {
+    return error(Code::kInvalidUsage, fmt::format("rank {} cannot die: seeds choose up to {} ranks; --ranks makes more",
+                                                  pins.death->rank, kRanksDrawn.back()));
+  }
   return {};
 }
 
 RunShape choose_shape(Random& random, const Pins& pins) {
   RunShape shape;
-  shape.ranks = any_of<int, 12>(random, {2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 7, 8});
+  shape.ranks = any_of(random, kRanksDrawn);
   shape.slots.slots = any_of<std::uint32_t, 4>(random, {2, 2, 3, 4});
   shape.slots.slot_bytes = any_of<std::uint32_t, 3>(random, {64, 128, 256});
   shape.lines.words = any_of<std::uint32_t, 3>(random, {4, 16, 32});
@@ -215,7 +221,9 @@ std::string describe(const Scenario& s) {
                       o.schedule.stalls ? " with stalls" : "", o.memory.stale_chance);
   if (o.fault != Fault::kNone) text += fmt::format("fault: {}: {}\n", row_of(o.fault).name, row_of(o.fault).summary);
   if (o.abort_at) text += fmt::format("aborted at operation {}\n", *o.abort_at);
-  if (o.death) {
+  if (o.death && o.death->rank >= s.shape.ranks) {
+    text += fmt::format("rank {}, which would die, is not there\n", o.death->rank);
+  } else if (o.death) {
     text += fmt::format("rank {} dies at its operation {}; noticed {} operations later\n", o.death->rank,
                         o.death->operation, o.notice_after);
   }

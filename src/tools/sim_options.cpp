@@ -1,5 +1,6 @@
 #include "tools/sim_options.h"
 
+#include "base/command_line.h"
 #include "base/standard_output.h"
 
 #include <fmt/format.h>
@@ -33,19 +34,21 @@ struct Words {
 };
 
 void declare(CLI::App& app, Words& words, SimOptions& options) {
-  app.add_option("--seed", options.seed, "replay one run and print it, without times or addresses");
-  app.add_option("--seeds", words.seeds, "search these runs: A..B, both included (default 1..1000)");
+  CLI::Option* seed = app.add_option("--seed", options.seed, "replay one run and print it, without times or addresses")
+                          ->check(not_negative());
+  app.add_option("--seeds", words.seeds, "search these runs: A..B, both included (default 1..1000)")->excludes(seed);
   app.add_option("--protocol", words.protocol, "slots, lines, direct, single-copy or announce");
   app.add_option("--collective", words.collective, "all_reduce, reduce, broadcast, reduce_scatter, all_gather, ...");
   app.add_option("--algorithm", options.pins.algorithm, "ring, tree, oneshot, ..., pull_chain (the simulator's own)");
   app.add_option("--ranks", options.pins.ranks, "ranks");
-  app.add_option("--count", options.pins.count, "elements per block, of 4 bytes");
+  app.add_option("--count", options.pins.count, "elements per block, of 4 bytes")->check(not_negative());
   app.add_option("--calls", options.pins.calls, "calls in a row on the same channels");
   app.add_option("--slots", options.pins.slots, "slots of a channel");
   app.add_option("--slot-bytes", options.pins.slot_bytes, "bytes of a slot, and of a line's data");
   app.add_flag("--in-place", words.in_place, "input and output are the same memory");
   app.add_flag("--out-of-place", words.out_of_place, "they are not");
-  app.add_option("--abort-at", options.pins.abort_at, "the watchdog aborts at this operation of the run");
+  app.add_option("--abort-at", options.pins.abort_at, "the watchdog aborts at this operation of the run")
+      ->check(not_negative());
   app.add_option("--die", words.death, "R@K: rank R dies at its operation K");
   app.add_flag("--strict-buffers", options.pins.strict_buffers,
                "a rank whose call has failed has its buffers back at once: peers may not touch them any more");
@@ -56,6 +59,8 @@ void declare(CLI::App& app, Words& words, SimOptions& options) {
   app.add_flag("--first", options.stop_at_first, "stop a search at the first seed that fails");
   app.add_flag("--json", options.json, "print the result as JSON");
   app.add_flag("--quiet", options.quiet, "no progress on stderr");
+  app.set_version_flag("--version", "Tutti " TUTTI_PROJECT_VERSION, "print Tutti's version and end");
+  app.failure_message(mistake_text);
   app.footer(kFooter);
 }
 

@@ -1,5 +1,6 @@
 #include "tools/topo_options.h"
 
+#include "base/command_line.h"
 #include "planner/machine_plan.h"
 #include "topology/graph.h"
 
@@ -89,13 +90,15 @@ std::string problem_of(const TopoOptions& options) {
     return fmt::format("-b {} -e {}: sizes go from 1 byte or more up to -e, at most 16T", simulate.from_bytes,
                        simulate.to_bytes);
   if (options.schedule) return "--schedule prints the schedule alone and does not go with --simulate";
+  if (simulate.timeline == "-" || simulate.trace == "-")
+    return "--timeline and --trace: standard output has the table; name a file";
   if (simulate.host_ranks > 0 && !(options.file.empty() && options.synthetic.empty()))
     return "--host-memory takes the place of a machine: leave out FILE and --synthetic";
   return "";
 }
 
 void declare(CLI::App& app, Words& words, TopoOptions& options) {
-  app.add_option("FILE", options.file, "the machine; without it, this one");
+  CLI::Option* file = app.add_option("FILE", options.file, "the machine; without it, this one");
   app.add_option("--synthetic", options.synthetic,
                  "a machine in one line: 'host:2 switch:1 gpu:8 nvlink:450 nic:8x50'");
   app.add_option("--collective", words.collective, "all_reduce (default), all_gather or reduce_scatter");
@@ -108,18 +111,22 @@ void declare(CLI::App& app, Words& words, TopoOptions& options) {
                  "the most lanes that a plan may have (default 32, more where it needs them)")
       ->check(CLI::Range(1, planner::kLanesMost));
   app.add_option("--nvlink-gbps", options.nvlink_gbps, "of each NVLink, for nvidia-smi's text, which gives none")
-      ->check(bandwidth_validator());
+      ->check(bandwidth_validator())
+      ->needs(file);
   app.add_flag("--explain", options.explain, "the machine in words, why the bound is what it is, and why this plan");
   app.add_flag("--compare", options.compare, "every algorithm beside the bound");
-  app.add_flag("--schedule", options.schedule, "print the plan's schedule and nothing else");
+  CLI::Option* schedule = app.add_flag("--schedule", options.schedule, "print the plan's schedule and nothing else");
   app.add_option("--units", options.units,
                  "with --schedule: units of a round of packed trees (default: what large messages need)")
-      ->check(CLI::Range(1, 4096));
+      ->check(CLI::Range(1, 4096))
+      ->needs(schedule);
   app.add_flag("--json", options.json, "print one JSON object; with --bandwidths, their table as a list");
   app.add_option("--svg", options.svg,
                  "draw the machine, what binds and the plan's lanes to this file; \"-\": standard output");
   app.add_flag("--bandwidths", options.bandwidths, "print the bandwidths that links are counted with, and end");
   declare_simulate(app, options.simulate);
+  app.set_version_flag("--version", "Tutti " TUTTI_PROJECT_VERSION, "print Tutti's version and end");
+  app.failure_message(mistake_text);
   app.footer(kFooter);
 }
 

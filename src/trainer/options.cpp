@@ -1,6 +1,9 @@
 #include "trainer/options.h"
 
+#include "base/command_line.h"
+
 #include <fmt/format.h>
+#include <tutti/tutti.h>
 #include <CLI/CLI.hpp>
 
 #include <map>
@@ -76,10 +79,14 @@ void add_data_options(CLI::App& app, Options& o) {
   app.add_option("--embedding", o.embedding, "lm: numbers per byte of context. Default: 24")
       ->option_text("N")
       ->check(number(1, 4096));
-  app.add_option("--hidden", o.hidden, "sizes of the hidden layers: 256 or 512,128. Default: mlp 256, lm 512")
+  app.add_option_function<std::string>(
+         "--hidden",
+         [&o](const std::string& sizes) {
+           for (const std::string& size : parts_of(sizes)) o.hidden.push_back(std::stoul(size));
+         },
+         "sizes of the hidden layers: 256 or 512,128. Default: mlp 256, lm 512")
       ->option_text("N,N...")
-      ->delimiter(',')
-      ->check(number(1, 65536));
+      ->check(each_part(CLI::Range(1, 65536)));
 }
 
 void add_rank_options(CLI::App& app, Options& o) {
@@ -141,6 +148,7 @@ void add_report_options(CLI::App& app, Options& o) {
       ->check(number(1, 1e9));
   app.add_option("--log", o.log, "one JSON object per step into this file")->option_text("FILE");
   app.add_option("--plot", o.plot, "the loss curve into this SVG file")->option_text("FILE");
+  app.set_version_flag("--version", tuttiGetVersionString(), "print the library's version and end");
 }
 
 /// What the model's other option values depend on can only be filled in after parsing.
@@ -167,6 +175,7 @@ void fill_defaults(const CLI::App& app, Options& o) {
 std::variant<Options, int> parse_options(int argc, char** argv) {
   CLI::App app{"tutti-train: data-parallel training; the gradients are averaged by ncclAllReduce.", "tutti-train"};
   app.footer(kExamples);
+  app.failure_message(mistake_text);
   Options options;
   add_data_options(app, options);
   add_rank_options(app, options);
@@ -183,6 +192,10 @@ std::variant<Options, int> parse_options(int argc, char** argv) {
     }
     if (options.device == DeviceKind::kHost && options.ranks_per_gpu > 1) {
       throw CLI::ValidationError("--ranks-per-gpu", "is for --device cuda");
+    }
+    if (options.log == "-" || options.plot == "-") {
+      throw CLI::ValidationError(options.log == "-" ? "--log -" : "--plot -",
+                                 "standard output has the progress; name a file");
     }
     if (options.model == ModelKind::kMlp && app.count("--text") > 0) {
       throw CLI::ValidationError("--model mlp", "reads --images and --labels, not --text");

@@ -11,28 +11,50 @@
 #include <cstdio>
 #include <numbers>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tutti::trainer {
 namespace {
 
 constexpr std::size_t kSampleBytes = 400;
+constexpr std::size_t kLineBytes = 100;  ///< of a line as it is shown
 constexpr double kTemperature = 0.7;
 
-/// Indented, with what a terminal must not get as dots.
-std::string for_terminal(const std::string& bytes) {
-  std::string shown = "  | ";
+/// In one line, with what a terminal must not get as dots.
+std::string for_terminal(std::string_view bytes) {
+  std::string shown;
   for (const char c : bytes) {
     const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n') {
-      shown += "\n  | ";
-    } else if (c == '\t') {
+    if (c == '\t') {
       shown += "    ";
+    } else if (c == '\n') {
+      shown += "\\n";
     } else {
       shown += byte >= 0x20 && byte < 0x7f ? c : '.';
     }
   }
   return shown;
+}
+
+/// Its lines, and behind colons what is too long for one: nothing of the text is left out.
+std::string paragraphs_for_terminal(std::string_view bytes) {
+  std::string shown;
+  for (;;) {
+    const std::size_t end = bytes.find('\n');
+    std::string line = for_terminal(bytes.substr(0, end));
+    const char* mark = "  | ";
+    while (line.size() > kLineBytes) {
+      const std::size_t blank = line.rfind(' ', kLineBytes - 1);
+      const std::size_t rest = blank == std::string::npos ? kLineBytes : blank + 1;
+      shown += mark + line.substr(0, rest) + "\n";
+      line.erase(0, rest);
+      mark = "  : ";
+    }
+    shown += mark + line + "\n";
+    if (end == std::string_view::npos) return shown;
+    bytes.remove_prefix(end + 1);
+  }
 }
 
 /// What stands before the first word after the middle of the text.
@@ -71,7 +93,8 @@ Problem print_text_summary(const HeldOut& held_out, double seconds, const TextDa
   const std::string prompt = prompt_from_middle(bytes, dataset.context());
   const auto text = model.sample(parameters, prompt, kSampleBytes, kTemperature, random);
   if (!text) return text.failure();
-  say("\nthe model goes on from \"{}\":\n{}\n", for_terminal(prompt).substr(4), for_terminal(*text));
+  say("\nthe model goes on from \"{}\" (behind a colon: the rest of a line too long to show):\n{}",
+      for_terminal(prompt), paragraphs_for_terminal(*text));
   std::fflush(stdout);
   return {};
 }

@@ -81,13 +81,24 @@ class Mistakes(unittest.TestCase):
             (["--in-place", "--out-of-place"], "exclude each other"),
             (["--algorithm", "ring", "--collective", "gather"], "no call has all that is pinned"),
             (["--fault", "line-flag-early", "--protocol", "slots"], "is none of slots"),
-            (["--nonsense"], "--nonsense"),
+            (["--die", "99@4", "--seed", "3"], "rank 99 cannot die: seeds choose up to 8 ranks; --ranks makes more"),
+            (["--seed", "1", "--seeds", "1..2"], "--seed excludes --seeds"),
+            (["--seed", "-1"], "--seed: -1 is less than 0"),
+            (["--seed", "1.5"], "Could not convert: --seed = 1.5; write a whole number, 0 or more"),
+            (["--nonsense"], "tutti-sim: The following argument was not expected: --nonsense"),
         ]:
             result = run("--quiet", *words)
             self.assertEqual(result.returncode, 2 if text else 0, words)
             self.assertIn(text, result.stderr, words)
 
+    def test_a_rank_that_this_seed_does_not_have(self):
+        result = run("--seed", "3", "--die", "7@4")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("seed 3: 7 ranks", result.stdout)
+        self.assertIn("\nrank 7, which would die, is not there\n", result.stdout)
+
     def test_lists(self):
+        self.assertRegex(run("--version").stdout, r"^Tutti \d+\.")
         faults = run("--list-faults")
         self.assertEqual(faults.returncode, 0)
         self.assertIn("tail-without-release", faults.stdout)

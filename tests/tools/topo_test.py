@@ -258,7 +258,10 @@ class TopoTest(unittest.TestCase):
                 (2, ["--simulate", "--timeline", ""], None, "--timeline is empty"),
                 (2, ["--simulate", "--host-memory", "1"], None, "--host-memory"),
                 (2, ["--simulate", "--host-memory", "2", "x.xml"], None, "takes the place of a machine"),
-                (2, ["--no-such-option"], None, "--no-such-option")]:
+                (2, ["--simulate", "--trace", "-"], None, "name a file"),
+                (2, ["--synthetic", "gpu:4 mesh:100", "--units", "3"], None, "--units requires --schedule"),
+                (2, ["--synthetic", "gpu:4 mesh:100", "--nvlink-gbps", "25"], None, "--nvlink-gbps requires FILE"),
+                (2, ["--no-such-option"], None, "tutti-topo: The following argument was not expected: --no-such-option")]:
             with self.subTest(arguments=arguments):
                 result = run(*arguments, text=text)
                 self.assertEqual(result.returncode, code, result.stdout + result.stderr)
@@ -266,6 +269,9 @@ class TopoTest(unittest.TestCase):
                 self.assertEqual(result.stdout, "")
                 self.assertIn(words, result.stderr)
                 self.assertNotEqual(result.stderr, "")
+
+    def test_version(self):
+        self.assertRegex(run("--version").stdout, r"^Tutti \d+\.")
 
     def simulated(self, *arguments, text=None):
         result = run(*arguments, "--simulate", "--json", text=text)

@@ -83,6 +83,14 @@ def learning():
             check(abs(logged - printed) < 1e-3, f"logged accuracy {logged}, printed {printed}")
             with open(path("loss.svg"), encoding="utf-8") as file:
                 check("<svg" in file.read(200), "the plot is no SVG")
+    # A text of long lines and blanks, which the model goes on with: shown in lines that can be read.
+    with open(path("blanks"), "w", encoding="utf-8") as file:
+        file.write((" " * 300 + "word" * 60 + "\n") * 30)
+    output = run("--text", path("blanks"), "--context", "6", "--embedding", "8", "--hidden", "32", "--steps", "60", "--ranks", "2")
+    shown = output.split("the model goes on from", 1)[1].splitlines()[1:]
+    check(all(line[:4] in ("  | ", "  : ") and len(line) <= 104 for line in shown), output)
+    # A tab is shown as four blanks.
+    check(sum(len(line) - 4 for line in shown) + sum(line[2] == "|" for line in shown) - 1 >= 400, f"not all of the sample: {output}")
     # More ranks than samples in a batch: some ranks have nothing to do, and still take part.
     run(*write_images(count=50), "--steps", "3", "--batch", "2", "--ranks", "4")
 
@@ -128,9 +136,15 @@ def errors():
     fails(2, ["--lr", "nan"], "--lr", "nan")
     fails(2, ["--optimizer", "adamw"], "--optimizer", "adamw")
     fails(2, ["--hidden", "0"], "--hidden", "64,0")
+    for sizes in ("16,,8", ",8", "8,"):
+        fails(2, [f'tutti-train: --hidden: "{sizes}" has an empty part'], "--hidden", sizes)
+    fails(2, ["tutti-train: Could not convert: --ranks = 2.5; write a whole number"], "--ranks", "2.5")
+    fails(2, ["tutti-train: --log -: ", "name a file"], "--log", "-")
+    fails(2, ["tutti-train: --plot -: ", "name a file"], "--plot", "-")
     fails(2, ["--frobnicate"], "--frobnicate")
     fails(2, ["--steps", "--epochs"], "--steps", "3", "--epochs", "2")
     check("Examples" in run("--help"), "the help has no examples")
+    check(run("--version").startswith("Tutti "), "no version")
 
 
 def lost_rank():

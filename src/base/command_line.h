@@ -1,0 +1,63 @@
+// The tools' command lines: a mistake is told in one line, in the tool's name, with what is accepted; lists have no empty parts.
+#pragma once
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tutti {
+
+/// What CLI11 says of a word that it cannot read names the option alone. Empty: it says enough.
+inline std::string accepted_by(const CLI::App& app, std::string_view problem) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (!problem.starts_with("Could not convert: " + option->get_name() + " = ")) continue;
+    const std::string type = option->get_type_name();
+    if (type.starts_with("BOOLEAN")) return "; write 0 or 1";
+    if (type.starts_with("UINT")) return "; write a whole number, 0 or more";
+    if (type.starts_with("INT")) return "; write a whole number";
+    if (type.starts_with("FLOAT")) return "; write a number";
+  }
+  return {};
+}
+
+/// For CLI::App::failure_message().
+inline std::string mistake_text(const CLI::App* app, const CLI::Error& error) {
+  std::string problem = error.what();
+  problem = problem.substr(0, problem.find('\n'));
+  return fmt::format("{}: {}{}\n", app->get_name(), problem, accepted_by(*app, problem));
+}
+
+/// "2,4,8". CLI11's own delimiter overlooks empty parts.
+inline std::vector<std::string> parts_of(std::string_view list) {
+  std::vector<std::string> parts;
+  for (;;) {
+    const std::size_t comma = list.find(',');
+    parts.emplace_back(list.substr(0, comma));
+    if (comma == std::string_view::npos) return parts;
+    list.remove_prefix(comma + 1);
+  }
+}
+
+/// That holds for each part of a list.
+inline CLI::Validator each_part(const CLI::Validator& check) {
+  const auto problem_of = [check](const std::string& list) {
+    for (const std::string& part : parts_of(list)) {
+      if (part.empty()) return fmt::format("\"{}\" has an empty part", list);
+      if (std::string problem = check(part); !problem.empty()) return problem;
+    }
+    return std::string();
+  };
+  return {problem_of, check.get_description()};
+}
+
+/// CLI11 takes -1 for the largest number that there is.
+inline CLI::Validator not_negative() {
+  return {[](const std::string& text) { return text.starts_with('-') ? text + " is less than 0" : std::string(); }, ""};
+}
+
+}  // namespace tutti

@@ -26,6 +26,7 @@ std::vector<cuda::StreamHandle> streams_of(const Crew& crew) {
 }  // namespace
 
 void DeviceLauncher::finish_crews(MatchedCall& call) {
+  const std::lock_guard lock(across_devices());
   const Status status = call.parts[0].args.count == 0 ? Status() : put_crews(call);
   count_off(call, status);
   has_begun_ = false;

@@ -7,6 +7,7 @@
 #include "cuda/device.h"
 
 #include <atomic>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -85,6 +86,9 @@ class DeviceLauncher {
   Status put();
   Status put_kernel(cuda::StreamHandle stream);
 
+  /// Held while a call of several devices is put on their streams. All streams have any two of those in the same order then, whichever
+  /// communicators' they are: on streams that had them in different orders, launches that wait for each other would wait for ever.
+  static std::mutex& across_devices();
   /// One of several devices: a launch on each, which events order with all the ranks' streams.
   bool is_spread(const MatchedCall& call) const;
   void finish_spread(MatchedCall& call);

@@ -7,7 +7,8 @@
 //
 //  M1. A rank's collectives are matched in the order in which it posted them, the first with the others' first; a send with the
 //      receive of the same number between the same two ranks. So what is matched does not depend on who comes first.
-//  M2. Everything is under one mutex, launches too: two threads never put calls of one communicator on streams at the same time.
+//  M2. Everything is under one mutex, launches too: two threads never put calls of one communicator on streams at the same time. Nor, where
+//      those are of several devices, calls of any communicators (DeviceLauncher::across_devices()).
 //  M3. A rank returns to its caller when its calls are on its stream, and what follows there waits for them. A kernel reads a rank's
 //      input after all that this rank's stream was given before: the launch waits for every rank's stream.
 //      Or its kernel takes from the others' what comes behind the same (device_lines.h).

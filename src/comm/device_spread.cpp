@@ -77,7 +77,13 @@ bool DeviceLauncher::is_spread(const MatchedCall& call) const {
       call.parts, [&](const PostedCall& part) { return place_of(part).device != place_of(call.parts[0]).device; });
 }
 
+std::mutex& DeviceLauncher::across_devices() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
 void DeviceLauncher::finish_spread(MatchedCall& call) {
+  const std::lock_guard lock(across_devices());
   const Status status = call.parts[0].args.count == 0 ? Status() : put_spread(call);
   count_off(call, status);
   has_begun_ = false;

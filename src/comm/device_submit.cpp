@@ -148,7 +148,8 @@ Status add_legs(std::pmr::vector<Leg>& legs, const DeviceCalls& work) {
 }
 
 /// One leg of each communicator. Among processes first; of the others nobody waits for others before everything is posted, nor for a
-/// communicator's turn while having another's.
+/// communicator's turn while having another's. What a meeting has complete is launched before another one's calls are posted: so those of
+/// communicators of the same ranks come to the streams in the order of the groups.
 Status enqueue_legs(std::span<const Leg> legs, std::size_t number) {
   Status first;
   const auto keep = [&](const Status& status) {
@@ -157,6 +158,10 @@ Status enqueue_legs(std::span<const Leg> legs, std::size_t number) {
   Room<16 * sizeof(std::optional<Enqueuing>)> room;
   std::pmr::vector<std::optional<Enqueuing>> open(legs.size(), &room.memory);
   std::size_t opened = 0;
+  std::size_t launched = 0;
+  const auto launch = [&] {
+    for (; launched < opened; ++launched) open[launched]->launch();
+  };
   std::list<StagedCalls> staged;
   std::list<TeamedCall> teamed;
   std::vector<const Leg*> among_processes;
@@ -173,14 +178,16 @@ Status enqueue_legs(std::span<const Leg> legs, std::size_t number) {
       staged.emplace_back(*leg.communicator, std::move(rank), leg.calls);
     } else {
       // Also of one that was aborted meanwhile: it says so.
-      keep(open[opened++].emplace(*leg.communicator, leg.calls).post());
+      Enqueuing& one = open[opened].emplace(*leg.communicator, leg.calls);
+      if (opened != 0 && !one.meets_with(*open[opened - 1])) launch();
+      ++opened;
+      keep(one.post());
     }
   }
-  const std::span posted = std::span(open).first(opened);
-  for (auto& one : posted) one->launch();
+  launch();
   keep(enqueue_by_teams(teamed));
   keep(enqueue_staged(std::move(staged)));
-  for (auto& one : posted) keep(one->wait());
+  for (auto& one : std::span(open).first(opened)) keep(one->wait());
   return first;
 }
 

@@ -29,6 +29,7 @@ class Enqueuing {
   Status post();
   /// What is complete by it.
   void launch();
+  bool meets_with(const Enqueuing& other) const { return meeting_ == other.meeting_; }
   /// Whether all are launched, or why they will not be. True once only.
   Result<bool> poll();
   /// Until they are.

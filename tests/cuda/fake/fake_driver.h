@@ -80,6 +80,9 @@ struct Given {
 FAKE_EXPORT void note_given();
 FAKE_EXPORT std::vector<Given> given();
 
+/// Whether a thread takes a while to launch a kernel or to record an event, in which others may give theirs. At first it does not.
+FAKE_EXPORT void set_naps(bool naps);
+
 /// Another seed, another order of the streams.
 FAKE_EXPORT void set_seed(std::uint64_t seed);
 

@@ -8,6 +8,10 @@
 namespace fake_driver {
 namespace {
 
+void nap() {
+  if (world().naps) std::this_thread::sleep_for(std::chrono::microseconds(200));
+}
+
 Event* event_of(CUevent event) { return reinterpret_cast<Event*>(event); }
 
 CUresult stream_create(CUstream* stream, unsigned flags) {
@@ -116,10 +120,12 @@ CUresult record(CUevent event, CUstream stream, unsigned flags) {
   });
 }
 CUresult event_record(CUevent event, CUstream stream) {
+  nap();
   FAKE_CALL("cuEventRecord");
   return record(event, stream, CU_EVENT_RECORD_DEFAULT);
 }
 CUresult event_record_with_flags(CUevent event, CUstream stream, unsigned flags) {
+  nap();
   FAKE_CALL("cuEventRecordWithFlags");
   return record(event, stream, flags);
 }
@@ -280,6 +286,7 @@ CUresult mem_free_async(CUdeviceptr address, CUstream stream) {
 }
 
 CUresult launch(const CUlaunchConfig* shape, CUfunction function, void** parameters, void**) {
+  nap();
   FAKE_CALL("cuLaunchKernelEx");
   Queue* const queue = queue_of(shape->hStream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;

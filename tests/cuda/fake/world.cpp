@@ -286,6 +286,7 @@ std::optional<std::size_t> note(const Given& given) {
   world().given.push_back(given);
   return world().given.size() - 1;
 }
+void set_naps(bool naps) { world().naps = naps; }
 void set_seed(std::uint64_t seed) { world().random = seed; }
 
 }  // namespace fake_driver

@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <deque>
@@ -116,6 +117,7 @@ struct World {
   std::uint64_t next_capture = 1;
   Live counts;
   bool counting = false;
+  std::atomic<bool> naps{false};
   std::uint64_t calls = 0;
   std::uint64_t fail_at = 0;
   CUresult fail_with = CUDA_SUCCESS;

@@ -5,11 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <map>
 
@@ -63,15 +60,6 @@ std::string legend(const Row& row, const std::vector<Row>& rows, bool in_place) 
 }
 
 }  // namespace
-
-std::string check_writable(const char* option, const std::string& path) {
-  const bool existed = access(path.c_str(), F_OK) == 0;
-  std::FILE* file = std::fopen(path.c_str(), "a");
-  if (!file) return fmt::format("{} {}: {}", option, path, std::strerror(errno));
-  (void)std::fclose(file);
-  if (!existed) (void)std::remove(path.c_str());
-  return {};
-}
 
 Status write_json(const std::string& path, const std::vector<Row>& rows) {
   std::string text = "[";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "row.h"
+#include "writable.h"
 
 #include "base/result.h"
 
@@ -9,9 +10,6 @@
 #include <vector>
 
 namespace tutti::bench {
-
-/// Empty, or why the file cannot be written: before anything is measured.
-std::string check_writable(const char* option, const std::string& path);
 
 /// An array of objects, one per row and form: collective dtype redop root ranks bytes in_place time_us p50_us p99_us
 /// algbw_gbps busbw_gbps wrong (null: not checked); with --against against_time_us, against_ratio (its time over this library's), against_wrong.

@@ -1,7 +1,9 @@
 // What a communicator costs before its first call: time, memory, and what making and destroying many leaves behind.
 #include "startup_cases.h"
 #include "startup_report.h"
+#include "writable.h"
 
+#include "base/command_line.h"
 #include "base/standard_output.h"
 
 #include <CLI/CLI.hpp>
@@ -21,14 +23,16 @@ constexpr char kExamples[] =
 
 void declare(CLI::App& app, StartupOptions& options) {
   app.footer(kExamples);
-  app.add_option("--ranks", options.ranks, "rank counts, as 2,4,8")
-      ->delimiter(',')
-      ->check(CLI::Range(1, kStartupRanksMax))
-      ->capture_default_str();
-  app.add_option("--parts", options.parts, "what to measure: init, memory, cycles, size")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"init", "memory", "cycles", "size"}))
-      ->capture_default_str();
+  const auto read_ranks = [&options](const std::string& list) {
+    options.ranks.clear();
+    for (const std::string& part : parts_of(list)) options.ranks.push_back(std::stoi(part, nullptr, 0));
+  };
+  app.add_option_function<std::string>("--ranks", read_ranks, "rank counts, as 2,4,8 (default 1,2,4,8,16)")
+      ->check(each_part(CLI::Range(1, kStartupRanksMax)));
+  const auto read_parts = [&options](const std::string& list) { options.parts = parts_of(list); };
+  app.add_option_function<std::string>("--parts", read_parts,
+                                       "what to measure, of init,memory,cycles,size (default: all)")
+      ->check(each_part(CLI::IsMember({"init", "memory", "cycles", "size"})));
   app.add_option("--launches", options.launches, "fresh processes for each row of init")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
@@ -41,16 +45,22 @@ void declare(CLI::App& app, StartupOptions& options) {
   app.add_option("--deadline", options.deadline_s, "seconds after which the ranks of one launch are ended")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
-  app.add_option("--json", options.json, "write all samples to this file");
+  app.add_option("--json", options.json,
+                 "write all samples to this file (-: standard output; the tables then go to standard error)");
 }
 
 int run(const StartupOptions& options) {
+  if (const std::string problem = options.json.empty() ? "" : check_writable("--json", options.json);
+      !problem.empty()) {
+    std::fprintf(stderr, "startup: %s\n", problem.c_str());
+    return 2;
+  }
   const auto results = measure_startup(options);
   if (!results.ok()) {
     std::fprintf(stderr, "startup: %s\n", results.error().message.c_str());
     return 1;
   }
-  print_startup(results.value());
+  print_startup(options.json == "-" ? stderr : stdout, results.value());
   if (options.json.empty()) return 0;
   const Status written = write_startup_json(options.json, results.value());
   if (written.ok()) return 0;
@@ -74,7 +84,7 @@ int main(int argc, char** argv) {
     std::fputs(app.help().c_str(), stdout);
     return tutti::end_output("startup", 0);
   } catch (const CLI::Error& problem) {
-    std::fprintf(stderr, "startup: %s\n", problem.what());
+    std::fputs(tutti::mistake_text(&app, problem).c_str(), stderr);
     return 2;
   }
   return tutti::end_output("startup", tutti::bench::run(options));

@@ -3,11 +3,13 @@
 
 #include "startup_cases.h"
 
+#include <cstdio>
 #include <string>
 
 namespace tutti::bench {
 
-void print_startup(const StartupResults& results);
+void print_startup(std::FILE* output, const StartupResults& results);
+/// `path` "-": to standard output.
 Status write_startup_json(const std::string& path, const StartupResults& results);
 
 }  // namespace tutti::bench

@@ -292,13 +292,22 @@ Status Tuner::write() const {
                    today()),
        "Sizes are bytes of one block: a call's count times its element's size. model: the cost model's choice."});
   TUTTI_TRY(nccl(tuttiCommSetTuning(comm_, text.c_str()), "the file that was to be written"));
+  // The table first: it has been measured, whatever becomes of the file.
+  const bool is_output = options_.tune_file == "-";
+  std::FILE* const table = is_output ? stderr : stdout;
+  std::fprintf(table, "# Microseconds per call, medians; * what runs with the file, m the cost model's choice\n\n");
+  for (const TunedCalls& calls : found_) std::fprintf(table, "%s\n", tuning_table(calls).c_str());
+  if (left_out_ != 0)
+    std::fprintf(table, "# %zu sizes were left out for want of time; give more --tune-minutes\n", left_out_);
+  if (is_output) {
+    (void)std::fputs(text.c_str(), stdout);  // what cannot be written is told at the end
+    return {};
+  }
+  (void)std::fflush(table);  // before what may be said of the file
   std::ofstream file(options_.tune_file, std::ios::trunc);
   file << text;
   file.close();
   if (!file) return error(Code::kSystem, fmt::format("{}: {}", options_.tune_file, std::strerror(errno)));
-  std::printf("# Microseconds per call, medians; * what runs with the file, m the cost model's choice\n\n");
-  for (const TunedCalls& calls : found_) std::printf("%s\n", tuning_table(calls).c_str());
-  if (left_out_ != 0) std::printf("# %zu sizes were left out for want of time; give more --tune-minutes\n", left_out_);
   std::printf("# %s is written. To use it: TUTTI_TUNING_FILE=%s\n", options_.tune_file.c_str(),
               options_.tune_file.c_str());
   return {};

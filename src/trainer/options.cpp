@@ -82,7 +82,7 @@ void add_data_options(CLI::App& app, Options& o) {
   app.add_option_function<std::string>(
          "--hidden",
          [&o](const std::string& sizes) {
-           for (const std::string& size : parts_of(sizes)) o.hidden.push_back(std::stoul(size));
+           for (const std::string& size : parts_of(sizes)) o.hidden.push_back(std::stoul(size, nullptr, 0));
          },
          "sizes of the hidden layers: 256 or 512,128. Default: mlp 256, lm 512")
       ->option_text("N,N...")

@@ -69,6 +69,17 @@ class TuneTest(unittest.TestCase):
         self.assertEqual(self.tuned("all_gather", "--threads"),
                          {("all_gather", "direct", "in_place"), ("all_gather", "direct", "out_of_place")})
 
+    def test_where_the_file_goes(self):
+        words = ["all_gather", "--threads", "--ranks", "2", "-b", "4K", "-e", "4K", "--tune-minutes", "0.05", "--tune"]
+        result = run(*words, "/dev/full")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stdout, r"\n +2K  ")  # what has been measured is shown all the same
+        self.assertTrue(result.stderr.endswith("/dev/full: No space left on device\n"), result.stderr)
+        result = subprocess.run([PERF, *words, "-"], capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder, check=True)
+        self.assertTrue(result.stdout.startswith("tutti-tuning 1\n"), result.stdout)
+        self.assertRegex(result.stderr, r"\n +2K  ")
+        self.assertEqual(os.listdir(self.folder), [])
+
     def test_explain_names_the_rule(self):
         rule = "all_reduce ranks 2 access slots out_of_place: from 8K tree slots, from 64K model"
         path = self.write(f"# mine\n\ntutti-tuning 1\n{rule} # by hand\n")

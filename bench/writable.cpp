@@ -1,0 +1,22 @@
+#include "writable.h"
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace tutti::bench {
+
+std::string check_writable(const char* option, const std::string& path) {
+  if (path == "-") return {};
+  const bool existed = access(path.c_str(), F_OK) == 0;
+  std::FILE* file = std::fopen(path.c_str(), "a");
+  if (!file) return fmt::format("{} {}: {}", option, path, std::strerror(errno));
+  (void)std::fclose(file);
+  if (!existed) (void)std::remove(path.c_str());
+  return {};
+}
+
+}  // namespace tutti::bench

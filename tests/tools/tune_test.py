@@ -75,7 +75,7 @@ class TuneTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stdout, r"\n +2K  ")  # what has been measured is shown all the same
         self.assertTrue(result.stderr.endswith("/dev/full: No space left on device\n"), result.stderr)
-        result = subprocess.run([PERF, *words, "-"], capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder, check=True)
+        result = subprocess.run([os.path.abspath(PERF), *words, "-"], capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder, check=True)
         self.assertTrue(result.stdout.startswith("tutti-tuning 1\n"), result.stdout)
         self.assertRegex(result.stderr, r"\n +2K  ")
         self.assertEqual(os.listdir(self.folder), [])

@@ -17,7 +17,8 @@ struct Range {
   std::size_t bytes = 0;
 };
 bool overlap(const Range& a, const Range& b) {
-  return a.bytes != 0 && b.bytes != 0 && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
+  const auto is_there = [](const Range& range) { return range.begin != 0 && range.bytes != 0; };
+  return is_there(a) && is_there(b) && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
 }
 
 Range input_of(const PostedCall& part, int ranks) {
@@ -85,8 +86,7 @@ void DeviceLauncher::launch(std::span<MatchedCall> calls) {
   // For all that follows on the first device, so that not each call of the driver needs it.
   const cuda::ContextScope scope(place_of(calls[0].parts[0]).device->context());
   if (!scope.status().ok()) return refuse(calls, scope.status().error());
-  pending_.clear();
-  all_pending_.clear();
+  forget_pending();
   for (MatchedCall& call : calls) {
     const Result<bool> by_crews = goes_by_crews(call);
     if (!by_crews.ok()) {
@@ -103,16 +103,39 @@ void DeviceLauncher::launch(std::span<MatchedCall> calls) {
       finish_spread(call);
       continue;
     }
+    if (call.parts[0].args.count == 0) {
+      all_pending_.push_back(&call);
+      continue;
+    }
     if (!takes(call)) finish();
-    add(call);
+    const Status admitted = admit(call);
+    if (!admitted.ok()) refuse({&call, 1}, admitted.error());
   }
   finish();
+}
+
+void DeviceLauncher::forget_pending() {
+  pending_.clear();
+  all_pending_.clear();
+  streams_.clear();
+}
+
+/// One launch waits for all its calls' streams, and all of them for it. So a call does not bring streams with it that have nothing to do
+/// with the others: sends and receives of a rank's group do, but in a chain.
+bool DeviceLauncher::shares_streams(const MatchedCall& call) const {
+  if (place_of(call.parts[0]).device != place_of(pending_[0]->parts[0]).device) return false;
+  const auto is_there = [&](const PostedCall& part) {
+    return std::ranges::find(streams_, part.args.stream) != streams_.end();
+  };
+  return is_point_to_point(call.parts[0].args) ? std::ranges::any_of(call.parts, is_there)
+                                               : std::ranges::all_of(call.parts, is_there);
 }
 
 bool DeviceLauncher::takes(const MatchedCall& call) const {
   if (pending_.empty()) return true;
   const CallArgs& args = call.parts[0].args;
   const MatchedCall& first = *pending_[0];
+  if (!shares_streams(call)) return false;
   if (pending_.size() == cuda::kCallsMax || kernel_of(args) != kernel_of(first.parts[0].args)) return false;
   if (args.scaled && !same_factors(call, first)) return false;
   const int ranks = static_cast<int>(call.parts.size());
@@ -132,18 +155,30 @@ bool DeviceLauncher::takes(const MatchedCall& call) const {
   return true;
 }
 
-void DeviceLauncher::add(MatchedCall& call) {
+/// None may wait for an event of another capture, nor of a stream that is not captured.
+Status DeviceLauncher::admit(MatchedCall& call) {
+  const std::size_t known = streams_.size();
+  for (const PostedCall& part : call.parts) {
+    if (std::ranges::find(streams_, part.args.stream) != streams_.end()) continue;
+    Result<cuda::Capture> its = cuda::capture_of(*place_of(part).device, part.args.stream);
+    if (its.ok() && !streams_.empty() && its.value().id != capture_.id) its = captures_differ();
+    if (!its.ok()) {
+      streams_.resize(known);
+      return its.error();
+    }
+    capture_ = its.value();
+    streams_.push_back(part.args.stream);
+  }
   all_pending_.push_back(&call);
-  if (call.parts[0].args.count == 0) return;
   pending_.push_back(&call);
+  return {};
 }
 
 void DeviceLauncher::finish() {
   Status status = pending_.empty() ? Status() : put();
   for (MatchedCall* call : all_pending_) count_off(*call, status);
   has_begun_ = false;
-  pending_.clear();
-  all_pending_.clear();
+  forget_pending();
 }
 
 Error captures_differ() {
@@ -154,40 +189,35 @@ Error captures_differ() {
       "them from one stream by events)");
 }
 
-/// None may wait for an event of another, nor of a stream that is not captured.
-Result<cuda::Capture> DeviceLauncher::capture_of(std::span<const MatchedCall* const> calls) {
+/// Of one call, as admit() finds it.
+Result<cuda::Capture> DeviceLauncher::capture_of(const MatchedCall& call) const {
   std::optional<cuda::Capture> all;
   const PostedCall* last = nullptr;
-  for (const MatchedCall* call : calls) {
-    for (const PostedCall& part : call->parts) {
-      const bool is_known = last && shares_stream(*last, part);
-      last = &part;
-      if (is_known) continue;
-      TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*place_of(part).device, part.args.stream));
-      if (all && all->id != capture.id) return captures_differ();
-      all = capture;
-    }
-  }
-  if (all->id != 0 && all->id != kept_for_) {
-    // Replays may come when the communicator is gone, and what would have unloaded the kernels with it.
-    for (const LaunchPlace& place : places_) {
-      if (place.device) TUTTI_TRY(cuda::keep_for_graph(*all, place.device));
-    }
-    kept_for_ = all->id;
+  for (const PostedCall& part : call.parts) {
+    const bool is_known = last && shares_stream(*last, part);
+    last = &part;
+    if (is_known) continue;
+    TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*place_of(part).device, part.args.stream));
+    if (all && all->id != capture.id) return captures_differ();
+    all = capture;
   }
   return *all;
 }
 
-Status DeviceLauncher::put() {
-  streams_.clear();
-  for (const MatchedCall* call : pending_) {
-    for (const PostedCall& part : call->parts) {
-      if (std::ranges::find(streams_, part.args.stream) == streams_.end()) streams_.push_back(part.args.stream);
-    }
+/// Replays may come when the communicator is gone, and what would have unloaded the kernels with it.
+Status DeviceLauncher::keep_for(const cuda::Capture& capture) {
+  if (capture.id == 0 || capture.id == kept_for_) return {};
+  for (const LaunchPlace& place : places_) {
+    if (place.device) TUTTI_TRY(cuda::keep_for_graph(capture, place.device));
   }
+  kept_for_ = capture.id;
+  return {};
+}
+
+Status DeviceLauncher::put() {
   const cuda::StreamHandle main = streams_[0];
   const auto& [device, event, lines, lanes] = place_of(pending_[0]->parts[0]);
-  TUTTI_TRY(capture_of(pending_));
+  TUTTI_TRY(keep_for(capture_));
   for (std::size_t i = 1; i < streams_.size(); ++i) {
     TUTTI_TRY(event.record(streams_[i]));
     TUTTI_TRY(event.hold(*device, main));

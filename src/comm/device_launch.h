@@ -77,12 +77,15 @@ class DeviceLauncher {
  private:
   /// Whether one launch may do the call with the pending ones.
   bool takes(const MatchedCall& call) const;
+  bool shares_streams(const MatchedCall& call) const;
   void count_off(MatchedCall& call, const Status& status) const;
-  void add(MatchedCall& call);
+  /// One more that is pending, if its streams are all captured into one graph, or none is.
+  Status admit(MatchedCall& call);
+  void forget_pending();
   /// Launches what is pending; nothing is afterwards.
   void finish();
-  /// What the calls are captured into, for which the kernels are kept then.
-  Result<cuda::Capture> capture_of(std::span<const MatchedCall* const> calls);
+  Result<cuda::Capture> capture_of(const MatchedCall& call) const;
+  Status keep_for(const cuda::Capture& capture);
   Status put();
   Status put_kernel(cuda::StreamHandle stream);
 
@@ -115,7 +118,8 @@ class DeviceLauncher {
   // launch()'s, here for their memory: the calls of the next launch, as far as it is known.
   std::vector<MatchedCall*> pending_;  ///< with something to do
   std::vector<MatchedCall*> all_pending_;
-  std::vector<cuda::StreamHandle> streams_;  ///< of the launch: in order of rank, each once
+  std::vector<cuda::StreamHandle> streams_;  ///< of the pending: each once, in order of calls and ranks
+  cuda::Capture capture_;                    ///< that these are in
 };
 
 }  // namespace tutti::comm

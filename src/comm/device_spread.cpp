@@ -135,8 +135,8 @@ Status DeviceLauncher::allow_access(const MatchedCall& call) const {
 
 Status DeviceLauncher::put_spread(const MatchedCall& call) {
   TUTTI_TRY(allow_access(call));
-  const std::array calls = {&call};
-  TUTTI_TRY(capture_of(calls));
+  TUTTI_TRY_ASSIGN(const cuda::Capture capture, capture_of(call));
+  TUTTI_TRY(keep_for(capture));
   cuda::FoldCall whole;
   fill(whole, call);
   // In place an all-to-all's inputs are aside before anybody writes there.

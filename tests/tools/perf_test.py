@@ -18,7 +18,7 @@ COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduc
                "sendrecv"]
 ONLY_OUT_OF_PLACE = {"all_to_all", "sendrecv"}
 FACTORS = {"all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1, "reduce": lambda n: 1, "sendrecv": lambda n: 1}
-FIELDS = {"collective", "dtype", "redop", "root", "ranks", "bytes", "in_place", "time_us", "p50_us", "p99_us", "algbw_gbps",
+FIELDS = {"collective", "dtype", "redop", "root", "ranks", "bytes", "in_place", "iterations", "time_us", "p50_us", "p99_us", "algbw_gbps",
           "busbw_gbps", "device", "transport", "wire_bytes", "wrong"}
 QUICK = ["-n", "3", "-w", "1"]
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI", "MPI_", "SLURM_", "ENVIRONMENT", "TUTTI_",

@@ -23,8 +23,9 @@ Status create(ncclRedOp_t* op, const void* scalar, ncclDataType_t datatype, nccl
                  fmt::format("residence is {}; pass ncclScalarDevice (0) or ncclScalarHostImmediate (1)", where));
   comm::ScaledSum sum{type, 0};
   // On a GPU such a factor is read when the call runs, as NCCL does; elsewhere now.
-  sum.is_address = where == ncclScalarDevice && comm::device_of(*communicator) != comm::kHostMemory &&
-                   comm::is_device_visible(scalar);
+  if (where == ncclScalarDevice && comm::device_of(*communicator) != comm::kHostMemory) {
+    TUTTI_TRY_ASSIGN(sum.is_address, comm::is_device_visible(scalar));
+  }
   if (sum.is_address) {
     sum.scale = reinterpret_cast<std::uintptr_t>(scalar);
   } else {

@@ -44,9 +44,9 @@ Status check_memory(const Communicator& communicator, const void* address, const
   return {};
 }
 
-bool is_device_visible(const void* address) {
-  const Result<cuda::PointerFacts> facts = cuda::pointer_facts(address);
-  return facts.ok() && facts.value().kind != cuda::MemoryKind::kPlainHost;
+Result<bool> is_device_visible(const void* address) {
+  TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(address));
+  return facts.kind != cuda::MemoryKind::kPlainHost;
 }
 
 Status add_window(Communicator& communicator, const void* memory, std::size_t bytes) {

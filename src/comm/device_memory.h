@@ -24,7 +24,7 @@ int device_of(const Communicator& communicator);
 /// device; on host memory nothing that only a device reaches.
 Status check_memory(const Communicator& communicator, const void* address, const char* name);
 /// Whether kernels can load from there.
-bool is_device_visible(const void* address);
+Result<bool> is_device_visible(const void* address);
 
 /// A window of all ranks (NCCL_WIN_COLL_SYMMETRIC). Nothing to do on host memory, or where all ranks share a process.
 Status add_window(Communicator& communicator, const void* memory, std::size_t bytes);

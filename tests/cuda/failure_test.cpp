@@ -384,6 +384,24 @@ TEST_CASE("device: memory that a call cannot use is refused by name", "[device][
   CHECK(ncclCommDestroy(comm) == ncclSuccess);
 }
 
+TEST_CASE("device: a factor of which the driver does not say where it lies is refused", "[device][failure]") {
+  REQUIRE(Gpu::why_not().empty());
+  ncclComm_t comm = nullptr;
+  const int device = 0;
+  REQUIRE(ncclCommInitAll(&comm, 1, &device) == ncclSuccess);
+  const OnGpu<float> factor({2});
+  ncclRedOp_t op = ncclSum;
+  {
+    const Counted counted;
+    fake_driver::fail_after(1, CUDA_ERROR_LAUNCH_FAILED);
+    CHECK(ncclRedOpCreatePreMulSum(&op, factor.data(), ncclFloat32, ncclScalarDevice, comm) == ncclUnhandledCudaError);
+  }
+  CHECK_THAT(ncclGetLastError(comm), Catch::Contains("cuPointerGetAttributes: CUDA_ERROR_LAUNCH_FAILED"));
+  REQUIRE(ncclRedOpCreatePreMulSum(&op, factor.data(), ncclFloat32, ncclScalarDevice, comm) == ncclSuccess);
+  CHECK(ncclRedOpDestroy(op, comm) == ncclSuccess);
+  CHECK(ncclCommDestroy(comm) == ncclSuccess);
+}
+
 TEST_CASE("device: a GPU for two ranks needs the switch", "[device][failure]") {
   // The variable is read once: this is for the process that runs this test alone, without it.
   if (std::getenv("NCCL_MULTI_RANK_GPU_ENABLE") != nullptr) return;

@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include "base/command_line.h"
 #include "report_files.h"
 
 #include <tutti/tutti.h>
@@ -120,6 +121,9 @@ void declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--graph", options.graph,
                  "on GPUs: capture so many calls into a graph, and time its launches (default 0)")
       ->check(CLI::Range(0, 4096));
+  app.add_flag("!--no-bind", options.bind,
+               "ranks that tutti-perf starts go where the system puts them (default: a processor each, "
+               "where there are as many)");
   app.add_option("--memory", words.memory,
                  "private (malloc; cuMemAlloc) or shared (tuttiMemAlloc; ncclMemAlloc) buffers (default private)");
   app.add_flag("--stream", options.stream, "calls go to a host stream (default: the caller's thread)");
@@ -138,9 +142,11 @@ void declare(CLI::App& app, Words& words, Options& options) {
       "--plan", words.plan,
       "run the schedule in this file (-: standard input) instead of the planner's choice; collective, --ranks "
       "and -r then default to the schedule's");
-  CLI::Option* tune = app.add_option("--tune", options.tune_file,
-                                     "measure what is fastest at each size and write it to this file, for "
-                                     "TUTTI_TUNING_FILE; sizes then go from 1K to 64M, and no collective means all");
+  CLI::Option* tune = app.add_option(
+      "--tune", options.tune_file,
+      "measure what is fastest at each size and write it to this file, for "
+      "TUTTI_TUNING_FILE (-: standard output; the table then goes to standard error); sizes then go from 1K "
+      "to 64M, and no collective means all");
   app.add_option("--tune-minutes", options.tune_minutes, "time for that (default 5)")
       ->needs(tune)
       ->check(CLI::Range(0.001, 10000.0));
@@ -325,7 +331,8 @@ ParsedOptions parse_options(int argc, char** argv) {
     std::fputs(app.help().c_str(), stdout);
     return {std::nullopt, 0};
   } catch (const CLI::Error& problem) {
-    return refuse(problem.what());
+    std::fputs(mistake_text(&app, problem).c_str(), stderr);
+    return {std::nullopt, 2};
   }
   if (words.version) {
     std::printf("%s\n", tuttiGetVersionString());

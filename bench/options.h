@@ -47,6 +47,7 @@ struct Options {
   Buffer::Kind memory = Buffer::Kind::kPrivate;
   bool registered = false;
   bool stream = false;
+  bool bind = true;  ///< ranks that tutti-perf starts to processors of their own
   std::string network;  ///< for TUTTI_NET: auto, tcp, mpi; empty: as it is
   bool percentiles = false;
   bool explain = false;

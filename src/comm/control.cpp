@@ -172,7 +172,7 @@ struct Control::Layout {
     exports = agreement + (has_gpus ? round_up(DeviceAgreement::bytes_for(n), 64) : 0);
     shrinks = exports + (has_gpus ? round_up(DeviceExports::bytes_for(n), 64) : 0);
     shrink_lists = shrinks + n * sizeof(ShrinkPlace);
-    announces = round_up(shrink_lists + n * ((n + 63) / 64) * sizeof(std::uint64_t), 64);
+    announces = round_up(shrink_lists + n * kShrinkLists * ((n + 63) / 64) * sizeof(std::uint64_t), 64);
     inputs = round_up(announces + protocol::kAnnounceDepth * announcing * sizeof(protocol::AnnounceLine), kPage);
     signatures = inputs + protocol::kAnnounceDepth * announcing * input_stride;
     pairs = round_up(signatures + CollectiveSignatures::kDepth * announcing * sizeof(CollectiveSignatures::Place), 64);
@@ -328,8 +328,9 @@ std::span<std::byte> Control::exports() const {
   return {at<std::byte>(l.exports), l.shrinks - l.exports};
 }
 ShrinkPlace& Control::shrink_place(int rank) const { return at<ShrinkPlace>(before_lines_->shrinks)[rank]; }
-std::uint64_t* Control::shrink_list(int rank) const {
-  return at<std::uint64_t>(before_lines_->shrink_lists) + rank * shrink_list_words();
+std::uint64_t* Control::shrink_list(int rank, ShrinkList which) const {
+  return at<std::uint64_t>(before_lines_->shrink_lists) +
+         (rank * kShrinkLists + static_cast<std::size_t>(which)) * shrink_list_words();
 }
 protocol::AnnounceBoard Control::board() const {
   const Layout& l = *before_lines_;

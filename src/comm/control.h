@@ -151,12 +151,16 @@ struct FailureRecord {
 struct ShrinkPlace {
   alignas(64) std::uint64_t word = 0;  ///< how many shrinks the rank has begun << 2 | ShrinkStage of the last
   std::uint64_t gave_up = 0;           ///< number of the last one that came to nothing
-  std::uint64_t objected = 0;          ///< and of the last in which others left out other ranks
+  std::uint64_t objected = 0;  ///< and of the last in which others left out other ranks; 0 while what follows changes
   std::uint64_t objected_to = 0;  ///< whose shrink that was about, written before it: rank << 32 | its number there
   UniqueId id;                    ///< of the new communicator, where the rank will be its first
   /// Whom gave_up is due to, written before it: that number << 32 | (kPeerLives * rank + PeerLife). Of an older number: nobody.
   std::uint64_t gone = 0;
 };
+
+/// Lists of ranks that a shrink leaves out. The last two are those that differ, by a rank's `objected`: its own and that of objected_to.
+enum class ShrinkList : std::uint8_t { kOwn, kObjector, kObjectedTo };
+inline constexpr std::size_t kShrinkLists = 3;
 
 /// What a rank says while the network is measured (network_costs.h). Written by that rank alone.
 struct NetworkTalk {
@@ -222,8 +226,8 @@ class Control {
   /// What the rank says of its memory, before it is mapped.
   DeviceCard& device_card(int rank) const;
   ShrinkPlace& shrink_place(int rank) const;
-  /// The ranks that it leaves out, a bit each: so many words.
-  std::uint64_t* shrink_list(int rank) const;
+  /// The ranks that it leaves out, a bit each: so many words. The lists of a rank lie behind each other.
+  std::uint64_t* shrink_list(int rank, ShrinkList which = ShrinkList::kOwn) const;
   std::size_t shrink_list_words() const { return (static_cast<std::size_t>(ranks_) + 63) / 64; }
 
   /// The announce lines of calls of all ranks.

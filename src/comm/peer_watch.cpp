@@ -78,9 +78,9 @@ class Watch final : public PeerWatch, private WatchedBeside::Keeper {
     bool silent = false;
   };
 
-  /// A rank's words of a shrink have a bit for each rank.
+  /// A rank's words of a shrink have a bit for each rank and list.
   std::size_t payload_max() const {
-    return Connection::kStrangerPayloadMax + static_cast<std::size_t>(graph_.ranks()) / 8;
+    return Connection::kStrangerPayloadMax + kShrinkLists * static_cast<std::size_t>(graph_.ranks()) / 8;
   }
   bool expects(int peer) override;
   void keep(int peer, Connection made) override { made_.emplace_back(peer, std::move(made)); }

@@ -12,6 +12,9 @@
 // Over hosts each rank has a copy of that segment; what a rank writes goes there by the connections on which ranks watch each other.
 //
 // A word that a rank has left over from a shrink before is told by its number: shrinks_seen has the last one that counted.
+//
+// Whoever finds that lists differ says so to the ranks that wait for it, and these pass it on: each would wait for one that has given up. Those
+// that come later with its list hear it as well.
 #include "base/log.h"
 #include "comm/group_jobs.h"
 #include "comm/registry.h"
@@ -50,10 +53,11 @@ class Shrink {
   }
 
   Status run() {
-    begin();
+    TUTTI_TRY(begin());
     Status status = meet_and_make();
     if (!status.ok()) executor::store_release(&own().gave_up, number_);
     say(ShrinkStage::kOver);
+    if (objected(parent_.rank(), number_)) await_ends();
     if (!status.ok()) return status;
     for (std::size_t i = 0; i < staying_.size(); ++i) parent_.members().shrinks_seen[staying_[i]] = numbers_[i];
     return status;
@@ -69,6 +73,14 @@ class Shrink {
     Clock::time_point since;
   };
 
+  /// What a rank has told its caller: that its list and that of another rank's shrink differ.
+  struct Objection {
+    int to = 0;
+    std::uint64_t number = 0;
+    List list;
+    List theirs;
+  };
+
   static bool excludes(const List& list, int rank) {
     return (list[static_cast<std::size_t>(rank) / 64] >> (rank % 64) & 1) != 0;
   }
@@ -81,18 +93,21 @@ class Shrink {
     if (parent_.members().peer_watch) parent_.members().peer_watch->say(encode_shrink_words(control_, parent_.rank()));
   }
 
-  void begin() {
+  Status begin() {
     number_ = number_of(own().word) + 1;
+    // Not said to anybody: nobody is to wait for this call.
+    if (auto missed = missed_objection()) return *missed;
     numbers_.resize(staying_.size());
-    for (std::size_t i = 0; i < list_.size(); ++i) {
-      executor::store_release(control_.shrink_list(parent_.rank()) + i, list_[i]);
-    }
+    disagreements_.resize(staying_.size());
+    for (const int rank : staying_) words_before_.push_back(word_of(rank));
+    write_list(ShrinkList::kOwn, list_);
     say(ShrinkStage::kHere);
+    return {};
   }
 
   Status meet_and_make() {
     const auto since = Clock::now();
-    for (std::size_t i = 0; i < staying_.size(); ++i) TUTTI_TRY(wait_for(i, since));
+    TUTTI_TRY(meet(since));
     const int rank = static_cast<int>(std::ranges::find(staying_, parent_.rank()) - staying_.begin());
     child_.set_place(static_cast<int>(staying_.size()), rank);
     child_.set_outlook([this] { return obstacle(); }, numbering());
@@ -126,43 +141,162 @@ class Shrink {
     return child_.initialise({control_.shrink_place(first).id});
   }
 
-  /// Until staying_[i] is here with the same list.
-  Status wait_for(std::size_t i, Clock::time_point since) {
-    const int rank = staying_[i];
+  /// Until all that stay are here with the same list.
+  Status meet(Clock::time_point since) {
     executor::Backoff backoff(true);
-    std::optional<Disagreement> disagreement;
     for (;;) {
-      const std::uint64_t word = word_of(rank);
-      const bool here = stage_of(word) == ShrinkStage::kHere || stage_of(word) == ShrinkStage::kOffers;
-      if (here && number_of(word) > parent_.members().shrinks_seen[rank]) {
-        const List theirs = list_of(rank);
-        // What was read belongs to the word only if that is still there.
-        if (word_of(rank) == word) {
-          if (theirs == list_) {
-            numbers_[i] = number_of(word);
-            return {};
-          }
-          if (excludes(theirs, parent_.rank()))
-            disagreement.reset();
-          else if (!disagreement || disagreement->number != number_of(word))
-            disagreement = {number_of(word), theirs, Clock::now()};
-        }
-      }
-      if (disagreement && (Clock::now() - disagreement->since > kAgreementGrace || objected(rank, *disagreement)))
-        return differs(rank, disagreement->number, disagreement->list);
-      TUTTI_TRY(check(since, rank));
+      for (std::size_t i = 0; i < staying_.size(); ++i) TUTTI_TRY(numbers_[i] == 0 ? look_for(i) : look_again(i));
+      const auto missing = std::ranges::find(numbers_, 0u);
+      if (missing == numbers_.end()) break;
+      TUTTI_TRY(check(since, staying_[missing - numbers_.begin()]));
       backoff.wait();
+    }
+    met_ = true;
+    return {};
+  }
+
+  Status look_for(std::size_t i) {
+    const int rank = staying_[i];
+    const std::uint64_t word = word_of(rank);
+    if (auto told = falling_out(i, word)) return pass_on(rank, number_of(word), *told);
+    if (is_news(rank, word) && stage_of(word) != ShrinkStage::kOver) {
+      const List theirs = list_of(rank);
+      // What was read belongs to the word only if that is still there.
+      if (word_of(rank) == word) note_list(i, word, theirs);
+    }
+    const std::optional<Disagreement>& found = disagreements_[i];
+    if (found && (Clock::now() - found->since > kAgreementGrace || objected(rank, found->number)))
+      return differs(rank, found->number, found->list);
+    return {};
+  }
+
+  /// It was here with the same list. A shrink that it has given up for what this rank was told before was not meant to meet this one.
+  Status look_again(std::size_t i) {
+    const int rank = staying_[i];
+    if (auto told = objection_of(rank, numbers_[i]); told && !is_known(*told)) return pass_on(rank, numbers_[i], *told);
+    if (!objected(rank, numbers_[i]) && number_of(word_of(rank)) == numbers_[i]) return {};
+    parent_.members().shrinks_seen[rank] = numbers_[i];
+    numbers_[i] = 0;
+    return {};
+  }
+
+  void note_list(std::size_t i, std::uint64_t word, const List& theirs) {
+    std::optional<Disagreement>& found = disagreements_[i];
+    if (theirs == list_) {
+      numbers_[i] = number_of(word);
+      found.reset();
+    } else if (excludes(theirs, parent_.rank())) {
+      found.reset();
+    } else if (!found || found->number != number_of(word)) {
+      found = {number_of(word), theirs, Clock::now()};
+    }
+  }
+
+  bool is_news(int rank, std::uint64_t word) const {
+    return stage_of(word) != ShrinkStage::kNone && number_of(word) > parent_.members().shrinks_seen[rank];
+  }
+
+  /// What the rank has told its caller of that shrink, if that lists differ.
+  std::optional<Objection> objection_of(int rank, std::uint64_t number) const {
+    if (!objected(rank, number)) return std::nullopt;
+    const std::uint64_t key = executor::load_acquire(&control_.shrink_place(rank).objected_to);
+    const Objection told{rank_in(key), number_in(key), list_of(rank, ShrinkList::kObjector),
+                         list_of(rank, ShrinkList::kObjectedTo)};
+    return objected(rank, number) ? std::optional(told) : std::nullopt;
+  }
+
+  /// This rank's caller has been told before, or the shrink that it is about counts no more.
+  bool is_known(const Objection& told) const {
+    return told.number <= (told.to == parent_.rank() ? number_ - 1 : parent_.members().shrinks_seen[told.to]);
+  }
+
+  /// Since this rank's own shrink has begun, the last one of staying_[i] came to nothing, because lists differed.
+  std::optional<Objection> falling_out(std::size_t i, std::uint64_t word) const {
+    if (word == words_before_[i] || !is_news(staying_[i], word) || stage_of(word) != ShrinkStage::kOver)
+      return std::nullopt;
+    auto told = objection_of(staying_[i], number_of(word));
+    return told && !is_known(*told) ? told : std::nullopt;
+  }
+
+  /// Of a call that others have made with this list, and in which they would wait for this rank.
+  std::optional<Error> missed_objection() const {
+    for (const int rank : staying_) {
+      const std::uint64_t word = word_of(rank);
+      if (!is_news(rank, word) || stage_of(word) != ShrinkStage::kOver) continue;
+      const auto told = objection_of(rank, number_of(word));
+      if (told && !is_known(*told) && told->list == list_) return as_told(rank, number_of(word), *told);
+    }
+    return std::nullopt;
+  }
+
+  /// What others hear of this rank has to be of lists that differ from its own.
+  Error pass_on(int rank, std::uint64_t number, const Objection& told) const {
+    if (told.list != list_) {
+      ignore(told.to, told.number);
+      return differs(rank, number, told.list);
+    }
+    object(told.to, told.number, told.theirs);
+    return as_told(rank, number, told);
+  }
+
+  Error as_told(int rank, std::uint64_t number, const Objection& told) const {
+    ignore(rank, number);
+    ignore(told.to, told.number);
+    return lists_differ(rank, told.list, told.to, told.theirs);
+  }
+
+  /// That shrink of theirs counts no more, for either side.
+  Error differs(int rank, std::uint64_t number, const List& theirs) const {
+    ignore(rank, number);
+    object(rank, number, theirs);
+    return lists_differ(parent_.rank(), list_, rank, theirs);
+  }
+
+  /// Until those that are here have heard of it, too: a next shrink of this rank is not to meet those of theirs that are about to end.
+  void await_ends() const {
+    std::vector<std::pair<int, std::uint64_t>> here;
+    for (const int rank : staying_) {
+      const std::uint64_t word = word_of(rank);
+      const bool is_over = stage_of(word) == ShrinkStage::kNone || stage_of(word) == ShrinkStage::kOver;
+      if (!is_over && !excludes(list_of(rank), parent_.rank())) here.emplace_back(rank, word);
+    }
+    const auto since = Clock::now();
+    const auto is_there = [&](const auto& one) {
+      return word_of(one.first) == one.second && parent_.life_of(one.first) == PeerLife::kThere;
+    };
+    executor::Backoff backoff(true);
+    while (Clock::now() - since < kAgreementGrace && std::ranges::any_of(here, is_there)) backoff.wait();
+  }
+
+  void ignore(int rank, std::uint64_t number) const {
+    std::uint64_t& seen = parent_.members().shrinks_seen[rank];
+    seen = std::max(seen, number);
+  }
+
+  /// Whoever reads it looks at `objected` before and afterwards.
+  void object(int to, std::uint64_t number, const List& theirs) const {
+    executor::store_release(&own().objected, 0);
+    write_list(ShrinkList::kObjector, list_);
+    write_list(ShrinkList::kObjectedTo, theirs);
+    executor::store_release(&own().objected_to, key_of(to, number));
+    executor::store_release(&own().objected, number_);
+  }
+
+  void write_list(ShrinkList which, const List& list) const {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      executor::store_release(control_.shrink_list(parent_.rank(), which) + i, list[i]);
     }
   }
 
   /// The rank has told its caller that the lists differ.
-  bool objected(int rank, const Disagreement& disagreement) const {
-    return executor::load_acquire(&control_.shrink_place(rank).objected) == disagreement.number;
+  bool objected(int rank, std::uint64_t number) const {
+    return executor::load_acquire(&control_.shrink_place(rank).objected) == number;
   }
 
-  List list_of(int rank) const {
+  List list_of(int rank, ShrinkList which = ShrinkList::kOwn) const {
     List list(list_.size());
-    for (std::size_t i = 0; i < list.size(); ++i) list[i] = executor::load_acquire(control_.shrink_list(rank) + i);
+    for (std::size_t i = 0; i < list.size(); ++i)
+      list[i] = executor::load_acquire(control_.shrink_list(rank, which) + i);
     return list;
   }
 
@@ -177,26 +311,27 @@ class Shrink {
   static std::uint64_t key_of(int rank, std::uint64_t number) {
     return static_cast<std::uint64_t>(rank) << 32 | (number & 0xffffffff);
   }
+  static int rank_in(std::uint64_t key) { return static_cast<int>(key >> 32); }
+  static std::uint32_t number_in(std::uint64_t key) { return static_cast<std::uint32_t>(key); }
 
-  /// That shrink of theirs counts no more, for either side.
-  Error differs(int rank, std::uint64_t number, const List& theirs) const {
-    std::uint64_t& seen = parent_.members().shrinks_seen[rank];
-    seen = std::max(seen, number);
-    executor::store_release(&own().objected_to, key_of(rank, number));
-    executor::store_release(&own().objected, number_);
-    return error(Code::kInvalidUsage,
-                 fmt::format("rank {} leaves out {} and rank {} leaves out {}; pass the same ranks on "
-                             "every rank that stays",
-                             parent_.rank(), text_of(list_), rank, text_of(theirs)));
+  Error lists_differ(int one, const List& ones, int other, const List& others) const {
+    return error(
+        Code::kInvalidUsage,
+        fmt::format("rank {} leaves out {} and rank {} leaves out {}; pass the same ranks on every rank that stays",
+                    one, text_of(ones), other, text_of(others)));
   }
 
   Status check(Clock::time_point since, int waiting_for) const {
     if (auto why = obstacle()) return *why;
     const double limit = control_.settings().timeout_s;
     if (limit <= 0 || std::chrono::duration<double>(Clock::now() - since).count() <= limit) return {};
+    const std::uint64_t word = word_of(waiting_for);
+    const std::string last = is_news(waiting_for, word)
+                                 ? fmt::format("; its last ncclCommShrink leaves out {}", text_of(list_of(waiting_for)))
+                                 : "";
     return error(Code::kRemote, fmt::format("rank {} waited {} s for rank {} (TUTTI_TIMEOUT_S), which has not made the "
-                                            "call",
-                                            parent_.rank(), limit, waiting_for));
+                                            "call, or not with the same ranks to leave out ({}){}",
+                                            parent_.rank(), limit, waiting_for, text_of(list_), last));
   }
 
   /// Why the new communicator cannot come to be any more.
@@ -210,9 +345,15 @@ class Shrink {
       const PeerLife life = parent_.life_of(rank);
       const std::uint64_t word = word_of(rank);
       const ShrinkPlace& place = control_.shrink_place(rank);
-      if (executor::load_acquire(&place.objected_to) == key_of(parent_.rank(), number_))
-        return differs(rank, executor::load_acquire(&place.objected), list_of(rank));
+      if (executor::load_acquire(&place.objected_to) == key_of(parent_.rank(), number_)) {
+        const std::uint64_t theirs = executor::load_acquire(&place.objected);
+        if (const auto told = objection_of(rank, theirs)) return differs(rank, theirs, told->list);
+      }
       if (numbers_[i] != 0 && executor::load_acquire(&place.gave_up) == numbers_[i]) {
+        if (auto told = objection_of(rank, numbers_[i])) {
+          if (!met_) continue;  // look_again() finds it
+          return pass_on(rank, numbers_[i], *told);
+        }
         // Its reason may be one that this rank has not noticed yet.
         const std::uint64_t gone = executor::load_acquire(&place.gone);
         if (gone >> 32 == (numbers_[i] & 0xffffffff))
@@ -221,6 +362,8 @@ class Shrink {
         return error(Code::kRemote, fmt::format("rank {} gave up; its own error says why", rank));
       }
       if (numbers_[i] != 0 && (number_of(word) != numbers_[i] || stage_of(word) == ShrinkStage::kOver)) continue;
+      if (auto told = numbers_[i] == 0 ? falling_out(i, word) : std::nullopt)
+        return pass_on(rank, number_of(word), *told);
       if (life != PeerLife::kThere) return is_gone(rank, life);
     }
     return std::nullopt;
@@ -240,10 +383,13 @@ class Shrink {
   Communicator& parent_;
   Control& control_;
   Communicator& child_;
-  List list_;                           ///< the ranks left out, a bit each
-  std::vector<int> staying_;            ///< the others, in order
-  std::vector<std::uint64_t> numbers_;  ///< of their shrinks that this one is; 0: not here yet
-  std::uint64_t number_ = 0;            ///< of this rank's
+  List list_;                                ///< the ranks left out, a bit each
+  std::vector<int> staying_;                 ///< the others, in order
+  std::vector<std::uint64_t> numbers_;       ///< of their shrinks that this one is; 0: not here yet
+  std::vector<std::uint64_t> words_before_;  ///< what they had said before this one began
+  std::vector<std::optional<Disagreement>> disagreements_;
+  std::uint64_t number_ = 0;  ///< of this rank's
+  bool met_ = false;          ///< all that stay are here
 };
 
 /// After the calls that this rank has made before.

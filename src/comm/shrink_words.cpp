@@ -19,7 +19,7 @@ static_assert(std::is_trivially_copyable_v<Said>);
 
 Bytes encode_shrink_words(const Control& control, int rank) {
   const Said said{static_cast<std::uint64_t>(rank), control.shrink_place(rank)};
-  const std::size_t list_bytes = control.shrink_list_words() * sizeof(std::uint64_t);
+  const std::size_t list_bytes = kShrinkLists * control.shrink_list_words() * sizeof(std::uint64_t);
   Bytes words(sizeof(said) + list_bytes);
   std::memcpy(words.data(), &said, sizeof(said));
   std::memcpy(words.data() + sizeof(said), control.shrink_list(rank), list_bytes);
@@ -36,7 +36,7 @@ std::vector<Bytes> known_shrink_words(const Control& control, int own_rank) {
 
 bool store_shrink_words(const Control& control, int own_rank, const Bytes& words) {
   Said said;
-  const std::size_t list_words = control.shrink_list_words();
+  const std::size_t list_words = kShrinkLists * control.shrink_list_words();
   if (words.size() != sizeof(said) + list_words * sizeof(std::uint64_t)) return false;
   std::memcpy(&said, words.data(), sizeof(said));
   if (said.rank >= static_cast<std::uint64_t>(control.ranks())) return false;
@@ -44,6 +44,7 @@ bool store_shrink_words(const Control& control, int own_rank, const Bytes& words
   ShrinkPlace& place = control.shrink_place(rank);
   // Words only grow, so that what comes by several ways counts once.
   if (rank == own_rank || said.place.word <= place.word) return false;
+  executor::store_release(&place.objected, 0);
   for (std::size_t i = 0; i < list_words; ++i) {
     std::uint64_t word = 0;
     std::memcpy(&word, words.data() + sizeof(said) + i * sizeof(word), sizeof(word));

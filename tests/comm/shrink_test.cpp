@@ -160,15 +160,43 @@ TEST_CASE("lists that differ are told to both, and the parent stays usable") {
       CREW_TRY(refused(shrink(comm, {2}, &child), ncclInvalidUsage, {"rank 0 leaves out 2", "rank 1 leaves out 2, 3"},
                        comm));
     if (m.rank == 1) {
-      // It may learn from the lists, or from rank 0, which has seen them first.
-      const ncclResult_t result = shrink(comm, {3, 2}, &child);
-      if (result != ncclInvalidUsage && result != ncclRemoteError)
-        return "ncclCommShrink returned " + std::to_string(result);
-      CREW_TRY(refused(result, result, {"ncclCommShrink", "rank 0"}, comm));
+      CREW_TRY(refused(shrink(comm, {3, 2}, &child), ncclInvalidUsage,
+                       {"rank 0 leaves out 2", "rank 1 leaves out 2, 3"}, comm));
     }
     if (child) return "a communicator was made";
     CREW_TRY(crew::usable(comm));
     if (m.rank < 2) CREW_TRY(shrink_and_use(comm, m, {2, 3}, NCCL_SHRINK_DEFAULT));
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
+TEST_CASE("lists that differ are told to all callers, whoever waits for whom, and retries meet") {
+  crew::check(crew::run(4, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr, child = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    for (int round = 0; round < 3; ++round) {
+      // Ranks 0 and 2 want each other, 1 and 3 too, and each pair wants one of the other, which does not want both.
+      CREW_TRY(refused(shrink(comm, {m.rank % 2 == 0 ? 3 : 2}, &child), ncclInvalidUsage,
+                       {"leaves out 2", "leaves out 3", "pass the same ranks on every rank that stays"}, comm));
+      if (child) return "a communicator was made";
+      if (m.rank != 2) CREW_TRY(shrink_and_use(comm, m, {2}, NCCL_SHRINK_DEFAULT));
+    }
+    CREW_TRY(crew::usable(comm));
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
+TEST_CASE("who comes to a shrink that the others have given up is told that their lists differed") {
+  crew::check(crew::run(4, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr, child = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    if (m.rank == 2) sleep(2);
+    if (m.rank != 3) {
+      const ncclResult_t result = m.rank == 1 ? shrink(comm, {2, 3}, &child) : shrink(comm, {3}, &child);
+      CREW_TRY(refused(result, ncclInvalidUsage, {"rank 0 leaves out 3", "rank 1 leaves out 2, 3"}, comm));
+    }
+    CREW_TRY(crew::usable(comm));
+    CREW_TRY(shrink_and_use(comm, m, {3}, NCCL_SHRINK_DEFAULT, m.rank != 3));
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
   }));
 }

@@ -87,6 +87,7 @@ void DeviceLauncher::launch(std::span<MatchedCall> calls) {
   const cuda::ContextScope scope(place_of(calls[0].parts[0]).device->context());
   if (!scope.status().ok()) return refuse(calls, scope.status().error());
   forget_pending();
+  trail_->tidy();
   for (MatchedCall& call : calls) {
     const Result<bool> by_crews = goes_by_crews(call);
     if (!by_crews.ok()) {
@@ -214,18 +215,40 @@ Status DeviceLauncher::keep_for(const cuda::Capture& capture) {
   return {};
 }
 
+DeviceTrail::Ranks DeviceLauncher::ranks_of(std::span<const MatchedCall* const> calls) {
+  DeviceTrail::Ranks ranks = 0;
+  for (const MatchedCall* call : calls) {
+    for (const PostedCall& part : call->parts) ranks |= bit_of(part.rank);
+  }
+  return ranks;
+}
+
+/// The communicator fails where this does, and still has to know when the stream is done.
+Status DeviceLauncher::record_behind(const cuda::Event& event, cuda::StreamHandle stream) {
+  Status recorded = event.record(stream);
+  if (!recorded.ok()) (void)event.record(stream);
+  return recorded;
+}
+
 Status DeviceLauncher::put() {
   const cuda::StreamHandle main = streams_[0];
-  const auto& [device, event, lines, lanes] = place_of(pending_[0]->parts[0]);
+  const LaunchPlace& place = place_of(pending_[0]->parts[0]);
   TUTTI_TRY(keep_for(capture_));
-  for (std::size_t i = 1; i < streams_.size(); ++i) {
-    TUTTI_TRY(event.record(streams_[i]));
-    TUTTI_TRY(event.hold(*device, main));
+  // The graph keeps what it replays.
+  const cuda::Event* behind = &place.event;
+  if (capture_.id == 0) {
+    TUTTI_TRY_ASSIGN(behind, trail_->on(place.device, main, ranks_of(pending_)));
   }
-  TUTTI_TRY(put_kernel(main));
+  for (std::size_t i = 1; i < streams_.size(); ++i) {
+    TUTTI_TRY(place.event.record(streams_[i]));
+    TUTTI_TRY(place.event.hold(*place.device, main));
+  }
+  const Status given = put_kernel(main);
+  const Status recorded = streams_.size() > 1 || capture_.id == 0 ? record_behind(*behind, main) : Status();
+  TUTTI_TRY(given);
   has_begun_ = true;
-  if (streams_.size() > 1) TUTTI_TRY(event.record(main));
-  for (std::size_t i = 1; i < streams_.size(); ++i) TUTTI_TRY(event.hold(*device, streams_[i]));
+  TUTTI_TRY(recorded);
+  for (std::size_t i = 1; i < streams_.size(); ++i) TUTTI_TRY(behind->hold(*place.device, streams_[i]));
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include "comm/comm.h"
 #include "comm/control.h"
 #include "comm/device_path.h"
+#include "comm/device_work.h"
 #include "cuda/device.h"
 
 #include <atomic>
@@ -64,7 +65,12 @@ cuda::FoldCall part_of(const cuda::FoldCall& from, std::uint32_t e, DataType typ
 
 class DeviceLauncher {
  public:
-  explicit DeviceLauncher(int ranks) : places_(static_cast<std::size_t>(ranks)) {}
+  explicit DeviceLauncher(int ranks)
+      : places_(static_cast<std::size_t>(ranks)), trail_(std::make_shared<DeviceTrail>()) {}
+  /// What is on streams keeps the kernels.
+  ~DeviceLauncher() { DeviceWork::keep(std::move(trail_)); }
+  DeviceLauncher(const DeviceLauncher&) = delete;
+  DeviceLauncher& operator=(const DeviceLauncher&) = delete;
   void place(int rank, LaunchPlace where) { places_[static_cast<std::size_t>(rank)] = std::move(where); }
   /// The last one of all ranks' connects them.
   Status give_lanes(int rank, std::shared_ptr<DeviceLanes> lanes);
@@ -73,6 +79,8 @@ class DeviceLauncher {
   void launch(std::span<MatchedCall> calls);
   /// After launch() has run out of memory: of what is not counted off some may be on the streams. Forgets it.
   bool broke_off() { return std::exchange(has_begun_, false); }
+  /// Whether what was launched of this rank's calls is done, but for those that go by crews: of these DeviceLines knows.
+  bool is_through(int rank) const { return trail_->is_through(bit_of(rank)); }
 
  private:
   /// Whether one launch may do the call with the pending ones.
@@ -86,6 +94,8 @@ class DeviceLauncher {
   void finish();
   Result<cuda::Capture> capture_of(const MatchedCall& call) const;
   Status keep_for(const cuda::Capture& capture);
+  static DeviceTrail::Ranks ranks_of(std::span<const MatchedCall* const> calls);
+  static Status record_behind(const cuda::Event& event, cuda::StreamHandle stream);
   Status put();
   Status put_kernel(cuda::StreamHandle stream);
 
@@ -98,8 +108,9 @@ class DeviceLauncher {
   /// Every device's kernels use every rank's memory.
   Status allow_access(const MatchedCall& call) const;
   Status put_spread(const MatchedCall& call);
-  Status put_parts(const MatchedCall& call, const cuda::FoldCall& whole);
-  Status join_streams(const MatchedCall& call);
+  using Events = std::vector<const cuda::Event*>;  ///< of the call's ranks
+  Status put_parts(const MatchedCall& call, const cuda::FoldCall& whole, const cuda::Capture& capture);
+  Status join_streams(const MatchedCall& call, const Events& events);
 
   /// Calls that go as lines or lanes (device_crews.cpp): a launch on each device, which wait for each other.
   Result<bool> goes_by_crews(const MatchedCall& call) const;
@@ -108,13 +119,15 @@ class DeviceLauncher {
   Status put_crew(const MatchedCall& call, std::span<const PostedCall* const> crew);
   Status launch_crew(const MatchedCall& call, std::span<const PostedCall* const> crew, cuda::StreamHandle stream);
   const LaunchPlace& place_of(const PostedCall& part) const { return places_[static_cast<std::size_t>(part.rank)]; }
+  static DeviceTrail::Ranks bit_of(int rank) { return DeviceTrail::Ranks{1} << rank; }
   bool shares_stream(const PostedCall& a, const PostedCall& b) const {
     return a.args.stream == b.args.stream && place_of(a).device == place_of(b).device;
   }
 
   std::vector<LaunchPlace> places_;  ///< by rank
-  bool has_begun_ = false;           ///< of a call that is not counted off something is on the streams
-  std::uint64_t kept_for_ = 0;       ///< the capture that has the kernels already
+  std::shared_ptr<DeviceTrail> trail_;
+  bool has_begun_ = false;      ///< of a call that is not counted off something is on the streams
+  std::uint64_t kept_for_ = 0;  ///< the capture that has the kernels already
   // launch()'s, here for their memory: the calls of the next launch, as far as it is known.
   std::vector<MatchedCall*> pending_;  ///< with something to do
   std::vector<MatchedCall*> all_pending_;

@@ -1,5 +1,7 @@
 #include "comm/device_meeting.h"
 
+#include "comm/communicator.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -165,6 +167,13 @@ void DeviceMeeting::launch_matched() {
     for (MatchedCall& call : calls) break_off(call.parts, broken);
   }
   if (matched_.size() > kKept) matched_.resize(kKept);
+}
+
+void DeviceMeeting::finish(const Communicator& communicator) {
+  DeviceWork::finish(communicator, [&] {
+    const std::lock_guard lock(mutex_);
+    return launcher_.is_through(communicator.rank());
+  });
 }
 
 void DeviceMeeting::withdraw(DeviceSubmission& submission) {

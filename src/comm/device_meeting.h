@@ -29,6 +29,8 @@
 
 namespace tutti::comm {
 
+class Communicator;
+
 class DeviceMeeting {
  public:
   /// The ranks that name the same control segment get the same one.
@@ -45,6 +47,8 @@ class DeviceMeeting {
   bool post(int rank, std::span<const CallArgs> calls, const PathOf& path_of, DeviceSubmission& submission);
   /// Puts what is complete on the streams.
   void launch();
+  /// Waits until what the rank has on its streams is done, but for what goes by crews; soon if the communicator fails.
+  void finish(const Communicator& communicator);
   /// Takes back what has not matched; afterwards nobody knows the submission.
   void withdraw(DeviceSubmission& submission);
   /// The rank that the submission's first open call waits for, or -1; `what`: that call's name.

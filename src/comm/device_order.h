@@ -10,7 +10,7 @@
 // Two captures at once that take turns in one communicator are followed one at a time: the streams of each must order its calls.
 #pragma once
 
-#include "comm/communicator.h"
+#include "comm/device_work.h"
 #include "cuda/device.h"
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace tutti::comm {
 
-class DeviceOrder {
+class DeviceOrder : public DeviceWork {
  public:
   static Result<DeviceOrder> make(std::shared_ptr<cuda::Device> device);
 
@@ -27,15 +27,8 @@ class DeviceOrder {
   Status follow(cuda::StreamHandle stream, std::uint64_t capture) const;
   /// The call that was begun by follow() is on the stream.
   Status end(cuda::StreamHandle stream, std::uint64_t capture);
-  /// Waits until the last call and the last replay are done; not for long if the communicator has failed, or fails meanwhile: the program's
-  /// own work may come before.
-  void finish(const Communicator& communicator) const;
-  /// `order`: keeps what calls use. It is let go of when the last call and the last replay are done: by sweep(), or at once.
-  static void keep(std::shared_ptr<const DeviceOrder> order);
-  static void sweep();
-
-  /// Whether they are done; also if nobody can tell any more: the context is lost.
-  bool is_through() const;
+  /// The last call and the last replay.
+  bool is_through() const override { return is_reached(last_); }
 
  private:
   std::shared_ptr<cuda::Device> device_;

@@ -138,7 +138,7 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator)
   card.device = communicator.options().device;
   if (card.device == kHostMemory) return std::unique_ptr<DeviceRank>();
   cuda::release_graph_memory();
-  DeviceOrder::sweep();
+  DeviceWork::sweep();
   DeviceSegment::sweep();
   TUTTI_TRY_ASSIGN(auto device, cuda::Device::open(card.device));
   const cuda::DeviceFacts& facts = device->facts();
@@ -170,12 +170,12 @@ void end(std::shared_ptr<DeviceIpc> ipc, std::shared_ptr<DeviceLines> lines, std
   cuda::release_graph_memory();
   if (ipc) {
     ipc->close();
-    DeviceOrder::keep({ipc, &ipc->order()});
+    DeviceWork::keep({ipc, &ipc->order()});
   }
   if (lines) {
     lines->close();
     const DeviceOrder* const order = &lines->order();
-    DeviceOrder::keep({std::make_shared<LinesAndMeeting>(std::move(lines), std::move(meeting)), order});
+    DeviceWork::keep({std::make_shared<LinesAndMeeting>(std::move(lines), std::move(meeting)), order});
   }
 }
 
@@ -227,6 +227,12 @@ void DeviceRank::close() {
 void DeviceRank::finish() {
   if (const auto ipc = this->ipc()) ipc->finish();
   if (const auto lines = this->lines()) lines->finish();
+}
+
+void DeviceRank::drain(const Communicator& communicator) {
+  finish();
+  if (const auto meeting = this->meeting()) meeting->finish(communicator);
+  if (teams_) teams_->inside().device()->drain(teams_->inside());
 }
 
 Result<std::unique_ptr<Detour>> DeviceRank::enter_detour(cuda::StreamHandle stream) {

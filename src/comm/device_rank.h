@@ -45,6 +45,8 @@ class DeviceRank {
 
   /// Waits for what this rank has on its streams, where others can end it only while this rank is in the communicator.
   void finish();
+  /// Waits for all of it, soon if the communicator fails.
+  void drain(const Communicator& communicator);
   /// Lets go of all that is the device's. The communicator has ended; a thread that has found it may still come.
   void close();
   /// Where the ranks meet if they share a process and reach each other's memory. nullptr: closed, or they do not.

@@ -90,12 +90,17 @@ void DeviceLauncher::finish_spread(MatchedCall& call) {
 }
 
 /// What follows on any of the streams waits for what all of them were given.
-Status DeviceLauncher::join_streams(const MatchedCall& call) {
-  for (const PostedCall& part : call.parts) TUTTI_TRY(place_of(part).event.record(part.args.stream));
+Status DeviceLauncher::join_streams(const MatchedCall& call, const Events& events) {
+  Status recorded;  // all: whoever unloads the kernels has to know when each stream is done
+  for (std::size_t r = 0; r < events.size(); ++r) {
+    Status one = record_behind(*events[r], call.parts[r].args.stream);
+    if (recorded.ok()) recorded = std::move(one);
+  }
+  TUTTI_TRY(std::move(recorded));
   for (const PostedCall& waits : call.parts) {
-    for (const PostedCall& part : call.parts) {
-      if (&part == &waits) continue;
-      TUTTI_TRY(place_of(part).event.hold(*place_of(waits).device, waits.args.stream));
+    for (std::size_t r = 0; r < events.size(); ++r) {
+      if (&call.parts[r] == &waits) continue;
+      TUTTI_TRY(events[r]->hold(*place_of(waits).device, waits.args.stream));
     }
   }
   return {};
@@ -150,7 +155,7 @@ Status DeviceLauncher::put_spread(const MatchedCall& call) {
     if (!aside.ok()) status = aside.error();
     if (aside.ok()) whole.inputs[r] = asides[r] = aside.value();
   }
-  if (status.ok()) status = put_parts(call, whole);
+  if (status.ok()) status = put_parts(call, whole, capture);
   for (std::size_t r = 0; r < asides.size(); ++r) {
     if (!asides[r]) continue;
     const Status freed = cuda::free_aside(*place_of(call.parts[r]).device, asides[r], call.parts[r].args.stream);
@@ -159,10 +164,20 @@ Status DeviceLauncher::put_spread(const MatchedCall& call) {
   return status;
 }
 
-Status DeviceLauncher::put_parts(const MatchedCall& call, const cuda::FoldCall& whole) {
+Status DeviceLauncher::put_parts(const MatchedCall& call, const cuda::FoldCall& whole, const cuda::Capture& capture) {
   const DataType type = kernel_of(call.parts[0].args);
-  TUTTI_TRY(join_streams(call));
-  for (std::size_t e = 0; e < call.parts.size(); ++e) {
+  const std::array calls = {&call};
+  Events before;
+  Events behind;
+  for (const PostedCall& part : call.parts) {
+    const LaunchPlace& place = place_of(part);
+    behind.push_back(before.emplace_back(&place.event));
+    if (capture.id != 0) continue;
+    TUTTI_TRY_ASSIGN(behind.back(), trail_->on(place.device, part.args.stream, ranks_of(calls)));
+  }
+  TUTTI_TRY(join_streams(call, before));
+  Status status;
+  for (std::size_t e = 0; e < call.parts.size() && status.ok(); ++e) {
     // The receiver fetches what was sent.
     if (whole.collective == Collective::kSend && e == 0) continue;
     const PostedCall& part = call.parts[e];
@@ -176,10 +191,11 @@ Status DeviceLauncher::put_parts(const MatchedCall& call, const cuda::FoldCall& 
     const cuda::Device& device = *place_of(part).device;
     launch.calls[0].block_count =
         cuda::fold_blocks(launch.calls[0].count * size_of(type), device.facts().multiprocessors);
-    TUTTI_TRY(device.launch(cuda::KernelKind::kFold, type, launch.calls[0].block_count, &launch, part.args.stream));
-    has_begun_ = true;
+    status = device.launch(cuda::KernelKind::kFold, type, launch.calls[0].block_count, &launch, part.args.stream);
+    has_begun_ |= status.ok();
   }
-  return join_streams(call);
+  Status joined = join_streams(call, behind);
+  return status.ok() ? joined : status;
 }
 
 }  // namespace tutti::comm

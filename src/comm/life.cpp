@@ -198,7 +198,10 @@ Status finalize(Communicator& communicator) {
   if (!communicator.is_initialised()) {
     return error(Code::kInvalidUsage, "ncclCommFinalize of a communicator that is still initialising or has failed to");
   }
-  return communicator.finalize();
+  Status ended = communicator.finalize();
+  if (!ended.ok() || !communicator.device() || !communicator.options().blocking) return ended;
+  communicator.device()->drain(communicator);
+  return communicator.failed() ? communicator.failure() : Status();
 }
 
 Status destroy(Handle handle) {

@@ -1,0 +1,57 @@
+// What is on streams: for who has to wait for it, or to keep what it uses.
+#pragma once
+
+#include "cuda/device.h"
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+
+namespace tutti::comm {
+
+class Communicator;
+
+class DeviceWork {
+ public:
+  virtual ~DeviceWork() = default;
+  /// Whether it is done; also if nobody can tell any more: the context is lost.
+  virtual bool is_through() const = 0;
+  /// Waits until it is done; not for long if the communicator has failed, or fails meanwhile: the program's own work may come before.
+  void finish(const Communicator& communicator) const {
+    finish(communicator, [this] { return is_through(); });
+  }
+  /// `work`: keeps what is on the streams uses, and gets no more. It is let go of when that is done: by sweep(), or at once.
+  static void keep(std::shared_ptr<const DeviceWork> work);
+  static void sweep();
+  /// The same for what somebody else can tell of.
+  static void finish(const Communicator& communicator, const std::function<bool()>& is_through);
+};
+
+/// What a process's streams were given by launches that nothing orders with each other: behind the last one on each stream an event, which is
+/// there when the program has destroyed the stream. The kernels stay loaded as long as it lives. For one thread at a time.
+class DeviceTrail : public DeviceWork {
+ public:
+  /// A bit for each rank.
+  using Ranks = std::uint64_t;
+  /// What was given before goes if it is done, once it is much.
+  void tidy();
+  /// To be recorded on the stream, when it has been given a call of these ranks. Stays there until tidy().
+  Result<const cuda::Event*> on(const std::shared_ptr<cuda::Device>& device, cuda::StreamHandle stream, Ranks ranks);
+  bool is_through() const override { return is_through(~Ranks{0}); }
+  bool is_through(Ranks ranks) const;
+
+ private:
+  struct Last {
+    cuda::StreamHandle stream = nullptr;
+    std::shared_ptr<cuda::Device> device;
+    cuda::Event event;
+    Ranks ranks = 0;  ///< that the stream has had calls of
+  };
+  std::list<Last> all_;
+};
+
+/// Whether the event is reached; also if nobody can tell any more.
+bool is_reached(const cuda::Event& event);
+
+}  // namespace tutti::comm

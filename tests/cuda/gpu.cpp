@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <mutex>
 
 namespace tutti::test {
 namespace {
@@ -156,16 +158,28 @@ bool Gpu::copy_beside_kernels([[maybe_unused]] void* to, [[maybe_unused]] const 
   return false;
 #endif
 }
-CUstream Gpu::make_stream() const {
+namespace {
+
+/// In which context each stream was made.
+std::mutex streams_mutex;
+std::map<CUstream, CUcontext>& contexts_of_streams() {
+  static std::map<CUstream, CUcontext> all;
+  return all;
+}
+
+}  // namespace
+
+CUstream Gpu::make_stream(unsigned flags) const {
   CUstream stream = nullptr;
-  check(stream_create_(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  check(stream_create_(&stream, flags), "cuStreamCreate");
+  CUcontext context = nullptr;
+  check(context_get_(&context), "cuCtxGetCurrent");
+  const std::lock_guard lock(streams_mutex);
+  contexts_of_streams()[stream] = context;
   return stream;
 }
-CUstream Gpu::make_blocking_stream() const {
-  CUstream stream = nullptr;
-  check(stream_create_(&stream, CU_STREAM_DEFAULT), "cuStreamCreate");
-  return stream;
-}
+CUstream Gpu::make_stream() const { return make_stream(CU_STREAM_NON_BLOCKING); }
+CUstream Gpu::make_blocking_stream() const { return make_stream(CU_STREAM_DEFAULT); }
 void Gpu::destroy(CUstream stream) const { check(stream_destroy_(stream), "cuStreamDestroy"); }
 void Gpu::wait(CUstream stream) const { check(stream_synchronize_(stream), "cuStreamSynchronize"); }
 
@@ -196,8 +210,18 @@ CUevent Gpu::make_event() const {
 void Gpu::record(CUevent event, CUstream stream) const { check(event_record_(event, stream), "cuEventRecord"); }
 void Gpu::destroy(CUevent event) const { check(event_destroy_(event), "cuEventDestroy"); }
 void Gpu::order(CUstream from, CUstream to) const {
+  CUcontext current = nullptr;
+  check(context_get_(&current), "cuCtxGetCurrent");
+  CUcontext context = current;
+  {
+    const std::lock_guard lock(streams_mutex);
+    const auto known = contexts_of_streams().find(from);
+    if (known != contexts_of_streams().end()) context = known->second;
+  }
+  check(context_set_(context), "cuCtxSetCurrent");
   CUevent event = make_event();
   record(event, from);
+  check(context_set_(current), "cuCtxSetCurrent");
   check(stream_wait_event_(to, event, 0), "cuStreamWaitEvent");
   destroy(event);
 }

@@ -76,6 +76,7 @@ class Gpu {
  private:
   Gpu() = default;
   std::string open();
+  CUstream make_stream(unsigned flags) const;
   void map_pieces(int device, CUdeviceptr begin, std::size_t piece_bytes, std::size_t pieces, bool shared) const;
 
 #define TUTTI_TEST_FUNCTIONS(X)                       \

@@ -129,20 +129,26 @@ CUresult module_load(CUmodule* module, const void*) {
   FAKE_CALL("cuModuleLoadData");
   FAKE_SAFE();
   ++world().counts.modules;
-  *module = reinterpret_cast<CUmodule>(new int);
+  auto made = std::make_shared<Module>();
+  made->device = current_device();
+  *module = reinterpret_cast<CUmodule>(new std::shared_ptr<Module>(std::move(made)));
   return CUDA_SUCCESS;
 }
 CUresult module_unload(CUmodule module) {
   FAKE_END("cuModuleUnload");
   --world().counts.modules;
-  delete reinterpret_cast<int*>(module);
+  auto* const held = reinterpret_cast<std::shared_ptr<Module>*>(module);
+  if (held->use_count() > 1) end_over_unloaded_kernels();
+  delete held;
   return failure;
 }
-CUresult module_function(CUfunction* function, CUmodule, const char* name) {
+CUresult module_function(CUfunction* function, CUmodule module, const char* name) {
   FAKE_CALL("cuModuleGetFunction");
   const Kernel* const kernel = find_kernel(name);
   if (!kernel) return CUDA_ERROR_NOT_FOUND;
-  *function = reinterpret_cast<CUfunction>(const_cast<Kernel*>(kernel));
+  const auto& held = *reinterpret_cast<std::shared_ptr<Module>*>(module);
+  held->functions.push_back({kernel, held});
+  *function = reinterpret_cast<CUfunction>(&held->functions.back());
   return CUDA_SUCCESS;
 }
 CUresult function_attribute(int* value, CUfunction_attribute, CUfunction) {

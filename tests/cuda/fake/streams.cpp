@@ -19,6 +19,7 @@ CUresult stream_create(CUstream* stream, unsigned flags) {
   FAKE_SAFE();
   auto* const queue = new Queue;
   queue->blocking = (flags & CU_STREAM_NON_BLOCKING) == 0;
+  queue->device = current_device();
   world().queues.insert(queue);
   ++world().counts.streams;
   *stream = reinterpret_cast<CUstream>(queue);
@@ -69,7 +70,7 @@ CUresult stream_query(CUstream stream) {
 CUresult event_create(CUevent* event, unsigned) {
   FAKE_CALL("cuEventCreate");
   ++world().counts.events;
-  *event = reinterpret_cast<CUevent>(new Event);
+  *event = reinterpret_cast<CUevent>(new Event{.device = current_device(), .last = nullptr});
   return CUDA_SUCCESS;
 }
 CUresult event_destroy(CUevent event) {
@@ -98,6 +99,7 @@ CUresult give_external(CUevent event, Queue& queue, bool records) {
 CUresult record(CUevent event, CUstream stream, unsigned flags) {
   Queue* const queue = queue_of(stream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  if (event_of(event)->device != device_of(*queue)) return CUDA_ERROR_INVALID_HANDLE;
   if (flags == CU_EVENT_RECORD_EXTERNAL) return give_external(event, *queue, true);
   if (flags != CU_EVENT_RECORD_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
   auto mark = std::make_shared<Mark>();
@@ -290,7 +292,10 @@ CUresult launch(const CUlaunchConfig* shape, CUfunction function, void** paramet
   FAKE_CALL("cuLaunchKernelEx");
   Queue* const queue = queue_of(shape->hStream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
-  const auto* const kernel = reinterpret_cast<const Kernel*>(function);
+  const auto* const launched = reinterpret_cast<const Function*>(function);
+  const auto* const kernel = launched->kernel;
+  const auto module = launched->module.lock();
+  if (module->device != device_of(*queue)) return CUDA_ERROR_INVALID_HANDLE;
   if (shape->gridDimX == 0) return CUDA_ERROR_INVALID_VALUE;
   auto argument =
       std::make_shared<std::vector<std::max_align_t>>(kernel->argument_bytes / sizeof(std::max_align_t) + 1);
@@ -303,9 +308,12 @@ CUresult launch(const CUlaunchConfig* shape, CUfunction function, void** paramet
   if (queue->capture != 0) world().captures.at(queue->capture).graph->has_kernels = true;
   ++world().launches;
   (void)note({.what = Given::What::kKernel, .stream = shape->hStream, .kernel = kernel->name});
-  return give(*queue, [kernel, argument, blocks = shape->gridDimX](const std::shared_ptr<GraphRun>&) -> Work {
+  const std::weak_ptr<Module> loaded = module;
+  return give(*queue, [kernel, argument, blocks = shape->gridDimX, loaded](const std::shared_ptr<GraphRun>&) -> Work {
     auto running = std::make_shared<Work>();
-    return [kernel, argument, blocks, running] {
+    const auto held = loaded.lock();
+    if (!held) end_over_unloaded_kernels();
+    return [kernel, argument, blocks, running, held] {
       if (!*running) {
         if (!take_turn()) return false;
         *running = kernel->body(argument->data(), blocks);

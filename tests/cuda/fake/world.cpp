@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 
 namespace fake_driver {
@@ -158,6 +159,8 @@ Queue* queue_of(CUstream stream) {
   return w.queues.contains(queue) ? queue : nullptr;
 }
 
+int device_of(const Queue& queue) { return queue.device < 0 ? current_device() : queue.device; }
+
 namespace {
 
 void push(Queue& queue, Work work) {
@@ -227,6 +230,11 @@ void work_until(Lock& lock, const std::function<bool()>& is_done) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     lock.lock();
   }
+}
+
+void end_over_unloaded_kernels() {
+  std::fputs("fake driver: cuModuleUnload while kernels of the module are queued\n", stderr);
+  std::abort();
 }
 
 Graph::~Graph() {

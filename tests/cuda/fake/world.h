@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -57,9 +58,11 @@ struct Queue {
   std::size_t lane = 0;       ///< of the capture
   std::uint64_t capture = 0;  ///< 0: none
   bool blocking = true;       ///< ordered with the legacy default stream
+  int device = -1;            ///< -1: a default stream, which is of whatever device is current
 };
 
 struct Event {
+  int device = 0;
   std::shared_ptr<Mark> last;
 };
 
@@ -157,6 +160,7 @@ CUresult make_allocation(std::uintptr_t* address, std::size_t bytes, Allocation:
 CUresult free_allocation(std::uintptr_t address, Allocation::Kind kind);
 
 Queue* queue_of(CUstream stream);
+int device_of(const Queue& queue);
 /// Into the stream, or into the graph that it is captured into.
 CUresult give(Queue& queue, const Node& node);
 /// If it is to be noted: where it is among all that is.
@@ -177,6 +181,19 @@ struct Kernel {
     return std::vector<const void*>{};
   };
 };
+/// A kernel of a module that was loaded.
+struct Module;
+struct Function {
+  const Kernel* kernel = nullptr;
+  std::weak_ptr<Module> module;
+};
+/// What is queued or runs holds it.
+struct Module {
+  int device = 0;
+  std::list<Function> functions;
+};
+/// Kernels ran, or were to run, whose module is gone: ends the program, so that every test notices.
+[[noreturn]] void end_over_unloaded_kernels();
 /// The fold kernel of one rank that waits for others, which are other launches.
 Work fold_alone(tutti::DataType type, const tutti::cuda::FoldLaunch* launch, unsigned blocks);
 Work lines(tutti::DataType type, const tutti::cuda::LinesLaunch* launch, unsigned blocks);

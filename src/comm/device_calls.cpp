@@ -78,4 +78,8 @@ Status DeviceRank::note(const CallArgs& args, DeviceWatch::Way way) const {
   return {};
 }
 
+void DeviceRank::note_capture() const {
+  if (const auto ipc = this->ipc()) ipc->watch().note_capture();
+}
+
 }  // namespace tutti::comm

@@ -56,6 +56,7 @@ struct DeviceCard {
   static constexpr std::size_t kNotes = 32;
   std::uint64_t calls = 0;  ///< eager collectives so far; written last
   DeviceCallNote notes[kNotes];
+  std::uint64_t captured = 0;  ///< 1: collectives of graphs too, of whose replays `calls` knows nothing
   static constexpr std::size_t kWindows = 8;
   DeviceWindow windows[kWindows];
 };

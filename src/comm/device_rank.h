@@ -80,6 +80,8 @@ class DeviceRank {
   Result<bool> takes(Communicator& communicator, const CallArgs& args, LaneUse use = LaneUse::kCall) const;
   /// Before an eager call that may go by kernels or through the host: DeviceWatch::note(), which compares the ranks' ways.
   Status note(const CallArgs& args, DeviceWatch::Way way) const;
+  /// Where others count this rank's calls: it captures some that go through host memory.
+  void note_capture() const;
   /// What it does as lanes; nullptr: nothing.
   std::shared_ptr<DeviceLanes> lanes() const;
 

@@ -111,7 +111,10 @@ Status DeviceWatch::note(const Signature& signature, Way way, bool eager, std::u
     executor::store_release(&place.root, note.root);
     executor::store_release(&place.count, note.count);
     executor::store_release(&place.stream, stream);
-    if (!eager) return {};
+    if (!eager) {
+      note_capture();
+      return {};
+    }
     // In one order with what peers write and read here: one of two sees the other's.
     std::atomic_ref(card_.calls).store(number + 1, std::memory_order_seq_cst);
   }
@@ -121,6 +124,16 @@ Status DeviceWatch::note(const Signature& signature, Way way, bool eager, std::u
   return compare_ways(number, note);
 }
 
+namespace {
+
+bool has_captured(DeviceCard& card) { return std::atomic_ref(card.captured).load(std::memory_order_seq_cst) != 0; }
+
+}  // namespace
+
+bool DeviceWatch::counts_match(int peer) const {
+  return !has_captured(card_) && !has_captured(comm_.members().control.device_card(peer));
+}
+
 Status DeviceWatch::compare_ways(std::uint64_t number, const DeviceCallNote& own) const {
   for (int peer = 0; peer < comm_.ranks(); ++peer) {
     DeviceCard& card = comm_.members().control.device_card(peer);
@@ -128,7 +141,8 @@ Status DeviceWatch::compare_ways(std::uint64_t number, const DeviceCallNote& own
     if (peer == comm_.rank() || calls.load(std::memory_order_seq_cst) <= number) continue;
     const DeviceCallNote& theirs = card.notes[number % DeviceCard::kNotes];
     const std::uint64_t what = executor::load_acquire(&theirs.what);
-    if (((what ^ own.what) & kThroughHost) == 0) continue;
+    // It says so before it counts what comes behind the captured calls.
+    if (((what ^ own.what) & kThroughHost) == 0 || !counts_match(peer)) continue;
     const std::string text = describe_with_way(theirs);
     // What comes so many calls later is about to take its place, or has.
     if (calls.load(std::memory_order_seq_cst) - number >= DeviceCard::kNotes) continue;
@@ -156,7 +170,8 @@ Status DeviceWatch::compare_streams(std::uint64_t number, std::uint64_t stream) 
     const std::atomic_ref calls(card.calls);
     if (card.device != card_.device || calls.load(std::memory_order_seq_cst) <= number) continue;
     const std::uint64_t theirs = executor::load_acquire(&card.notes[number % DeviceCard::kNotes].stream);
-    if (calls.load(std::memory_order_seq_cst) - number >= DeviceCard::kNotes || theirs == 0) continue;
+    const bool is_there = calls.load(std::memory_order_seq_cst) - number < DeviceCard::kNotes && theirs != 0;
+    if (!is_there || !counts_match(peer)) continue;
     const bool one_is_legacy = (stream == kLegacy || theirs == kLegacy) && (stream & theirs & kLegacy) != 0;
     if (stream != theirs && !one_is_legacy) continue;
     comm_.fail(
@@ -230,13 +245,14 @@ void DeviceWatch::look_at_peers() {
     const bool left = comm_.has_left(peer);
     auto& since = behind_since_[static_cast<std::size_t>(peer)];
     const std::uint64_t calls = executor::load_acquire(&control.device_card(peer).calls);
-    if (calls >= own) {
+    // What it has not counted it may have in graphs.
+    if (calls >= own || has_captured(control.device_card(peer))) {
       since.reset();
       continue;
     }
     if (!since) since = Clock::now();
     const std::string what =
-        own - calls > DeviceCard::kNotes
+        own - calls > DeviceCard::kNotes || has_captured(card_)
             ? fmt::format("call {}", calls + 1)
             : find_call(card_, executor::load_acquire(&card_.notes[calls % DeviceCard::kNotes].what) >> 32 | 1);
     if (left) {
@@ -261,7 +277,8 @@ void DeviceWatch::look_at_streams() {
   const auto now = Clock::now();
   for (int peer = 0; peer < comm_.ranks(); ++peer) {
     auto& stall = stalls_[static_cast<std::size_t>(peer)];
-    if (peer == comm_.rank() || !bells_->waits_for(peer)) {
+    // Replays come and go without being counted: one that waits for long would be no other than many that wait shortly.
+    if (peer == comm_.rank() || !counts_match(peer) || !bells_->waits_for(peer)) {
       stall.reset();
       continue;
     }

@@ -14,6 +14,7 @@
 #include "comm/device_bells.h"
 #include "comm/device_segment.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -38,11 +39,14 @@ class DeviceWatch {
 
   enum class Way : std::uint8_t { kKernels, kWindows, kHost };  ///< kWindows: kernels, in place
   /// Before this rank's next collective goes to its stream: the others' messages can name it then, and wait for it no more. `eager`: not
-  /// captured into a graph, whose replays nobody counts. By any thread. `stream`: stream_key() where streams wait for each other by bells.
+  /// captured into a graph: note_capture(). By any thread. `stream`: stream_key() where streams wait for each other by bells.
   /// kInvalidUsage: a peer's call of the same number, if that is not long ago, goes another way, by kernels or through the host, or is on a
   /// stream of this process that comes to it only after this rank's. The communicator has failed then. Of two ranks of which this is so at
   /// least one notices.
   Status note(const Signature& signature, Way way, bool eager, std::uint64_t stream = 0);
+  /// This rank captures calls into a graph, whose replays nobody counts: from now on its calls have no numbers that others could compare, nor
+  /// does its count say what it has not called. By any thread.
+  void note_capture() { std::atomic_ref(card_.captured).store(1, std::memory_order_seq_cst); }
   /// Different for streams of a device that do not wait for each other. Of this thread's default stream, if that is named.
   static Result<std::uint64_t> stream_key(const cuda::Device& device, cuda::StreamHandle stream);
   /// What a call is announced by.
@@ -61,6 +65,8 @@ class DeviceWatch {
   void look();
   void look_at_peers();
   void look_at_streams();
+  /// Whether what is counted of both ranks means the same.
+  bool counts_match(int peer) const;
   Status compare_ways(std::uint64_t number, const DeviceCallNote& own) const;
   Status compare_streams(std::uint64_t number, std::uint64_t stream) const;
   std::string why(const cuda::FailureRecord& record) const;

@@ -115,7 +115,7 @@ Status StagedCalls::join() {
   has_joined_ = true;
   // First of all: whatever fails after it, end() records behind the call before (S5).
   TUTTI_TRY(rank_->order().follow(streams_[0], capture_));
-  if (!captured_) TUTTI_TRY(note());
+  TUTTI_TRY(note());
   return resources().join(streams_);
 }
 
@@ -140,6 +140,8 @@ Status StagedCalls::advance() {
 }
 
 Status StagedCalls::note() const {
+  if (captured_ && !rounds_.collectives().empty()) comm_.device()->note_capture();
+  if (captured_) return {};
   for (const CallArgs& call : rounds_.collectives()) TUTTI_TRY(comm_.device()->note(call, DeviceWatch::Way::kHost));
   return {};
 }

@@ -89,6 +89,52 @@ TEST_CASE("processes: a graph and a call in another order than on other ranks ar
   }));
 }
 
+TEST_CASE("processes: calls that one rank has in a graph and another has not are the same calls",
+          "[device][processes]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 4})));
+  const bool some_through_host = GENERATE(false, true);
+  setenv("TUTTI_SHARED_GPU_HOST_BYTES", some_through_host ? "1000" : "0", 1);
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const Gpu& gpu = Gpu::get();
+    constexpr std::size_t kMany = 1000;
+    const OnGpu<std::int32_t> a(Values(kMany, 1));
+    const auto sum_up = [&](std::size_t count) {
+      return fine(ncclAllReduce(a.data(), a.data(), count, ncclInt32, ncclSum, rank.comm, rank.stream),
+                  "ncclAllReduce");
+    };
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    if (m.rank == 1) {
+      gpu.begin_capture(rank.stream);
+      CREW_TRY(sum_up(kMany));
+      CREW_TRY(sum_up(10));
+      graph = gpu.end_capture(rank.stream);
+      if (!graph) return "the capture was spoilt";
+      executable = gpu.make_executable(graph);
+    }
+    for (int i = 0; i < 3; ++i) {
+      if (m.rank == 1) gpu.launch(executable, rank.stream);
+      if (m.rank == 0) CREW_TRY(sum_up(kMany));
+      if (m.rank == 0) CREW_TRY(sum_up(10));
+    }
+    CREW_TRY(sum_up(some_through_host ? 10 : kMany));
+    gpu.wait(rank.stream);
+    const Values sums = a.read();
+    if (sums[0] != 128 || sums[kMany - 1] != (some_through_host ? 8 : 16)) return "the sums are wrong";
+    if (m.rank == 1) gpu.destroy(executable);
+    if (m.rank == 1) gpu.destroy(graph);
+    // The other one has left then, with a smaller count.
+    if (m.rank == 0) usleep(100000);
+    ncclResult_t state = ncclSuccess;
+    CREW_TRY(fine(ncclCommGetAsyncError(rank.comm, &state), "ncclCommGetAsyncError"));
+    CREW_TRY(fine(state, "the communicator"));
+    return rank.close();
+  }));
+  unsetenv("TUTTI_SHARED_GPU_HOST_BYTES");
+}
+
 TEST_CASE("processes: a rank that is killed ends the others' kernels", "[device][processes]") {
   const int devices = GENERATE(from_range(over_gpus({1, 4})));
   auto* const called = static_cast<std::atomic<int>*>(crew::shared_page());

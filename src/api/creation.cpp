@@ -38,6 +38,11 @@ Result<std::vector<comm::UniqueId>> checked_ids(const ncclUniqueId* ids, int cou
           fmt::format("unique id {} of {} is empty; copy all {} bytes of what ncclGetUniqueId made to every rank", i,
                       count, NCCL_UNIQUE_ID_BYTES));
   }
+  // The ranks meet at the first: whichever order each has them in, it is to be the same one.
+  const auto comes_before = [](const comm::UniqueId& a, const comm::UniqueId& b) {
+    return std::memcmp(&a, &b, sizeof(a)) < 0;
+  };
+  std::ranges::sort(copies, comes_before);
   return copies;
 }
 
@@ -133,6 +138,11 @@ Status split(ncclComm_t comm, int color, int key, ncclComm_t* child, const ncclC
 /// The ranks to leave out, ascending.
 Result<std::vector<int>> checked_exclusions(const comm::Communicator& parent, const int* ranks, int count) {
   const int size = comm::size_of(parent);
+  if (size == 1)
+    return error(Code::kInvalidArgument,
+                 fmt::format("excludeRanksCount is {}, but a communicator of one rank has no other to leave out; "
+                             "ncclCommSplit makes another one of it",
+                             count));
   if (count < 1 || count >= size)
     return error(Code::kInvalidArgument,
                  fmt::format("excludeRanksCount is {}; a communicator of {} ranks can leave out 1 to {}", count, size,

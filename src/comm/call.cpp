@@ -247,8 +247,20 @@ executor::Progress Call::moved(Progress progress) {
   return progress;
 }
 
+namespace {
+
+/// Who has failed the communicator may have said in which call: "all_reduce #2: rank 1 waited ...".
+bool names_call(const std::string& reason) {
+  const std::size_t end = reason.find(": ");
+  if (end == std::string::npos) return false;
+  const std::size_t number = reason.rfind(" #", end);
+  return number != std::string::npos && number + 2 < end && reason.find_first_not_of("0123456789", number + 2) == end;
+}
+
+}  // namespace
+
 executor::Progress Call::fail(Error failure) {
-  failure.message = name() + ": " + failure.message;
+  if (!names_call(failure.message)) failure.message = name() + ": " + failure.message;
   status_ = std::move(failure);
   return Progress::kFailed;
 }
@@ -261,7 +273,7 @@ void Call::check_patience() {
   // left is read once: between two reads it could make this very call and leave.
   const bool left = comm_.has_left(peer) && !is_coming(peer);
   if (left && waiting_for() != peer) return;
-  comm_.check_patience(peer, left, name(), waiting_since_, lateness_);
+  comm_.check_patience(peer, left, name_for_all(), waiting_since_, lateness_);
 }
 
 }  // namespace tutti::comm

@@ -172,6 +172,8 @@ class Call : public executor::Task {
   /// What is waited for was sent by the peer, though it has left.
   virtual bool is_coming(int) const { return false; }
   virtual std::string name() const = 0;
+  /// The same where other ranks read it.
+  virtual std::string name_for_all() const { return name(); }
   /// What a peer has announced of this call.
   virtual const protocol::AnnounceLine& line_of(int peer) const = 0;
   /// Finds the memory that the plan reads and writes at other ranks.
@@ -344,6 +346,7 @@ class PointToPointCall final : public Call {
   int waiting_for() override;
   bool is_coming(int) const override { return phase_ == Phase::kMessage; }
   std::string name() const override;
+  std::string name_for_all() const override;
   const protocol::AnnounceLine& line_of(int peer) const override;
   bool is_prepared_for(const CallArgs& args) const;
   void prepare(const CallArgs& args);

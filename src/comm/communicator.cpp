@@ -414,8 +414,9 @@ void Communicator::check_patience(int peer, bool left, const std::string& what, 
             : fmt::format("; rank {} is farther behind: {}", first, last_call(members_->control, first).describe());
     fail(Code::kRemote, first < 0 || first == rank_ ? peer : first,
          fmt::format("{}: rank {} waited {} s for rank {} (TUTTI_TIMEOUT_S); it has not made the "
-                     "call, or is stuck in it; its last collective: {}{}",
-                     what, rank_, limit, peer, last_call(members_->control, peer).describe(), farther));
+                     "call, or is stuck in it; its last collective: {}{}{}",
+                     what, rank_, limit, peer, last_call(members_->control, peer).describe(), farther,
+                     open_send(members_->control, peer, rank_)));
     return;
   }
   warn_late(peer, what, since, lateness);

@@ -178,6 +178,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// By ncclCommFinalize: no more calls.
   bool is_finalized() const { return finalized_.load(std::memory_order_acquire); }
   bool failed() const { return members_ && executor::load_acquire(members_->control.abort_word()) != 0; }
+  /// Why what needs an initialised communicator is refused.
+  Error not_ready();
   /// The stored failure as this rank's error.
   Error failure() const;
   /// Stores a failure for all ranks, if it is the first.

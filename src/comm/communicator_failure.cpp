@@ -41,6 +41,17 @@ void Communicator::fail_initialisation(const Error& failure) {
   init_state_.store(InitState::kFailed, std::memory_order_release);
 }
 
+Error Communicator::not_ready() {
+  if (init_state_.load(std::memory_order_acquire) != InitState::kFailed)
+    return error(
+        Code::kInvalidUsage,
+        "the communicator is still initialising; poll ncclCommGetAsyncError until it is no longer ncclInProgress");
+  return error(Code::kInvalidUsage,
+               fmt::format("the communicator's initialisation failed, and it can only be ended, by ncclCommAbort or "
+                           "ncclCommDestroy: {}",
+                           async_message()));
+}
+
 Error Communicator::failure() const {
   const FailureRecord& record = members_->control.failure();
   executor::Backoff backoff(true);

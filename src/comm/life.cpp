@@ -156,9 +156,7 @@ Status init_rank(Handle* handle, std::span<const UniqueId> ids, int ranks, int r
 
 Status split(Communicator& parent, int color, int key, Handle* child, const Options* options) {
   *child = nullptr;
-  if (!parent.is_initialised()) {
-    return error(Code::kInvalidUsage, "ncclCommSplit of a communicator that is still initialising or has failed to");
-  }
+  if (!parent.is_initialised()) return parent.not_ready();
   if (parent.failed()) return parent.failure();
   if (parent.is_finalized()) return finalized();
   const std::shared_ptr<Communicator> keep = parent.shared_from_this();
@@ -195,9 +193,7 @@ Error finalized() {
 }
 
 Status finalize(Communicator& communicator) {
-  if (!communicator.is_initialised()) {
-    return error(Code::kInvalidUsage, "ncclCommFinalize of a communicator that is still initialising or has failed to");
-  }
+  if (!communicator.is_initialised()) return communicator.not_ready();
   Status ended = communicator.finalize();
   if (!ended.ok() || !communicator.device() || !communicator.options().blocking) return ended;
   communicator.device()->drain(communicator);
@@ -230,8 +226,7 @@ Status abort(Handle handle) {
 }
 
 Status revoke(Communicator& communicator) {
-  if (!communicator.is_initialised())
-    return error(Code::kInvalidUsage, "ncclCommRevoke of a communicator that is still initialising or has failed to");
+  if (!communicator.is_initialised()) return communicator.not_ready();
   if (communicator.end_calls(fmt::format("rank {} called ncclCommRevoke", communicator.rank()))) return {};
   return error(Code::kSystem, "ncclCommRevoke: a call of this communicator did not come back within 10 s");
 }

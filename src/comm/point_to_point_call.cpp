@@ -34,6 +34,8 @@ std::string PointToPointCall::name() const {
                      args_.root, sequence_);
 }
 
+std::string PointToPointCall::name_for_all() const { return fmt::format("rank {}'s {}", comm_.rank(), name()); }
+
 /// What a call has in common with the next one of the same arguments but for the buffers.
 void PointToPointCall::prepare(const CallArgs& args) {
   const planner::PlanCache& plans = comm_.members().plans;
@@ -168,7 +170,7 @@ Status PointToPointCall::mismatch() {
                         "give the same count and data type",
                         late ? "received" : "done", sends ? comm_.rank() : args_.root, text(sent),
                         sends ? args_.root : comm_.rank(), text(sends ? other : signature_)));
-  if (late) comm_.fail(failure.code, -1, name() + ": " + failure.message);
+  if (late) comm_.fail(failure.code, -1, name_for_all() + ": " + failure.message);
   return failure;
 }
 
@@ -188,7 +190,7 @@ executor::Progress PointToPointCall::meet() {
   if (goes_by_mpi_) return post_message();
   if (Status running = run(); !running.ok()) {
     // The other end has no part in this; it must not wait, nor the line stay taken.
-    comm_.fail(running.error().code, comm_.rank(), name() + ": " + running.error().message);
+    comm_.fail(running.error().code, comm_.rank(), name_for_all() + ": " + running.error().message);
     return finish(fail(running.error()));
   }
   phase_ = Phase::kRun;
@@ -258,7 +260,7 @@ void PointToPointCall::run(const CallArgs& args) {
   if (phase_ == Phase::kRoom) {
     if (static_cast<RankPhase>(lanes_.machine().load_acquire(peers_phase_)) == RankPhase::kLeft) {
       // No receive can have met this send, of which nothing is written yet.
-      comm_.check_patience(args_.root, true, name(), {}, lateness_);
+      comm_.check_patience(args_.root, true, name_for_all(), {}, lateness_);
       return fail(comm_.failure());
     }
     if (!has_room()) return blocked();

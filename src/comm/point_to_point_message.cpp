@@ -27,7 +27,7 @@ executor::Progress PointToPointCall::go_on_with_message() {
     phase_ = Phase::kRun;
     return finish(Progress::kDone);
   }
-  if (state == State::kFailed) comm_.fail(Code::kSystem, comm_.rank(), name() + ": " + message_->problem());
+  if (state == State::kFailed) comm_.fail(Code::kSystem, comm_.rank(), name_for_all() + ": " + message_->problem());
   const Progress progress = blocked();
   if (progress == Progress::kFailed) {
     comm_.members().mpi_sends.are_left |= is_left(comm_, *message_);

@@ -53,16 +53,24 @@ std::string described(const Signature& signature, std::uint32_t sequence) {
   return signature.sequence == sequence ? ": " + signature.describe() : std::string();
 }
 
-/// What one rank has announced to the other and the other has not taken up.
-void append_open_pairs(const Control& control, int from, int to, std::string& text) {
+/// How many sends one rank has made to another that has not received them; `newest_send`: the last of them.
+std::uint32_t open_sends(const Control& control, int from, int to, std::uint32_t& newest_send) {
   const protocol::Pair pair = control.pair(from, to);
   const auto taken = static_cast<std::uint32_t>(executor::load_acquire(pair.taken));
-  const std::uint32_t sent = newest(pair.sends, protocol::kSendDepth);
+  newest_send = newest(pair.sends, protocol::kSendDepth);
   const std::uint32_t asked = newest(pair.receives, protocol::kReceiveDepth);
+  return newest_send > taken && asked < newest_send ? newest_send - taken : 0;
+}
+
+/// What one rank has announced to the other and the other has not taken up.
+void append_open_pairs(const Control& control, int from, int to, std::string& text) {
+  std::uint32_t sent = 0;
+  const std::uint32_t open = open_sends(control, from, to, sent);
+  const std::uint32_t asked = newest(control.pair(from, to).receives, protocol::kReceiveDepth);
   const PairSignatures signatures = control.pair_signatures(from, to);
-  if (sent > taken && asked < sent) {
-    text += fmt::format("rank {} sends to rank {}, which has not received {} of its sends yet{}\n", from, to,
-                        sent - taken, described(copy_of(signatures.of(Direction::kSend, sent)), sent));
+  if (open > 0) {
+    text += fmt::format("rank {} sends to rank {}, which has not received {} of its sends yet{}\n", from, to, open,
+                        described(copy_of(signatures.of(Direction::kSend, sent)), sent));
   }
   if (asked > sent) {
     text += fmt::format("rank {} waits for rank {}{}\n", to, from,
@@ -98,6 +106,20 @@ int behind(const Control& control, int rank) {
   return last;
 }
 
+std::string open_send(const Control& control, int rank, int preferred) {
+  for (int i = -1; control.ranks() > 1 && i < control.ranks(); ++i) {
+    const int to = i < 0 ? preferred : i;
+    std::uint32_t sent = 0;
+    if (to == rank || open_sends(control, rank, to, sent) == 0) continue;
+    return fmt::format(
+        "; rank {} sends to rank {}, which has not received that{}. A send and a receive of which each waits for the "
+        "other go "
+        "into one group (ncclGroupStart, ncclGroupEnd)",
+        rank, to, described(copy_of(control.pair_signatures(rank, to).of(Direction::kSend, sent)), sent));
+  }
+  return "";
+}
+
 std::string LastCall::describe() const {
   if (number == 0) return "no call yet";
   return text.empty() ? fmt::format("call #{}", number) : fmt::format("call #{}, {}", number, text);
@@ -131,8 +153,8 @@ std::string report(Communicator& communicator) {
 }
 
 Result<std::string> report_of(Communicator& communicator) {
-  if (communicator.is_initialised()) return report(communicator);
-  return error(Code::kInvalidUsage, "tuttiCommReport of a communicator that is still initialising or has failed to");
+  if (!communicator.is_initialised()) return communicator.not_ready();
+  return report(communicator);
 }
 
 }  // namespace tutti::comm

@@ -20,6 +20,9 @@ LastCall last_call(const Control& control, int rank);
 /// Who is farther behind in collectives than `rank`, which may be stuck for its sake; -1: nobody.
 int behind(const Control& control, int rank);
 
+/// "; rank 1 sends to rank 2 ..." of a rank that may be stuck in a send, of those that this rank can see, first of all one to `preferred`; else "".
+std::string open_send(const Control& control, int rank, int preferred);
+
 /// A line per rank, then a line for each send and receive that waits for the other, then the failure if there is one.
 std::string report(Communicator& communicator);
 

@@ -417,8 +417,7 @@ Status run_shrink(Communicator& parent, ParentTurn& turn, const std::vector<int>
 
 Status shrink(Communicator& parent, std::span<const int> excluded, bool abort, Handle* child, const Options* options) {
   *child = nullptr;
-  if (!parent.is_initialised())
-    return error(Code::kInvalidUsage, "ncclCommShrink of a communicator that is still initialising or has failed to");
+  if (!parent.is_initialised()) return parent.not_ready();
   if (parent.is_finalized()) return finalized();
   auto communicator = std::make_shared<Communicator>(child_options(parent, options));
   *child = add(communicator);

@@ -441,3 +441,18 @@ TEST_CASE("a rank that does not come is named after TUTTI_TIMEOUT_S", "[timeout]
   CHECK(std::max(took_s[0], took_s[2]) >= 1.9);
   CHECK(std::max(took_s[3], took_s[5]) >= 1.9);
 }
+
+TEST_CASE("ranks that have the ids of a scalable initialisation in different orders meet") {
+  crew::check(crew::run(
+      3,
+      [](const Member& m) -> std::string {
+        std::vector<ncclUniqueId> ids(m.ids, m.ids + 3);
+        std::rotate(ids.begin(), ids.begin() + m.rank, ids.end());
+        ncclComm_t comm = nullptr;
+        CREW_TRY(
+            fine(ncclCommInitRankScalable(&comm, m.ranks, m.rank, 3, ids.data(), nullptr), "ncclCommInitRankScalable"));
+        CREW_TRY(crew::usable(comm));
+        return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+      },
+      20, 3));
+}

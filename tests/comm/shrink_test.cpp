@@ -346,6 +346,11 @@ TEST_CASE("bad arguments of a shrink are refused, with the value") {
   CHECK(ncclCommShrink(nullptr, &excluded, 1, &child, nullptr, 0) == ncclInvalidArgument);
   CHECK(ncclCommShrink(comms[1], &excluded, 1, &child, nullptr, 2) == ncclInvalidArgument);
   CHECK_THAT(ncclGetLastError(nullptr), Catch::Contains("shrinkFlags is 2"));
+  ncclComm_t lone = nullptr;
+  REQUIRE(ncclCommInitAll(&lone, 1, nullptr) == ncclSuccess);
+  CHECK(ncclCommShrink(lone, &excluded, 1, &child, nullptr, 0) == ncclInvalidArgument);
+  CHECK_THAT(ncclGetLastError(nullptr), Catch::Contains("a communicator of one rank has no other to leave out"));
+  REQUIRE(ncclCommDestroy(lone) == ncclSuccess);
   for (ncclComm_t comm : comms) REQUIRE(ncclCommDestroy(comm) == ncclSuccess);
 }
 

@@ -52,6 +52,8 @@ class HeldUp {
     Gpu::get().use(0);
   }
   void let_go() const { std::atomic_ref(*word_).store(1); }
+  bool is_let_go() const { return std::atomic_ref(*word_).load() != 0; }
+  std::int32_t received() const { return buffers_[1]->read()[0]; }
   bool is_done() const { return Gpu::get().query(streams_[1]) == CUDA_SUCCESS; }
   void wait() const {
     for (CUstream stream : streams_) Gpu::get().wait(stream);
@@ -86,8 +88,8 @@ TEST_CASE("device: kernels stay loaded until the streams have come to them", "[d
   const bool one_stream = devices[1] == 0 && GENERATE(false, true);
   const fake_driver::Live before = fake_driver::live();
   {
-    // Not lines, which destroy waits for.
-    const HeldUp call(devices, devices[1] == 0 ? HeldUp::Call::kSum : HeldUp::Call::kSend, one_stream);
+    // No collective, which may go as lines: those ncclCommDestroy waits for.
+    const HeldUp call(devices, HeldUp::Call::kSend, one_stream);
     for (ncclComm_t comm : call.comms) CHECK((aborts ? ncclCommAbort : ncclCommDestroy)(comm) == ncclSuccess);
     CHECK_FALSE(call.is_done());
     CHECK(fake_driver::live().modules > 0);
@@ -99,13 +101,15 @@ TEST_CASE("device: kernels stay loaded until the streams have come to them", "[d
 
 TEST_CASE("device: ncclCommFinalize waits for what is on the streams", "[device][leaving]") {
   const auto devices = GENERATE(std::vector{0, 0}, std::vector{0, 1});
-  const HeldUp call(devices, GENERATE(HeldUp::Call::kSum, HeldUp::Call::kSend), false);
+  const bool sums = GENERATE(false, true);
+  const HeldUp call(devices, sums ? HeldUp::Call::kSum : HeldUp::Call::kSend, false);
   std::thread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     call.let_go();
   });
   for (ncclComm_t comm : call.comms) CHECK(ncclCommFinalize(comm) == ncclSuccess);
-  CHECK(call.is_done());
+  CHECK(call.is_let_go());
+  CHECK(call.received() == (sums ? 2 : 1));
   later.join();
   for (ncclComm_t comm : call.comms) CHECK(ncclCommDestroy(comm) == ncclSuccess);
   call.wait();

@@ -15,7 +15,7 @@ Error absent() {
 
 }  // namespace
 
-ContextScope::ContextScope(void* context) : context_(context) {}
+ContextScope::ContextScope(void* context, ContextUse) : context_(context) {}
 ContextScope::~ContextScope() = default;
 Status find_devices() { return absent(); }
 bool devices_are_known() { return false; }

@@ -148,7 +148,7 @@ Status Device::run(void* function, std::uint32_t blocks, const void* arguments, 
   shape.blockDimY = shape.blockDimZ = 1;
   shape.hStream = stream_of(stream);
   void* parameters[] = {const_cast<void*>(arguments)};
-  const ContextScope scope(static_cast<CUcontext>(context_));
+  const ContextScope scope(static_cast<CUcontext>(context_), ContextUse::kStreams);
   TUTTI_TRY(scope.status());
   return driver().launch(&shape, static_cast<CUfunction>(function), arguments ? parameters : nullptr, nullptr);
 }

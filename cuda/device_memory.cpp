@@ -138,13 +138,13 @@ Event::~Event() {
 }
 
 Status Event::record(StreamHandle stream, unsigned how) const {
-  const ContextScope scope(context_of(*device_));
+  const ContextScope scope(context_of(*device_), ContextUse::kStreams);
   TUTTI_TRY(scope.status());
   return driver().event_record(static_cast<CUevent>(event_), static_cast<CUstream>(stream), how);
 }
 
 Status Event::hold(const Device& device, StreamHandle stream, unsigned how) const {
-  const ContextScope scope(context_of(device));
+  const ContextScope scope(context_of(device), ContextUse::kStreams);
   TUTTI_TRY(scope.status());
   return driver().stream_wait_event(static_cast<CUstream>(stream), static_cast<CUevent>(event_), how);
 }
@@ -186,7 +186,7 @@ OwnStream::~OwnStream() {
 }
 
 Result<Capture> capture_of(const Device& device, StreamHandle stream) {
-  const ContextScope scope(context_of(device));
+  const ContextScope scope(context_of(device), ContextUse::kStreams);
   TUTTI_TRY(scope.status());
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;

@@ -112,31 +112,40 @@ constinit thread_local const ContextScope* innermost [[gnu::tls_model("initial-e
 
 }  // namespace
 
-ContextScope::ContextScope(void* context) : context_(context) {
-  if (innermost && innermost->context_ == context) return;
-  const CUresult result = driver().context_push.raw(static_cast<CUcontext>(context));
-  pushed_ = result == CUDA_SUCCESS;
-  is_gone_ = result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT ||
-             result == CUDA_ERROR_DEINITIALIZED;
-  if (!pushed_) {
-    status_ = driver_error(driver().context_push.name(), result);
-    return;
+ContextScope::ContextScope(void* context, ContextUse use) : context_(context) {
+  const bool for_streams = use == ContextUse::kStreams;
+  if (innermost && innermost->context_ == context && (for_streams || innermost->exchanged_)) return;
+  CUcontext current = nullptr;
+  if (for_streams) status_ = driver().context_get(&current);
+  if (!status_.ok()) return;
+  if (!for_streams || static_cast<void*>(current) != context) {
+    const CUresult result = driver().context_push.raw(static_cast<CUcontext>(context));
+    pushed_ = result == CUDA_SUCCESS;
+    is_gone_ = result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT ||
+               result == CUDA_ERROR_DEINITIALIZED;
+    if (!pushed_) {
+      status_ = driver_error(driver().context_push.name(), result);
+      return;
+    }
   }
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  status_ = driver().exchange_capture_mode(&mode);
-  exchanged_ = status_.ok();
-  mode_ = mode;
+  if (!for_streams) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    status_ = driver().exchange_capture_mode(&mode);
+    exchanged_ = status_.ok();
+    mode_ = mode;
+  }
   outer_ = innermost;
-  if (exchanged_) innermost = this;
+  entered_ = status_.ok();
+  if (entered_) innermost = this;
 }
 
 ContextScope::~ContextScope() {
-  if (!pushed_) return;
+  if (entered_) innermost = outer_;
   if (exchanged_) {
-    innermost = outer_;
     auto mode = static_cast<CUstreamCaptureMode>(mode_);
     (void)driver().exchange_capture_mode(&mode);
   }
+  if (!pushed_) return;
   CUcontext popped = nullptr;
   (void)driver().context_pop(&popped);
 }

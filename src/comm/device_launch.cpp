@@ -84,7 +84,7 @@ Result<bool> DeviceLauncher::goes_by_crews(const MatchedCall& call) const {
 void DeviceLauncher::launch(std::span<MatchedCall> calls) {
   if (calls.empty()) return;
   // For all that follows on the first device, so that not each call of the driver needs it.
-  const cuda::ContextScope scope(place_of(calls[0].parts[0]).device->context());
+  const cuda::ContextScope scope(place_of(calls[0].parts[0]).device->context(), cuda::ContextUse::kStreams);
   if (!scope.status().ok()) return refuse(calls, scope.status().error());
   forget_pending();
   trail_->tidy();

@@ -186,10 +186,10 @@ std::optional<std::size_t> DeviceLanes::bytes_for(const planner::Plan& plan, con
 }
 
 DeviceLanes::Program& DeviceLanes::program_of(const planner::Plan& plan, const planner::Question& question) {
-  const auto [found, is_new] = programs_.try_emplace(program_key(plan, question));
-  Program& program = found->second;
-  if (!is_new) return program;
-  const std::optional<std::size_t> bytes = bytes_for(plan, question);
+  const auto key = program_key(plan, question);
+  if (const auto known = programs_.find(key); known != programs_.end()) return known->second;
+  const std::optional<std::size_t> bytes = bytes_for(plan, question);  // may run out of memory: nothing is there then
+  Program& program = programs_[key];
   program.fits = bytes.has_value();
   program.at = fifos_.programs() + used_;
   used_ += bytes.value_or(0);

@@ -89,7 +89,7 @@ Result<std::shared_ptr<Descriptor>> receive_control(RootClient& root, const Peer
   if (control == controls.end() || control->bytes != bytes) {
     return root.leave(error(Code::kInvalidUsage,
                             fmt::format("the control segment of rank {} has {} bytes where this rank's library needs {}: "
-                                        "use the same library and settings (TUTTI_SLOT_BYTES) on every rank",
+                                        "use the same library and settings on every rank (TUTTI_SLOT_BYTES, say)",
                                         leader.rank, control == controls.end() ? 0 : control->bytes, bytes)));
   }
   if (bytes == 0) return file;

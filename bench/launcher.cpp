@@ -44,8 +44,8 @@ std::vector<int> processors() {
   return firsts;
 }
 
-/// The calling thread. Where there are enough processors each rank gets one, as mpirun has it: the system often leaves two on one, where short calls take 20 times
-/// as long. False: the rank goes where the system puts it.
+/// The calling thread. Where there are enough processors each rank gets one, as mpirun has it: the system often leaves two on one, where
+/// short calls take 20 times as long. False: the rank goes where the system puts it.
 bool bind(const Options& options, int rank, int ranks) {
   if (!options.bind || options.on_gpu || options.stream) return false;  // streams have threads of their own
   const std::vector<int> all = processors();

@@ -244,9 +244,9 @@ Status DeviceLauncher::put() {
     TUTTI_TRY(place.event.hold(*place.device, main));
   }
   const Status given = put_kernel(main);
+  has_begun_ = given.ok();  // also if there is no memory to say that what follows failed
   const Status recorded = streams_.size() > 1 || capture_.id == 0 ? record_behind(*behind, main) : Status();
   TUTTI_TRY(given);
-  has_begun_ = true;
   TUTTI_TRY(recorded);
   for (std::size_t i = 1; i < streams_.size(); ++i) TUTTI_TRY(behind->hold(*place.device, streams_[i]));
   return {};

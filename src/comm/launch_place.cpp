@@ -66,8 +66,8 @@ Result<MeetingPlace> next_meeting_place(const tuttiLaunchInfo_t& info) {
     return error(Code::kInvalidUsage,
                  fmt::format("{} of the job's {} ranks are on this host; ranks on several hosts meet by TCP{}: set "
                              "TUTTI_RENDEZVOUS=tcp:host:port with rank 0's host and a free port, the same for all "
-                             "ranks, or let MPI bring "
-                             "them together (tuttiLaunchInitMpi; tutti-perf and tutti-train: --net mpi)",
+                             "ranks, or let MPI bring them together (tuttiLaunchInitMpi; tutti-perf and tutti-train: "
+                             "--net mpi)",
                              info.local_size, info.size, such));
   }
   const std::lock_guard lock(mutex);

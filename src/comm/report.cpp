@@ -113,8 +113,7 @@ std::string open_send(const Control& control, int rank, int preferred) {
     if (to == rank || open_sends(control, rank, to, sent) == 0) continue;
     return fmt::format(
         "; rank {} sends to rank {}, which has not received that{}. A send and a receive of which each waits for the "
-        "other go "
-        "into one group (ncclGroupStart, ncclGroupEnd)",
+        "other go into one group (ncclGroupStart, ncclGroupEnd)",
         rank, to, described(copy_of(control.pair_signatures(rank, to).of(Direction::kSend, sent)), sent));
   }
   return "";

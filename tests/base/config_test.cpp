@@ -345,14 +345,17 @@ TEST_CASE("a family of addresses is taken in NCCL's spelling, and a wrong one is
   CHECK(count_of(wrong.log, "has no effect here") == 0);
 }
 
-TEST_CASE("a variable of NCCL's without effect is said so once, at INFO", "[config]") {
+TEST_CASE("a variable of NCCL's or Tutti's without effect is said so once, at INFO", "[config]") {
   Folder folder;
   const std::string file = folder.write("own.conf", "NCCL_BUFFSIZE=4194304\n");
   const Environment environment{{"NCCL_DEBUG", "INFO"},      {"NCCL_IB_HCA", "mlx5"},   {"NCCL_CONF_FILE", file},
-                                {"NCCL_SOCKET_IFNAME", "x"}, {"NCCL_P2P_DISABLE", "0"}, {"OTHER", "1"}};
+                                {"NCCL_SOCKET_IFNAME", "x"}, {"NCCL_P2P_DISABLE", "0"}, {"OTHER", "1"},
+                                {"TUTTI_TIMEOUTS", "4"},     {"TUTTI_TIMEOUT_S", "4"},  {"TUTTI_SECRET", "x"},
+                                {"TUTTI_RENDEZVOUS", "x"}};
   const auto twice = [](const tutti::Config&) { return std::to_string(tutti::config().timeout_s); };
   const Seen seen = in_child(environment, twice);
-  CHECK(count_of(seen.log, "has no effect here") == 2);
+  CHECK(count_of(seen.log, "has no effect here") == 3);
+  CHECK(count_of(seen.log, "TUTTI_TIMEOUTS is set, and has no effect here") == 1);
   CHECK(count_of(seen.log, "NCCL_IB_HCA is set, and has no effect here") == 1);
   CHECK(count_of(seen.log, "NCCL_BUFFSIZE is set, and has no effect here") == 1);
   Environment quiet = environment;

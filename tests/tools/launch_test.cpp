@@ -197,6 +197,25 @@ TEST_CASE("where nothing says where the ranks of several hosts meet, Open MPI's 
   CHECK(tuttiLaunchWantsMpi(&info, nullptr) == ncclInvalidArgument);
 }
 
+TEST_CASE("where ranks of several hosts are to meet is asked for, with what was set in its place") {
+  for (const std::string place : {"", "file:/nowhere", "box-1"}) {
+    Variables variables = {{"OMPI_COMM_WORLD_RANK", "0"},
+                           {"OMPI_COMM_WORLD_SIZE", "2"},
+                           {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
+    if (!place.empty()) variables["TUTTI_RENDEZVOUS"] = place;
+    const tuttiLaunchInfo_t info = detected(variables);
+    ncclUniqueId id;
+    CHECK(tuttiLaunchUniqueId(&info, &id) == ncclInvalidUsage);
+    const std::string reason = ncclGetLastError(nullptr);
+    CAPTURE(reason);
+    CHECK(reason.find("1 of the job's 2 ranks are on this host") != std::string::npos);
+    CHECK(reason.find("--net mpi") != std::string::npos);
+    const bool is_named = reason.find("TUTTI_RENDEZVOUS=\"" + place + "\" does not name") != std::string::npos;
+    CHECK(is_named == !place.empty());
+  }
+}
+
 TEST_CASE("the launchers' variables") {
   tuttiLaunchInfo_t info = detected({{"OMPI_COMM_WORLD_RANK", "2"},
                                      {"OMPI_COMM_WORLD_SIZE", "4"},

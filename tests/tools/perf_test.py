@@ -7,9 +7,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 import xml.etree.ElementTree
 
@@ -75,6 +77,54 @@ class PerfTest(FolderTest):
             mine = [row for row in rows if row["collective"] == collective]
             forms = 1 if collective in ONLY_OUT_OF_PLACE else 2
             self.assertEqual(len(mine), sizes * forms, collective)
+
+    def test_short_calls_are_timed_more_often_unless_told(self):
+        for more, wanted in (([], {8: 500, 1 << 20: 20}), (["-n", "4"], {8: 4, 1 << 20: 4})):
+            result = run("all_reduce", "--ranks", "2", "-b", "8", "-e", "1M", "-f", str(1 << 17), *more, "--json", self.json)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            with open(self.json, encoding="utf-8") as file:
+                self.assertEqual({row["bytes"]: row["iterations"] for row in json.load(file)}, wanted)
+            self.assertIn("4 iterations after a tenth" if more else "20 to 500 iterations", result.stdout)
+
+    def test_ranks_have_a_processor_each_where_there_are_as_many(self):
+        few = sorted(os.sched_getaffinity(0))[:2]
+        processors, prefix = len(few), ("taskset", "-c", ",".join(map(str, few)))
+        for how, name in ([], "processes"), (["--threads"], "threads"):
+            for ranks, more, bound in (processors, [], True), (processors, ["--no-bind"], False), (processors + 1, [], False):
+                result = run("all_reduce", "--ranks", str(ranks), "-e", "8", *QUICK, *how, *more, prefix=prefix)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn(f", {name}, a processor each," if bound else f", {name}, private", result.stdout)
+
+    def test_bound_ranks_are_on_different_processors(self):
+        if len(os.sched_getaffinity(0)) < 2:
+            self.skipTest("one processor")
+        with subprocess.Popen([PERF, "all_reduce", "--ranks", "2", "-e", "8", "-n", "100000000", "-c", "0"], stdout=subprocess.PIPE, text=True,
+                              env=clean_environment()) as perf:
+            try:
+                perf.stdout.readline()  # the head, when the ranks are at it
+                with open(f"/proc/{perf.pid}/task/{perf.pid}/children", encoding="ascii") as file:
+                    places = [os.sched_getaffinity(int(child)) for child in file.read().split()]
+            finally:
+                perf.terminate()
+        self.assertEqual([len(place) for place in places], [1, 1])
+        self.assertNotEqual(*places)
+
+    def test_another_program_at_rank_0s_port_is_told_as_such(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            def greet():
+                connection, _ = server.accept()
+                with connection:
+                    connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+                    connection.recv(4096)
+            greeter = threading.Thread(target=greet)
+            greeter.start()
+            place = f"127.0.0.1:{server.getsockname()[1]}"
+            result = run("all_reduce", "-e", "8", *QUICK, environment=clean_environment(NCCL_COMM_ID=place, RANK="1", WORLD_SIZE="2",
+                                                                                          TUTTI_TIMEOUT_S="20"))
+            greeter.join()
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn(f"the process at {place} sent bytes that are no bootstrap frame", result.stderr)
+        self.assertIn("what listens there is no rank of this job; check the address and the port", result.stderr)
 
     def test_every_collective(self):
         for how in ([], ["--threads"], ["--memory", "shared"], ["--stream", "-R", "1"]):

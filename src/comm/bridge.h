@@ -128,8 +128,11 @@ class Bridge final : public PartCarrier {
   void lend_input(std::uint32_t number, const void* input, std::uint32_t round = 0) {
     usual_.rounds[round].lent = {number, static_cast<const std::byte*>(input)};
   }
-  /// That nobody reads any more.
-  bool is_input_sent(std::uint32_t number) const { return announced_ == number && is_sent(); }
+  /// That nobody reads any more. A hub sends its own to one host after the other.
+  bool is_input_sent(std::uint32_t number) const {
+    const auto has_gone = [=](const Round& round) { return round.to == nullptr || round.carried == number; };
+    return announced_ == number && std::ranges::all_of(usual_.rounds, has_gone) && is_sent();
+  }
 
   void send_part(int peer, std::uint32_t number, std::uint32_t part, const void* bytes, std::size_t size) override;
   void hold_lines(int peer, std::uint32_t number) override { remote_of(peer).holds_lines_of = number; }

@@ -70,7 +70,7 @@ Carriage far_carriage(const Membership& members, const CallArgs& args, std::size
   if (args.scaled || bytes > std::min<std::size_t>(limit, members.control.settings().far_carry_bytes))
     return Carriage::kNone;
   const LineRoutes::Pattern pattern = members.bridge->routes().pattern();
-  if (sums && pattern == LineRoutes::Pattern::kStar) return Carriage::kAtHub;
+  if (sums && pattern == LineRoutes::Pattern::kStar && bytes > members.far_limits.passed_on) return Carriage::kAtHub;
   if (pattern != LineRoutes::Pattern::kDoubling) return Carriage::kFromBuffers;
   return members.plans.may_announce(args.collective, "halving_doubling") ? Carriage::kAddedUp : Carriage::kNone;
 }

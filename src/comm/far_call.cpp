@@ -93,10 +93,11 @@ void CollectiveCall::add_up() {
   }
 }
 
-/// The result would be written over an input that is still on its way to the other rank.
+/// The result would be written over an input that is still on its way to another rank. Of a hub that adds up only the sum goes to others.
 [[gnu::hot]] bool CollectiveCall::is_input_needed() const {
-  const bool in_place = goes_from_buffers(carriage_) && args_.send == args_.receive;
-  return in_place && !comm_.members().bridge->is_input_sent(sequence_);
+  if (!goes_from_buffers(carriage_) || args_.send != args_.receive) return false;
+  const bool adds_up_for_all = carriage_ == Carriage::kAtHub && !gets_sum();
+  return !adds_up_for_all && !comm_.members().bridge->is_input_sent(sequence_);
 }
 
 /// From another host a line may come by a longer way than the word that its rank has left.

@@ -68,7 +68,10 @@ FarLimits far_limits(int hosts, LineRoutes::Pattern pattern, const planner::Netw
   };
   // By any schedule an all-gather sends as much.
   if (added_up) return {limit(LineRoutes(hosts, pattern).rounds()), 0};
-  return {limit(hosts - 1), FarInputs::kOverNetworkMax / static_cast<std::size_t>(hosts - 1)};
+  FarLimits limits{limit(hosts - 1), FarInputs::kOverNetworkMax / static_cast<std::size_t>(hosts - 1)};
+  const auto more_inputs = static_cast<std::size_t>((hosts - 1) * (hosts - 2));
+  if (pattern == LineRoutes::Pattern::kStar && one_system) limits.passed_on = FarInputs::kPassedOnBytes / more_inputs;
+  return limits;
 }
 
 }  // namespace tutti::comm

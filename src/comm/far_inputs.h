@@ -24,6 +24,8 @@ class FarInputs {
   /// The longest that are worth it where a network of its own carries them: longer ones go through slots in pieces, some of which are
   /// added up while others are on their way.
   static constexpr std::size_t kOverNetworkMax = std::size_t{256} << 10;
+  /// What a hub may send more, all in all, for not waiting for the last input before it adds up (decision 44).
+  static constexpr std::size_t kPassedOnBytes = std::size_t{96} << 10;
   static constexpr std::uint32_t kPartsMax = 16;
   /// The part that is the sum of all, which comes from a hub: never taken for an input of its own, which comes in a call that differs.
   static constexpr std::uint32_t kSumOfAll = kPartsMax;
@@ -74,6 +76,8 @@ class FarInputs {
 struct FarLimits {
   std::size_t sums = 0;     ///< of an all-reduce
   std::size_t gathers = 0;  ///< of an all-gather
+  /// Of an all-reduce by a hub: up to here it passes the inputs on, as soon as they are there, longer ones it adds up once all are.
+  std::size_t passed_on = 0;
 };
 /// By the prices, at which more bytes are cheaper than further messages. `regroups`: sums need not be in rank order. `one_system`: the hosts
 /// are of one system, and their ranks' threads the network: nothing goes on while they add up.

@@ -20,7 +20,8 @@ using namespace far_calls;
 
 /// The longest input that travels so, in elements; longer ones go through slots.
 constexpr std::size_t kLongest = (std::size_t{1} << 20) / sizeof(int);
-constexpr std::size_t kCounts[] = {1, 128, 129, 1000, 4096, 16384, 40000, 65537, kLongest - 1, kLongest, kLongest + 1};
+constexpr std::size_t kCounts[] = {1,     128,   129,   1000,  2049,         4096,     12288,
+                                   12289, 16384, 40000, 65537, kLongest - 1, kLongest, kLongest + 1};
 /// One that is worth it among more than two ranks, too, whatever the prices.
 constexpr std::size_t kShort = (std::size_t{64} << 10) / sizeof(int);
 
@@ -60,11 +61,11 @@ TEST_CASE("inputs that travel with the lines of hosts arrive whole, whoever is l
 
 namespace {
 
-/// In an all-reduce so often, and nothing else.
-std::string sends_its_input(const Member& m, int times, ncclComm_t comm) {
+/// In an all-reduce as much as so many inputs, and nothing else.
+std::string sends_inputs(const Member& m, int times, std::size_t count, ncclComm_t comm) {
   std::uint64_t sent = 0;
-  CREW_TRY(count_sent(m, kShort, &sent, comm));
-  return expect_sent(sent, static_cast<std::uint64_t>(times) * kShort * sizeof(int));
+  CREW_TRY(count_sent(m, count, &sent, comm));
+  return expect_sent(sent, static_cast<std::uint64_t>(times) * count * sizeof(int));
 }
 
 }  // namespace
@@ -84,10 +85,26 @@ TEST_CASE(
       if (one_core) CREW_TRY(share_a_core());
       ncclComm_t comm = nullptr;
       CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
-      CREW_TRY(sends_its_input(m, !one_core ? 2 : m.rank == 0 ? m.ranks - 1 : 1, comm));
+      CREW_TRY(sends_inputs(m, !one_core ? 2 : m.rank == 0 ? m.ranks - 1 : 1, kShort, comm));
       return fine(ncclCommDestroy(comm), "ncclCommDestroy");
     }));
   }
+  unset_hosts();
+}
+
+TEST_CASE("the hub of three passes short inputs on, and sends a sum of longer ones", "[hosts]") {
+  set_hosts_of(1);
+  crew::check(crew::run(3, [](const Member& m) -> std::string {
+    CREW_TRY(share_a_core());
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    for (const std::size_t kib : {12, 48, 49}) {
+      const int by_hub = kib <= 48 ? 4 : 2;
+      CREW_TRY(sends_inputs(m, m.rank == 0 ? by_hub : 1, (kib << 10) / sizeof(int), comm));
+      CREW_TRY(check_bits(m, (kib << 10) / sizeof(float), true, comm));
+    }
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
   unset_hosts();
 }
 
@@ -137,6 +154,7 @@ TEST_CASE("inputs that came with the lines of calls that differ are nobody's", "
       if (one_core) CREW_TRY(share_a_core());
       ncclComm_t comm = nullptr;
       CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+      CREW_TRY(make_calls_that_differ(m, 4096, comm));
       CREW_TRY(make_calls_that_differ(m, 16384, comm));
       CREW_TRY(make_calls_that_differ(m, kLongest, comm));
       CREW_TRY(sum_what_others_gather(m, 16384, comm));
@@ -153,7 +171,7 @@ TEST_CASE("the hub is the rank that has most of a core", "[hosts]") {
     CREW_TRY(stay_on_core(m.rank % 2));
     ncclComm_t comm = nullptr;
     CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
-    CREW_TRY(sends_its_input(m, m.rank == 1 ? 2 : 1, comm));
+    CREW_TRY(sends_inputs(m, m.rank == 1 ? 2 : 1, kShort, comm));
     CREW_TRY(make_calls_that_differ(m, 16384, comm));
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
   }));

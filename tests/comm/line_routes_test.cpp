@@ -238,6 +238,9 @@ TEST_CASE("longer sums travel with the lines where ranks' threads are the networ
     CHECK(far_limits(2, Pattern::kDirect, network, true, one_system).sums == longest);
     CHECK(far_limits(2, Pattern::kDirect, network, true, one_system).gathers == FarInputs::kOverNetworkMax);
     CHECK(far_limits(4, Pattern::kStar, network, true, one_system).sums <= longest);
+    CHECK(far_limits(3, Pattern::kStar, network, true, one_system).passed_on == (one_system ? 48 << 10 : 0));
+    CHECK(far_limits(5, Pattern::kStar, network, true, one_system).passed_on == (one_system ? 8 << 10 : 0));
+    CHECK(far_limits(3, Pattern::kDirect, network, true, one_system).passed_on == 0);
     CHECK(far_limits(4, Pattern::kDoubling, network, true, one_system).sums <= FarInputs::kOverNetworkMax);
     CHECK(far_limits(4, Pattern::kDoubling, network, false, one_system).sums == 0);
   }

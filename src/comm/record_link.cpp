@@ -59,6 +59,7 @@ void RecordLink::store(const Record& record, const std::byte* payload) const {
 
 void RecordLink::close() {
   stream_.reset();
+  come_ = {};
   queue_.clear();
   first_ = 0;
   takes_more_ = false;
@@ -90,8 +91,9 @@ bool RecordLink::send() {
       lent = by_itself;
     }
     const std::span<const iovec> some(parts, count);
-    const auto [sent, state] = lent ? stream_->send_lent(some) : stream_->send(some);
-    if (state == transport::ByteStream::State::kEnded) {
+    const transport::ByteStream::Moved moved_now = lent ? stream_->send_lent(some) : stream_->send(some);
+    const std::size_t sent = moved_now.bytes;
+    if (moved_now.state == transport::ByteStream::State::kEnded) {
       takes_more_ = false;
       queue_.clear();
       first_ = 0;
@@ -121,44 +123,35 @@ void RecordLink::advance_queue(std::size_t sent) {
 /// that stays as it is until then. One without a word is told of at once as well (arrived_), but what follows it has its place already.
 bool RecordLink::receive() {
   bool moved = has_staged();
-  if (moved && take(0)) return true;
+  if (moved && take()) return true;
   while (stream_ && state_ == State::kOpen) {
     look_again();
     iovec parts[2];
     std::size_t count = 0;
-    std::size_t room = 0;
     const std::size_t missing = in_payload_ ? current_.bytes - done_ : 0;
-    const bool in_place = missing >= kInPlaceBytes;
-    if (in_place) {
-      parts[count++] = {payload_ + done_, missing};
-      room += missing;
-    }
-    if (begin_ != 0 && end_ != begin_) std::memmove(staged_.data(), staged_.data() + begin_, end_ - begin_);
-    end_ -= begin_;
-    begin_ = 0;
-    const std::size_t ahead = in_place ? kAheadBytes : staged_.size() - end_;
-    parts[count++] = {staged_.data() + end_, ahead};
-    room += ahead;
-    const auto [got, state] = stream_->receive({parts, count});
+    const std::size_t in_place = missing >= kInPlaceBytes ? missing : 0;
+    if (in_place != 0) parts[count++] = {payload_ + done_, in_place};
+    const std::size_t ahead = in_place != 0 ? kAheadBytes : staged_.size();
+    parts[count++] = {staged_.data(), ahead};
+    const auto [got, state, kept] = stream_->receive({parts, count});
     if (state == transport::ByteStream::State::kEnded) state_ = State::kEnded;
     if (got == 0) return moved;
     moved = true;
-    const std::size_t placed = in_place ? std::min(got, missing) : 0;
+    const std::size_t placed = kept.empty() ? std::min(got, in_place) : 0;
     done_ += placed;
-    if (take(got - placed) || got < room) return true;
+    come_ = kept.empty() ? std::span<const std::byte>(staged_).first(got - placed) : kept;
+    if (take() || (kept.empty() && got < in_place + ahead)) return true;
   }
   return moved;
 }
 
-/// Carries out what is staged, `got` bytes more than before, up to the end of a long record with a word; true if that has come.
-bool RecordLink::take(std::size_t got) {
-  end_ += got;
+/// Carries out what has come, up to the end of a long record with a word; true if that has come.
+bool RecordLink::take() {
   for (;;) {
     if (in_payload_) {
-      const std::size_t now = std::min<std::size_t>(current_.bytes - done_, end_ - begin_);
-      if (now != 0) std::memcpy(payload_ + done_, staged_.data() + begin_, now);
-      done_ += now;
-      begin_ += now;
+      const std::span<const std::byte> now = next(current_.bytes - done_);
+      if (!now.empty()) std::memcpy(payload_ + done_, now.data(), now.size());
+      done_ += now.size();
       if (done_ != current_.bytes) return false;
       finish_record();
       if (current_.bytes >= kInPlaceBytes && current_.word != Record::kNoWord) return true;
@@ -167,10 +160,20 @@ bool RecordLink::take(std::size_t got) {
   }
 }
 
+/// Of what has come, up to so many bytes.
+std::span<const std::byte> RecordLink::next(std::size_t most) {
+  const std::span<const std::byte> taken = come_.first(std::min(most, come_.size()));
+  come_ = come_.subspan(taken.size());
+  return taken;
+}
+
 bool RecordLink::begin_record() {
-  if (state_ == State::kBroken || end_ - begin_ < sizeof(Record)) return false;
-  std::memcpy(&current_, staged_.data() + begin_, sizeof(Record));
-  begin_ += sizeof(Record);
+  if (state_ == State::kBroken) return false;
+  const std::span<const std::byte> head = next(sizeof(Record) - headed_);
+  if (!head.empty()) std::memcpy(reinterpret_cast<std::byte*>(&current_) + headed_, head.data(), head.size());
+  headed_ += head.size();
+  if (headed_ != sizeof(Record)) return false;
+  headed_ = 0;
   const std::size_t size = memory_.size();
   const bool placed_here = current_.offset == Record::kReceiversPlace;
   const bool bytes_fit = current_.bytes <= size && (placed_here || current_.offset <= size - current_.bytes);

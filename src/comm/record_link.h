@@ -77,8 +77,8 @@ class RecordLink {
 
   /// Carries out what has come, up to the end of a long record with a word; true if that was something.
   bool receive();
-  /// A record has come that no receive() has begun with, as the one before was long: no descriptor shows it.
-  bool has_staged() const { return state_ != State::kBroken && !in_payload_ && end_ - begin_ >= sizeof(Record); }
+  /// Something has come that no receive() has begun with, as the record before was long: no descriptor shows it.
+  bool has_staged() const { return state_ != State::kBroken && !come_.empty(); }
 
   State state() const { return state_; }
   /// After kBroken: what came that is no record.
@@ -107,7 +107,8 @@ class RecordLink {
   void store(const Record& record, const std::byte* payload) const;
   bool goes_lent(const Outgoing& out) const;
   void advance_queue(std::size_t sent);
-  bool take(std::size_t got);
+  bool take();
+  std::span<const std::byte> next(std::size_t most);
   bool begin_record();
   void look_again();
   bool drop_record();
@@ -126,10 +127,10 @@ class RecordLink {
   std::size_t sent_of_it_ = 0;
   std::uint64_t sent_bytes_ = 0;
 
-  std::vector<std::byte> staged_;  ///< received and not looked at: begin_ .. end_
-  std::size_t begin_ = 0;
-  std::size_t end_ = 0;
+  std::vector<std::byte> staged_;    ///< what streams fill that keep nothing of what comes
+  std::span<const std::byte> come_;  ///< received and not looked at
   Record current_;
+  std::size_t headed_ = 0;  ///< bytes of the record's head, as long as it is not whole
   std::function<std::byte*(const Record&)> place_;
   std::function<void(const Record&)> arrived_;
   std::function<bool(const Record&)> stale_;

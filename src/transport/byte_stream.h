@@ -1,5 +1,5 @@
 // ByteStream: moves bytes, in order and whole, between two ranks that share no memory. What carries calls between hosts is written
-// against this; TCP implements it (comm/tcp_stream.h, comm/striped_stream.h).
+// against this; TCP implements it (comm/tcp_stream.h, comm/striped_stream.h), and MPI (mpi_link.h).
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,8 @@ class ByteStream {
   struct Moved {
     std::size_t bytes = 0;  ///< 0 and open: nothing can be moved now
     State state = State::kOpen;
+    std::span<const std::byte> kept =
+        {};  ///< of receive(), which then filled nothing: what has come, where it lies until the next one
   };
 
   virtual ~ByteStream() = default;
@@ -26,7 +28,7 @@ class ByteStream {
   virtual std::size_t lends_from() const { return ~std::size_t{0}; }
   /// Whether all that was lent may be written again. Never waits.
   virtual bool is_released() { return true; }
-  /// Fills a prefix of the parts; never waits.
+  /// Fills a prefix of the parts, or shows what has come (`kept`); never waits.
   virtual Moved receive(std::span<const iovec> parts) = 0;
   /// Nothing more will be sent. The other side takes in what was, and then finds the end.
   virtual void finish() = 0;

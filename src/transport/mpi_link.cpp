@@ -116,36 +116,25 @@ bool MpiLink::take_message(bool may) {
     return false;
   }
   arrived_ = static_cast<std::size_t>(bytes);
-  read_ = 0;
   return true;
 }
 
-/// Once read. Another receive is posted when there is time, before MPI is asked the next time.
+/// Once looked at. Another receive is posted when there is time, before MPI is asked the next time.
 void MpiLink::drop_message() {
   arrived_ = 0;
   pop_receive();
 }
 
-/// What MPI has handed over is this process's own: it is read when MPI must not be called any more, too.
-MpiLink::Moved MpiLink::receive(std::span<const iovec> parts) {
+/// What MPI has handed over is this process's own: it is shown when MPI must not be called any more, too. After a message MPI is not asked for
+/// more, which takes a system call: what has come is soon dealt with.
+MpiLink::Moved MpiLink::receive() {
   const std::lock_guard lock(mutex_);
   const MpiCalls::Pass pass = mpi_calls().enter();
   const bool may = pass.owns_lock() && may_call();
-  std::size_t got = 0;
-  for (const iovec& part : parts) {
-    for (std::size_t done = 0; done < part.iov_len;) {
-      // What has come already is soon dealt with; to ask for more takes a system call.
-      if (!take_message(may && got == 0)) return {got, !may || ended_ || failed_ ? State::kEnded : State::kOpen};
-      const std::size_t now = std::min(part.iov_len - done, arrived_ - read_);
-      std::memcpy(static_cast<std::byte*>(part.iov_base) + done, receives_.at(receives_.first).bytes.get() + read_,
-                  now);
-      done += now;
-      got += now;
-      read_ += now;
-      if (read_ == arrived_) drop_message();
-    }
-  }
-  return {got, State::kOpen};
+  const bool asks = may && arrived_ == 0;
+  if (arrived_ != 0) drop_message();
+  if (!take_message(asks)) return {0, !may || ended_ || failed_ ? State::kEnded : State::kOpen};
+  return {arrived_, State::kOpen, {receives_.at(receives_.first).bytes.get(), arrived_}};
 }
 
 void MpiLink::finish() {

@@ -43,7 +43,8 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
       : comm_(std::move(comm)), peer_(peer), place_(arrivals().add()), abort_word_(abort_word) {}
 
   Moved send(std::span<const iovec> parts);
-  Moved receive(std::span<const iovec> parts);
+  /// The next message, which stays until the next call.
+  Moved receive();
   void finish();
   /// The last call but for advance(). Of a link that was finished, and did not fail: the rest is up to MpiProgress.
   void close();
@@ -94,7 +95,6 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   Ring receives_;
   MPI_Request end_request_ = MPI_REQUEST_NULL;
   std::size_t arrived_ = 0;  ///< bytes of the oldest receive, which is done; 0: it is not
-  std::size_t read_ = 0;     ///< of these
   bool wanted_ = false;      ///< MpiProgress has it
   bool finished_ = false;
   bool closed_ = false;

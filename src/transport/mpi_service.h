@@ -27,7 +27,7 @@
 namespace tutti::transport {
 
 /// Both sides must be built with the same one: what is passed are C++ types.
-inline constexpr const char* kMpiServiceVersion = "Tutti 0.1.0, MPI service 2";
+inline constexpr const char* kMpiServiceVersion = "Tutti 0.1.0, MPI service 3";
 
 struct MpiState {
   enum class Level : std::uint8_t { kSingle, kFunneled, kSerialized, kMultiple };

@@ -100,7 +100,7 @@ def case_idle(kind, client, _):
 def case_taken(kind, client, _):
     """Once MPI must not be called any more, what it has handed over already is still read."""
     run = Run(kind, 2, [client, "multiple", "taken"])
-    run.expect("taken", "^990 bytes, right, 0 calls$", [1])
+    run.expect("taken", "^1000 bytes, right, 0 calls$", [1])
     run.expect_done()
 
 

@@ -402,7 +402,9 @@ void Communicator::check_patience(int peer, bool left, const std::string& what, 
   if (failed()) return;
   if (left) {
     fail(Code::kRemote, peer,
-         fmt::format("{}: rank {} has left the communicator (ncclCommDestroy) without making this call", what, peer));
+         fmt::format("{}: rank {} has left the communicator (ncclCommDestroy, ncclCommAbort, or its program has ended) "
+                     "without making this call",
+                     what, peer));
     return;
   }
   const double limit = members_->control.settings().timeout_s;

@@ -205,13 +205,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void check_streams();
 
   Status finalize();
-  /// Stops everything under way; peers' calls fail with `reason`.
+  /// Stops everything under way; peers' calls fail then, and where nothing is it leaves in peace.
   /// False if one of this rank's own calls has not come back in time: the communicator must then stay in memory.
   bool abort_now();
   /// Fails the communicator for all ranks, if it has not failed yet, and waits for this rank's own calls to end. False: one did not.
   bool end_calls(const std::string& why);
-  /// Waits for calls under way and leaves.
+  /// Waits for calls under way and leaves, once.
   void leave();
+  /// When the program ends without ncclCommDestroy.
+  void leave_at_exit();
 
   /// Kept between calls so that a lone collective allocates nothing; belongs to whoever has the turn.
   CollectiveCall& collective_call() {
@@ -277,6 +279,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// By rank: its host, numbered by their lowest ranks.
   schedule::Groups hosts_of_ranks() const;
   int ranks_on_this_host() const;
+  bool is_needed();
+  std::string why_aborted() const;
   /// Tells the other hosts' ranks that this one leaves, and sees to it that all it sent arrives.
   void leave_over_hosts();
   Status watch_peers();
@@ -301,6 +305,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<InitState> init_state_{InitState::kPending};
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> finalized_{false};
+  bool has_left_ = false;
   std::atomic<const std::uint64_t*> lone_abort_word_{nullptr};  ///< nullptr: takes_lone_calls() is false
   std::thread init_thread_;
   Turns turns_;

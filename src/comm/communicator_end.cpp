@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
+#include <utility>
 
 namespace tutti::comm {
 namespace {
@@ -38,17 +40,30 @@ Status Communicator::finalize() {
   return {};
 }
 
+/// Others may need this rank for what it has begun, or for replays of graphs, which nobody counts.
+bool Communicator::is_needed() {
+  if (!is_idle() || (teams() && !teams()->is_idle())) return true;
+  if (!device_) return false;
+  for (int r = 0; r < ranks_; ++r)
+    if (std::atomic_ref(members_->control.device_card(r).captured).load() != 0) return true;
+  return device_->has_work(*this);
+}
+
+std::string Communicator::why_aborted() const { return fmt::format("rank {} called ncclCommAbort", rank_); }
+
+/// Who is not needed leaves in peace, and so do those that do not need it: programs end so, and one may be at its last work still.
 bool Communicator::abort_now() {
   cancelled_ = true;
   if (init_thread_.joinable()) init_thread_.join();
-  if (!is_initialised()) return true;
-  // A rank that everybody has left needs nobody told.
-  bool alone = true;
-  for (int r = 0; r < ranks_; ++r) alone = alone && (r == rank_ || phase_of(r) == RankPhase::kLeft);
-  if (!alone || !is_idle()) {
-    return end_calls(fmt::format("rank {} called ncclCommAbort", rank_));
-  }
-  return true;
+  if (!is_initialised() || !is_needed()) return true;
+  return end_calls(why_aborted());
+}
+
+/// Of one that is needed the others learn by its death.
+void Communicator::leave_at_exit() {
+  if (!is_initialised() || failed() || is_needed()) return;
+  finalized_.store(true, std::memory_order_release);
+  leave();
 }
 
 bool Communicator::end_calls(const std::string& why) {
@@ -66,9 +81,12 @@ bool Communicator::end_calls(const std::string& why) {
 void Communicator::leave() {
   cancelled_ = cancelled_ || !is_initialised();
   if (init_thread_.joinable()) init_thread_.join();
-  if (!members_) return;
+  if (!members_ || std::exchange(has_left_, true)) return;
   executor::Backoff backoff(true);
-  while (!is_idle()) backoff.wait();
+  while (!is_idle()) {
+    if (cancelled_ && !failed()) end_calls(why_aborted());  // a replay, say, which has come since
+    backoff.wait();
+  }
   if (teams()) teams()->leave();
   executor::store_release(members_->control.phase(rank_), static_cast<std::uint64_t>(RankPhase::kLeft));
   lone_abort_word_.store(nullptr, std::memory_order_release);

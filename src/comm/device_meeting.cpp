@@ -169,11 +169,13 @@ void DeviceMeeting::launch_matched() {
   if (matched_.size() > kKept) matched_.resize(kKept);
 }
 
+bool DeviceMeeting::is_through(const Communicator& communicator) {
+  const std::lock_guard lock(mutex_);
+  return launcher_.is_through(communicator.rank());
+}
+
 void DeviceMeeting::finish(const Communicator& communicator) {
-  DeviceWork::finish(communicator, [&] {
-    const std::lock_guard lock(mutex_);
-    return launcher_.is_through(communicator.rank());
-  });
+  DeviceWork::finish(communicator, [&] { return is_through(communicator); });
 }
 
 void DeviceMeeting::withdraw(DeviceSubmission& submission) {

@@ -47,7 +47,9 @@ class DeviceMeeting {
   bool post(int rank, std::span<const CallArgs> calls, const PathOf& path_of, DeviceSubmission& submission);
   /// Puts what is complete on the streams.
   void launch();
-  /// Waits until what the rank has on its streams is done, but for what goes by crews; soon if the communicator fails.
+  /// Whether what the rank has on its streams is done, but for what goes by crews.
+  bool is_through(const Communicator& communicator);
+  /// Waits until it is; soon if the communicator fails.
   void finish(const Communicator& communicator);
   /// Takes back what has not matched; afterwards nobody knows the submission.
   void withdraw(DeviceSubmission& submission);

@@ -229,6 +229,13 @@ void DeviceRank::finish() {
   if (const auto lines = this->lines()) lines->finish();
 }
 
+bool DeviceRank::has_work(const Communicator& communicator) const {
+  if (const auto ipc = this->ipc(); ipc && !ipc->order().is_through()) return true;
+  if (const auto lines = this->lines(); lines && !lines->order().is_through()) return true;
+  const auto meeting = this->meeting();
+  return meeting && !meeting->is_through(communicator);
+}
+
 void DeviceRank::drain(const Communicator& communicator) {
   finish();
   if (const auto meeting = this->meeting()) meeting->finish(communicator);

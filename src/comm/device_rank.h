@@ -45,6 +45,8 @@ class DeviceRank {
 
   /// Waits for what this rank has on its streams, where others can end it only while this rank is in the communicator.
   void finish();
+  /// Whether any of it is not done.
+  bool has_work(const Communicator& communicator) const;
   /// Waits for all of it, soon if the communicator fails.
   void drain(const Communicator& communicator);
   /// Lets go of all that is the device's. The communicator has ended; a thread that has found it may still come.

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <utility>
@@ -80,9 +81,22 @@ Slot* slot_of(Handle handle) {
   return slot.handle.load(std::memory_order_acquire) == bits ? &slot : nullptr;
 }
 
+/// Programs end without destroying their communicators. Others would take their ranks for dead.
+void leave_all() {
+  std::vector<std::shared_ptr<Communicator>> open;
+  {
+    const std::lock_guard lock(mutex);
+    for (std::uint32_t i = 0; i < used; ++i)
+      if (slots[i].owner && slots[i].process == getpid()) open.push_back(slots[i].owner);
+  }
+  for (const auto& communicator : open) communicator->leave_at_exit();
+}
+
 }  // namespace
 
 Handle add(std::shared_ptr<Communicator> communicator) {
+  // After what the communicator works with has been loaded, so that it is still there then.
+  [[maybe_unused]] static const int registered_exit = std::atexit(leave_all);
   const std::lock_guard lock(mutex);
   std::uint32_t index = used;
   if (!free_slots().empty()) {

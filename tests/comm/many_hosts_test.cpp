@@ -170,7 +170,7 @@ TEST_CASE("a rank that dies, is stopped or gives up is named, though it passed o
           if (end == End::kAborts) return fine(ncclCommAbort(comm), "ncclCommAbort");
           raise(end == End::kStops ? SIGSTOP : SIGKILL);
         }
-        const std::string what = end == End::kAborts ? " called ncclCommAbort" : " (";
+        const std::string what = end == End::kAborts ? " has left" : " (";
         CREW_TRY(fail_with(comm, {name(kCulprit) + what}));
         ++shared->failed;
         // The others go on, and are on as many hosts.

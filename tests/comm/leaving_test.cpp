@@ -1,0 +1,141 @@
+// Ranks that leave with nothing under way: by ncclCommAbort, or because their program ends. Others may go on with their own work, and hear
+// of it when they make a call that needs them. As programs for other libraries end.
+#include "crew.h"
+#include "far_calls.h"
+
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+namespace {
+
+using crew::fine;
+using crew::Member;
+using crew::refused;
+
+enum class End { kAborts, kExits };
+constexpr int kLeaver = 1;
+constexpr std::size_t kShort = 1000;
+
+std::string init(const Member& m, ncclComm_t* comm) {
+  CREW_TRY(fine(ncclCommInitRank(comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+  return crew::usable(*comm);
+}
+
+/// For so long, as programs watch their communicators.
+std::string stays_well(ncclComm_t comm, double seconds) {
+  for (const double start = crew::now_s(); crew::now_s() - start < seconds; usleep(1000)) {
+    ncclResult_t error = ncclSuccess;
+    CREW_TRY(fine(ncclCommGetAsyncError(comm, &error), "ncclCommGetAsyncError"));
+    CREW_TRY(fine(error, "the asynchronous error"));
+  }
+  return "";
+}
+
+/// Between the two that are left.
+std::string exchange(const Member& m, ncclComm_t comm) {
+  const int peer = 2 - m.rank;
+  std::vector<int> mine(kShort, m.rank);
+  std::vector<int> its(kShort, -1);
+  CREW_TRY(fine(ncclGroupStart(), "ncclGroupStart"));
+  CREW_TRY(fine(ncclSend(mine.data(), kShort, ncclInt, peer, comm, nullptr), "ncclSend"));
+  CREW_TRY(fine(ncclRecv(its.data(), kShort, ncclInt, peer, comm, nullptr), "ncclRecv"));
+  CREW_TRY(fine(ncclGroupEnd(), "ncclGroupEnd"));
+  return its == std::vector<int>(kShort, peer) ? "" : "it sent something else";
+}
+
+std::string leave(End end, ncclComm_t comm) {
+  if (end == End::kExits) exit(0);
+  return fine(ncclCommAbort(comm), "ncclCommAbort");
+}
+
+ncclComm_t open_at_exit = nullptr;
+
+/// After the library has seen the program end: what has left is destroyed, and makes no calls.
+void destroy_at_exit() {
+  const std::string call =
+      refused(ncclAllReduce(&open_at_exit, &open_at_exit, 0, ncclInt, ncclSum, open_at_exit, nullptr), ncclInvalidUsage,
+              {"the communicator's last operation"});
+  const bool right = call.empty() && ncclCommDestroy(open_at_exit) == ncclSuccess;
+  _exit(right ? 0 : 5);
+}
+
+}  // namespace
+
+TEST_CASE("who has nothing under way leaves in peace, and is missed by calls only", "[leaving]") {
+  for (const int ranks_per_host : {3, 1}) {
+    for (const End end : {End::kAborts, End::kExits}) {
+      INFO(ranks_per_host << " ranks for a host, " << (end == End::kAborts ? "ncclCommAbort" : "the end of a program"));
+      far_calls::set_hosts_of(ranks_per_host);
+      crew::check(crew::run(3, [end](const Member& m) -> std::string {
+        ncclComm_t comm = nullptr;
+        CREW_TRY(init(m, &comm));
+        if (m.rank == kLeaver) return leave(end, comm);
+        CREW_TRY(stays_well(comm, 0.3));
+        CREW_TRY(exchange(m, comm));
+        const double start = crew::now_s();
+        float value = 1;
+        CREW_TRY(refused(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr), ncclRemoteError,
+                         {"rank 1 has left the communicator"}, comm));
+        if (crew::now_s() - start > 1) return "took " + std::to_string(crew::now_s() - start) + " s";
+        return fine(ncclCommAbort(comm), "ncclCommAbort");
+      }));
+      far_calls::unset_hosts();
+    }
+  }
+}
+
+TEST_CASE("what was sent before a program ended is received", "[leaving]") {
+  for (const int ranks_per_host : {2, 1}) {
+    far_calls::set_hosts_of(ranks_per_host);
+    crew::check(crew::run(2, [](const Member& m) -> std::string {
+      ncclComm_t comm = nullptr;
+      CREW_TRY(init(m, &comm));
+      std::vector<int> data(kShort, 7 - m.rank);
+      if (m.rank == 0) {
+        CREW_TRY(fine(ncclSend(data.data(), kShort, ncclInt, 1, comm, nullptr), "ncclSend"));
+        exit(0);
+      }
+      usleep(200000);
+      CREW_TRY(fine(ncclRecv(data.data(), kShort, ncclInt, 0, comm, nullptr), "ncclRecv"));
+      if (data != std::vector<int>(kShort, 7)) return "it sent something else";
+      return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+    }));
+    far_calls::unset_hosts();
+  }
+}
+
+TEST_CASE("a program that ends inside a call has not left in peace", "[leaving]") {
+  for (const int ranks_per_host : {2, 1}) {
+    far_calls::set_hosts_of(ranks_per_host);
+    crew::check(crew::run(2, [](const Member& m) -> std::string {
+      ncclComm_t comm = nullptr;
+      CREW_TRY(init(m, &comm));
+      static float value = 1;
+      if (m.rank == 0) {
+        std::thread([comm] { ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr); }).detach();
+        usleep(100000);
+        exit(0);
+      }
+      ncclResult_t error = ncclSuccess;
+      for (const double start = crew::now_s(); error == ncclSuccess && crew::now_s() - start < 5; usleep(1000))
+        CREW_TRY(fine(ncclCommGetAsyncError(comm, &error), "ncclCommGetAsyncError"));
+      CREW_TRY(refused(error, ncclRemoteError, {"rank 0", "ended without leaving"}, comm));
+      return fine(ncclCommAbort(comm), "ncclCommAbort");
+    }));
+    far_calls::unset_hosts();
+  }
+}
+
+TEST_CASE("a communicator that is destroyed when the program has ended", "[leaving]") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    atexit(destroy_at_exit);
+    CREW_TRY(init(m, &open_at_exit));
+    exit(0);
+  }));
+}

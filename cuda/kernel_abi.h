@@ -102,14 +102,26 @@ struct LineMemory {
   }
 };
 
-/// Where a peer's memory is mapped, for buffers that it announces: a rank announces BufferReference{mapping number, offset}.
+inline constexpr std::uint64_t kNoMapping = ~std::uint64_t{0};
+struct PeerMapping {
+  std::uint64_t base = kNoMapping;  ///< where it is mapped here; kNoMapping: nowhere
+  std::uint64_t tag = 0;
+};
+/// Where a peer's memory is mapped, for buffers that it announces: a rank announces BufferReference{name(), offset}.
 /// Number 0 has base 0 everywhere: ranks of the same process announce their addresses as offsets, and {0, 0} is a buffer that the
 /// call does not use.
 struct PeerMappings {
-  const std::uint64_t* bases = nullptr;  ///< device memory, by number: where it is mapped here; kNoMapping: nowhere
+  const PeerMapping* list = nullptr;  ///< device memory, by number
   std::uint32_t count = 0;
+
+  static constexpr int kNumberBits = 6;
+  static constexpr int kTagBits = 10;
+  /// Numbers come back for other memory, and graphs keep what they have announced: the memories of a number are told apart by the low bits of
+  /// how many have been before (`which`).
+  static constexpr std::uint64_t name(std::uint64_t number, std::uint64_t which) {
+    return number | (which & ((1u << kTagBits) - 1)) << kNumberBits;
+  }
 };
-inline constexpr std::uint64_t kNoMapping = ~std::uint64_t{0};
 
 /// The buffers of all ranks of a call.
 struct Buffers {
@@ -196,8 +208,8 @@ struct alignas(64) StreamCall {
   std::uint32_t output[2] = {};
   std::uint32_t factor[2] = {};
 
-  static constexpr int kOffsetBits = 56;
-  /// Number and offset of a reference to mapped memory in one word.
+  static constexpr int kOffsetBits = 64 - PeerMappings::kNumberBits - PeerMappings::kTagBits;
+  /// Name and offset of a reference to mapped memory in one word.
   static constexpr std::uint64_t pack(const protocol::BufferReference& reference) {
     return reference.address << kOffsetBits | reference.offset;
   }

@@ -68,6 +68,13 @@ class LinesKernel {
   TUTTI_DEVICE_CALL static std::uint64_t units_of(std::uint64_t bytes) { return (bytes + kUnitBytes - 1) / kUnitBytes; }
   /// Of one rank's share in two-shot.
   TUTTI_DEVICE_CALL std::uint64_t share_units() const { return lines_share_bytes(block_bytes_, ranks_) / kUnitBytes; }
+  /// What there is of the rank's share: the last ones may be short, or empty.
+  TUTTI_DEVICE_CALL std::uint64_t units_in_share(std::uint32_t rank) const {
+    const std::uint64_t share = share_units();
+    const std::uint64_t units = units_of(block_bytes_);
+    const std::uint64_t left = units > rank * share ? units - rank * share : 0;
+    return left < share ? left : share;
+  }
 
   // What the collective sends whom.
 
@@ -192,21 +199,15 @@ class LinesKernel {
       const std::uint32_t peer = (rank_ + distance) % ranks_;
       std::uint64_t units = 0;
       if (launch_.two_shot) {
-        units = share_units();
-        push_share(peer);
+        units = units_in_share(peer);
+        const std::uint64_t begin = peer * share_units();
+        for (std::uint64_t u = first_unit(); u < units; u += stride()) push(peer, 0, u, load_unit(0, begin + u));
       } else if (sends(rank_, peer)) {
         units = units_of(block_bytes_);
         for (std::uint64_t u = first_unit(); u < units; u += stride()) push(peer, 0, u, load_unit(block_for(peer), u));
       }
       fill(peer, 0, units);
-      fill(peer, 1, launch_.two_shot ? share_units() : 0);
-    }
-  }
-  TUTTI_DEVICE_CALL void push_share(std::uint32_t peer) {
-    const std::uint64_t share = share_units();
-    const std::uint64_t units = units_of(block_bytes_);
-    for (std::uint64_t u = first_unit(); u < share; u += stride()) {
-      if (peer * share + u < units) push(peer, 0, u, load_unit(0, peer * share + u));
+      fill(peer, 1, launch_.two_shot ? units_in_share(rank_) : 0);
     }
   }
 
@@ -309,9 +310,9 @@ class LinesKernel {
   }
   TUTTI_DEVICE_CALL bool finish_two_shot() {
     const std::uint64_t share = share_units();
-    const std::uint64_t units = units_of(block_bytes_);
+    const std::uint64_t own_units = units_in_share(rank_);
     const std::uint64_t own = rank_ * share;
-    for (std::uint64_t u = first_unit(); u < share && own + u < units; u += stride()) {
+    for (std::uint64_t u = first_unit(); u < own_units; u += stride()) {
       std::uint64_t sum = 0;
       if (!sum_unit(u, load_unit(0, own + u), sum)) return false;
       for (std::uint32_t distance = 1; distance < ranks_; ++distance) push((rank_ + distance) % ranks_, 1, u, sum);
@@ -319,7 +320,8 @@ class LinesKernel {
     }
     for (std::uint32_t distance = 1; distance < ranks_; ++distance) {
       const std::uint32_t owner = (rank_ + ranks_ - distance) % ranks_;
-      for (std::uint64_t u = first_unit(); u < share && owner * share + u < units; u += stride()) {
+      const std::uint64_t units = units_in_share(owner);
+      for (std::uint64_t u = first_unit(); u < units; u += stride()) {
         std::uint64_t bits = 0;
         if (!take(1, owner, u, bits)) return false;
         store_unit(0, owner * share + u, bits);

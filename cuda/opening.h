@@ -83,8 +83,12 @@ template <class Thread>
 TUTTI_DEVICE_CALL bool resolve(Waiting<Thread>& waiting, const RankHome& home, std::uint32_t peer,
                                const protocol::BufferReference& reference, std::uint64_t& address) {
   const PeerMappings& mappings = home.mappings[peer];
-  const std::uint64_t number = reference.address;
-  const std::uint64_t base = number == 0 ? 0 : number < mappings.count ? mappings.bases[number] : kNoMapping;
+  const std::uint64_t number = reference.address & ((1u << PeerMappings::kNumberBits) - 1);
+  std::uint64_t base = number == 0 ? 0 : kNoMapping;
+  if (number != 0 && number < mappings.count) {
+    const PeerMapping& mapping = mappings.list[number];
+    if (mapping.tag == reference.address >> PeerMappings::kNumberBits) base = mapping.base;
+  }
   if (base == kNoMapping) {
     waiting.fail(Failure::kNotMapped, static_cast<std::int32_t>(peer), 0, number);
     return false;
@@ -157,12 +161,14 @@ class Opening {
     buffers.outputs[peer] = reinterpret_cast<void*>(output);
     return true;
   }
-  /// The peer is in a lines call where this rank announces. The failure is recorded then. It cannot be behind this rank's call, which
-  /// no peer ends without this rank.
+  /// The peer is in a lines call where this rank announces. The failure is recorded then.
   TUTTI_DEVICE_CALL bool sends_lines_instead(std::uint32_t peer, std::uint64_t lines) {
     std::uint32_t header = 0;
     if (home_.line_memory.units == 0) return false;
     if (!has_header(t_, home_, lines, peer, header)) return false;
+    // Or it has come behind this call, which lanes that receive nothing end without this rank: then its line was there before the launch
+    // that sent the header.
+    if (announced_by(t_, home_, sequence_, peer) != 0) return false;
     waiting_.fail(Failure::kMismatch, static_cast<std::int32_t>(peer), word_ & 0xffffffffu, header);
     return true;
   }

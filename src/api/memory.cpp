@@ -58,8 +58,8 @@ Status register_window(ncclComm_t comm, void* buffer, std::size_t size, ncclWind
 
 Status deregister(RegistrationKind kind, ncclComm_t comm, const void* handle) {
   TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
-  // A window that was not needed is NULL in NCCL, and goes back as such.
-  if (!handle && kind == RegistrationKind::kWindow) return {};
+  // What was not needed is NULL in NCCL (windows, and all with NCCL_LOCAL_REGISTER=0), and goes back as such.
+  if (!handle) return {};
   TUTTI_TRY_ASSIGN(const Registrations::Entry entry, Registrations::process().remove(kind, comm, handle));
   const auto remove = entry.is_symmetric ? comm::remove_window : comm::remove_registered;
   remove(*communicator, entry.address, entry.bytes);

@@ -21,15 +21,28 @@ bool DeviceAgreement::has_another_settled(std::uint64_t number) const {
   return false;
 }
 
-DeviceAgreement::Place DeviceAgreement::arrive(bool is_willing) {
+bool DeviceAgreement::have_all_captured(std::uint64_t number) const {
+  const std::uint64_t found = std::atomic_ref(call(number)).load(std::memory_order_acquire);
+  return found >> kNumberShift == number && captured(found) == static_cast<std::uint64_t>(ranks_);
+}
+
+bool DeviceAgreement::has_doubts(bool is_captured) const {
+  return !doubts_.empty() && (!is_captured || doubts_.front() <= settled(rank_));
+}
+
+DeviceAgreement::Place DeviceAgreement::arrive(bool is_willing, bool is_captured) {
+  std::erase_if(doubts_, [this](std::uint64_t number) { return have_all_captured(number); });
   const std::uint64_t number = ++arrived_;
-  const std::uint64_t refusal = is_willing ? 0 : kRefused;
+  const std::uint64_t refusal = is_willing && !has_doubts(is_captured) ? 0 : kRefused;
+  const std::uint64_t one = 1 | std::uint64_t{is_captured} << kCapturedShift;
+  // Of so many one stays for ever: the first, if its word is another call's by now, or the last, which has had no room then.
+  if (is_captured && doubts_.size() <= kDepth) doubts_.push_back(number);
   const std::atomic_ref word(call(number));
   std::uint64_t found = word.load(std::memory_order_acquire);
   for (;;) {
     const bool is_own = found >> kNumberShift == number;
     if (!is_own && number > kDepth && !have_all_settled(number - kDepth)) return {number, false};
-    const std::uint64_t next = (is_own ? found + 1 : number << kNumberShift | 1) | refusal;
+    const std::uint64_t next = ((is_own ? found : number << kNumberShift) + one) | refusal;
     if (word.compare_exchange_weak(found, next, std::memory_order_acq_rel, std::memory_order_acquire)) {
       return {number, true};
     }
@@ -52,8 +65,10 @@ bool DeviceAgreement::do_all_come(std::uint64_t number, std::chrono::nanoseconds
     // Looked at before the word: a rank that has settled the call has been counted in before, or never will be.
     const bool is_over = has_another_settled(number) || Clock::now() >= until || gives_up();
     std::uint64_t found = word.load(std::memory_order_acquire);
-    if ((found & kRefused) != 0) return false;
-    if ((found & kComeMask) == static_cast<std::uint64_t>(ranks_)) return true;
+    const std::uint64_t come = found & kComeMask;
+    const bool is_mixed = captured(found) != 0 && captured(found) != come;
+    if ((found & kRefused) != 0 || is_mixed) return false;
+    if (come == static_cast<std::uint64_t>(ranks_)) return true;
     if (!is_over) {
       backoff.wait();
     } else if (word.compare_exchange_strong(found, found | kRefused, std::memory_order_acq_rel)) {

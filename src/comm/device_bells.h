@@ -1,6 +1,7 @@
 // How the streams of ranks in several processes wait for each other without a kernel that spins: words in the control segment, which
 // streams store and wait for. Processes without MPS have a shared GPU by turns: a kernel that waits for another process's would use its
-// turns up, a stream that waits leaves them to the others.
+// turns up, a stream that waits leaves them to the others. Ranks of one process that share a GPU, beside other processes, go so too: where they
+// share a stream, or one of the GPU's queues, a kernel that waits could stand before the one that it waits for, and nobody would see it.
 //
 // Going from one process to another takes a GPU an eighth of a millisecond (H100), more than most calls do. So one rank of each GPU leads: its
 // launch does the parts of all ranks there, and the others' streams only say what their buffers are.

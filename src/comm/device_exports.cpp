@@ -198,7 +198,8 @@ Result<std::optional<protocol::BufferReference>> DeviceExports::find(const void*
     if (!own) return none;
     own_.push_back(*own);
   }
-  return std::optional(protocol::BufferReference{DeviceSegment::export_mapping(own->place), at - own->extent.begin()});
+  const std::uint64_t name = DeviceSegment::export_mapping(own->place, board(rank_).places[own->place].number);
+  return std::optional(protocol::BufferReference{name, at - own->extent.begin()});
 }
 
 /// One whose memory below the buffer is another by now may be in use where it is not.
@@ -368,7 +369,7 @@ bool DeviceExports::have_changed(const std::vector<std::uint64_t>& since) {
 std::string DeviceExports::why_not(int peer, std::uint64_t mapping) {
   // Who has the lock may wait for the device, and that for whoever asks.
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  const std::uint64_t place = mapping - DeviceSegment::export_mapping(0);
+  const std::uint64_t place = mapping - DeviceSegment::export_mapping(0, 0);
   return lock && place < kPlaces ? imports_[static_cast<std::size_t>(peer)][place].why_not : "";
 }
 
@@ -408,9 +409,8 @@ Status DeviceExports::look_at(int peer, std::size_t at, bool opens) {
   const std::atomic_ref number(place.number);
   const std::atomic_ref holders(place.holders);
   const std::uint32_t bit = 1u << rank_;
-  const std::uint64_t mapping = DeviceSegment::export_mapping(at);
   if (import.number != 0 && number.load(std::memory_order_seq_cst) != import.number) {
-    TUTTI_TRY(segment_.set_mapping(peer, mapping, cuda::kNoMapping));
+    TUTTI_TRY(segment_.set_mapping(peer, DeviceSegment::export_mapping(at, 0), cuda::kNoMapping));
     import = {};
     holders.fetch_and(~bit, std::memory_order_seq_cst);
   }
@@ -429,7 +429,7 @@ Status DeviceExports::look_at(int peer, std::size_t at, bool opens) {
     log_info("rank {} cannot open what rank {} has at {:#x}: {}", rank_, peer, place.allocation, import.why_not);
     return {};
   }
-  return segment_.set_mapping(peer, mapping, base.value());
+  return segment_.set_mapping(peer, DeviceSegment::export_mapping(at, found), base.value());
 }
 
 Result<std::uint64_t> DeviceExports::open(int peer, const Place& place, Import& import) {

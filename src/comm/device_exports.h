@@ -12,7 +12,8 @@
 //  E2. Who opens an allocation says so before it looks whether it is still there; who takes one back does so before it looks whether anybody has
 //      it open. So ncclMemFree frees memory only when nobody has: CUDA leaves undefined what else would become of it. Until then somebody
 //      keeps it (free_memory(), tidy()).
-//  E3. A place is another allocation's only when nobody has the one before open.
+//  E3. A place is another allocation's only when nobody has the one before open. Graphs may announce that still: the name that they have for it has
+//      bits of its number, so that kernels do not take the other one for it.
 //  E4. All calls that use it are through when memory is taken back: ncclMemFree waits for them; who ends a registration has done so. Registered
 //      memory of cudaMalloc may be freed when all ranks have ended their registrations and each has made a collective since: it has let go then.
 //      Pieces of cuMemMap live as long as anybody has them mapped.

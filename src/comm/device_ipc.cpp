@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -40,7 +41,7 @@ Result<std::shared_ptr<DeviceIpc>> DeviceIpc::open(std::shared_ptr<cuda::Device>
 Status DeviceIpc::link(const Membership& members, int rank) {
   segment_->map_others(members.reach);
   blocks_max_ = resident_share(members.control);
-  if (!processes_share_gpus(members)) return {};
+  if (!ranks_share_gpus(members.control)) return {};
   // No kernel waits for another one with the bells, so that they need not be resident together.
   blocks_max_ = 2 * device_->facts().multiprocessors;
   TUTTI_TRY_ASSIGN(bells_, DeviceBells::open(device_, members.control.bells(), leaders_of(members), rank));
@@ -81,6 +82,22 @@ DeviceIpc::~DeviceIpc() {
   if (places_) places_->close();
 }
 
+void DeviceIpc::end_registration(std::function<void()> end) {
+  const std::lock_guard lock(ending_);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(ended_.empty() ? 1 : 0);
+  ended_.push_back(std::move(end));
+  DeviceWork::finish(*comm_, [&] { return order_.is_through() || std::chrono::steady_clock::now() > until; });
+  if (!order_.is_through()) return;
+  for (const auto& one : std::exchange(ended_, {})) one();
+}
+
+void DeviceIpc::end_registrations() {
+  const std::lock_guard lock(ending_);
+  if (ended_.empty()) return;
+  finish();
+  for (const auto& one : std::exchange(ended_, {})) one();
+}
+
 void DeviceIpc::close() {
   if (comm_ == nullptr) return;
   finish();
@@ -114,41 +131,74 @@ Status DeviceIpc::arrive(std::span<const CallArgs> calls) {
   return {};
 }
 
-Status DeviceIpc::enqueue(std::span<const CallArgs> calls) {
+Status DeviceIpc::settle(std::span<const CallArgs> calls) {
   std::vector<DevicePlaces::Arrival> arrivals = std::exchange(arrivals_, {});
   arrivals.resize(calls.size());
-  for (std::size_t i = 0; i < calls.size(); ++i) TUTTI_TRY(fail(put(calls[i], arrivals[i])));
+  settled_.clear();
+  next_ = done_ = 0;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    Result<Settled> settled = settle(calls[i], arrivals[i]);
+    if (!settled.ok()) return fail(settled.error());
+    settled_.push_back(std::move(settled).value());
+  }
   return {};
 }
 
-Status DeviceIpc::put(const CallArgs& args, const DevicePlaces::Arrival& arrival) {
+Result<DeviceIpc::Settled> DeviceIpc::settle(const CallArgs& args, const DevicePlaces::Arrival& arrival) {
+  Settled settled;
   TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*device_, args.stream));
   if (capture.id != 0 && capture.id != held_by_) {
     TUTTI_TRY(cuda::keep_for_graph(capture, shared_from_this()));
     held_by_ = capture.id;
   }
-  TUTTI_TRY(order_.follow(args.stream, capture.id));
-  const Signature signature = signature_of(args);
-  const DevicePath path = path_for(*comm_, args).path;
+  settled.capture = capture.id;
+  settled.in_windows = arrival.windows.has_value();
+  TUTTI_TRY_ASSIGN(settled.places, places_->settle(arrival));
+  if (path_for(*comm_, args).path == DevicePath::kLanes) {
+    TUTTI_TRY_ASSIGN(settled.lanes, lanes_->prepare(args));
+  }
+  return settled;
+}
+
+Result<bool> DeviceIpc::step(std::span<const CallArgs> calls) {
+  const CallArgs& args = calls[next_];
+  const Settled& settled = settled_[next_];
+  if (done_ == 0) TUTTI_TRY(fail(begin(args, settled)));
+  TUTTI_TRY(fail(put(args, settled)));
+  if (done_ < args.count) return true;
+  TUTTI_TRY(fail(order_.end(args.stream, settled.capture)));
+  done_ = 0;
+  return ++next_ < calls.size();
+}
+
+Status DeviceIpc::begin(const CallArgs& args, const Settled& settled) {
+  TUTTI_TRY(order_.follow(args.stream, settled.capture));
   using Way = DeviceWatch::Way;
   std::uint64_t stream = 0;
-  if (bells_ && capture.id == 0) {
+  if (bells_ && settled.capture == 0) {
     TUTTI_TRY_ASSIGN(stream, DeviceWatch::stream_key(*device_, args.stream));
   }
-  const bool in_windows = arrival.windows.has_value();
-  TUTTI_TRY(watch_->note(signature, in_windows ? Way::kWindows : Way::kKernels, capture.id == 0, stream));
-  TUTTI_TRY_ASSIGN(const auto places, places_->settle(arrival));
+  const Way way = settled.in_windows ? Way::kWindows : Way::kKernels;
+  return watch_->note(signature_of(args), way, settled.capture == 0, stream);
+}
+
+Status DeviceIpc::put(const CallArgs& args, const Settled& settled) {
+  const auto& [capture, in_windows, places, lanes] = settled;
+  const Signature signature = signature_of(args);
+  const DevicePath path = path_for(*comm_, args).path;
+  if (path == DevicePath::kDirect && !places) return put_next_piece(args);
+  done_ = args.count;
   if (path == DevicePath::kLanes) {
-    TUTTI_TRY(put_lanes(args));
+    TUTTI_TRY(put_lanes(args, lanes));
   } else if (path != DevicePath::kDirect) {
     TUTTI_TRY(put_lines(args, path));
-  } else if (places) {
-    const std::uint64_t bytes = args.count * size_of(args.type);
-    TUTTI_TRY(put_launches(args, *places, args.count, bytes, DeviceWatch::fingerprint_of(signature, in_windows)));
   } else {
-    TUTTI_TRY(put_pieces(args));
+    const std::uint64_t bytes = args.count * size_of(args.type);
+    std::uint32_t fingerprint = DeviceWatch::fingerprint_of(signature, in_windows);
+    if (!in_windows) fingerprint = DeviceWatch::agreed(fingerprint);
+    TUTTI_TRY(put_launches(args, *places, args.count, bytes, fingerprint));
   }
-  return order_.end(args.stream, capture.id);
+  return {};
 }
 
 Status DeviceIpc::put_lines(const CallArgs& args, DevicePath path) {
@@ -157,8 +207,7 @@ Status DeviceIpc::put_lines(const CallArgs& args, DevicePath path) {
   return call.launch(*device_, blocks_max_, args.stream);
 }
 
-Status DeviceIpc::put_lanes(const CallArgs& args) {
-  TUTTI_TRY_ASSIGN(const DeviceLanes::Part part, lanes_->prepare(args));
+Status DeviceIpc::put_lanes(const CallArgs& args, const DeviceLanes::Part& part) {
   LanesCall call(args, comm_->ranks(), *lanes_, *part.plan, DeviceWatch::fingerprint_of(signature_of(args), false));
   call.add(comm_->rank(), segment_->home(), part, args);
   return call.launch(*device_, args.stream);
@@ -186,15 +235,11 @@ DeviceIpc::Staging DeviceIpc::staging_of(Collective collective, std::uint64_t ra
   return staging;
 }
 
-Status DeviceIpc::put_pieces(const CallArgs& args) {
+Status DeviceIpc::put_next_piece(const CallArgs& args) {
   const Staging staging = staging_of(args.collective, static_cast<std::uint64_t>(comm_->ranks()));
-  Piece piece;
-  do {
-    piece.count = std::min<std::uint64_t>(args.count - piece.first, staging.block_bytes / size_of(args.type));
-    TUTTI_TRY(put_piece(args, staging, piece));
-    piece.first += piece.count;
-  } while (piece.first < args.count);
-  return {};
+  const Piece piece{done_, std::min<std::uint64_t>(args.count - done_, staging.block_bytes / size_of(args.type))};
+  done_ += piece.count;
+  return put_piece(args, staging, piece);
 }
 
 Status DeviceIpc::put_piece(const CallArgs& args, const Staging& staging, const Piece& piece) {

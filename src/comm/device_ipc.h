@@ -1,10 +1,10 @@
 // Calls on device memory among ranks in several processes of one host, by kernels. No thread waits for another rank: the kernels wait for each
-// other on the devices (cuda/opening.h), or, where processes share a GPU, the streams do (device_bells.h). There takes() leaves few bytes
+// other on the devices (cuda/opening.h), or, where ranks share a GPU, the streams do (device_bells.h). There takes() leaves few bytes
 // to the way through host memory.
 //
 // A call is cut into pieces that fit into the ranks' staging (device_segment.h). For each piece, in the order of the caller's stream:
 //
-//   each rank has a GPU of its own                        processes share a GPU
+//   each rank has a GPU of its own                        ranks share a GPU
 //   input -> own staging        a copy                    input -> own staging
 //   tutti_fold                  from everybody's staging  the streams meet (device_bells.h)
 //                               to everybody's, between   tutti_fold, by one rank of each GPU for all ranks there
@@ -20,6 +20,9 @@
 //  I2. A rank's launches run one after the other, whatever their streams: events order a call behind the last one. Sequence numbers
 //      are counted by the kernels, so that graphs can be replayed.
 //  I3. All ranks cut a call alike, and launch as many blocks: by the call's arguments, and what is on the cards.
+//  I4. What one rank's stream waits for may be another rank's of the same thread. So before the first of them puts anything all settle their calls,
+//      which is all that may wait for a device; then they put a piece each by turns, as a stream that is full (about 1000 operations) keeps
+//      the thread waiting: for pieces then that all of them have put.
 #pragma once
 
 #include "comm/communicator.h"
@@ -34,7 +37,10 @@
 #include "cuda/device.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -64,7 +70,7 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   /// Whether kernels of this communicator wait for each other by themselves.
   DeviceCrew crew() const { return bells_ ? DeviceCrew::kByTurns : DeviceCrew::kTogether; }
 
-  /// Whether kernels do this call. The host is quicker where processes share a GPU, few bytes are to be moved, and each rank would have to
+  /// Whether kernels do this call. The host is quicker where ranks share a GPU, few bytes are to be moved, and each rank would have to
   /// bring its own there: going from one process to another takes a GPU longer than copies to host memory and back. The same on all ranks,
   /// if all or none use windows.
   Result<bool> takes(Communicator& communicator, const CallArgs& args);
@@ -72,11 +78,19 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   Turns& turns() { return turns_; }
   /// Before enqueue(), by all ranks or by none: tells the others how this rank could do the calls. Waits for nobody.
   Status arrive(std::span<const CallArgs> calls);
-  /// Puts the collectives on their streams, in order. By whoever has the turn of turns(), in the caller's thread. Waits for nobody but, after
-  /// arrive(), a little for the others' calls: as long as they save by going in place. After a failure the communicator has failed too.
-  Status enqueue(std::span<const CallArgs> calls);
+  /// Then, by whoever has the turn of turns(), in the caller's thread; after a failure the communicator has failed too. What step() needs of
+  /// others and of the device's memory. Waits for nobody but, after arrive(), a little for the others' calls: as long as they save by going
+  /// in place.
+  Status settle(std::span<const CallArgs> calls);
+  /// Puts the next piece of the collectives on its stream, in order. Whether there are more.
+  Result<bool> step(std::span<const CallArgs> calls);
   /// Waits until what is on the streams is done. It is over soon if the communicator fails.
   void finish() const { order_.finish(*comm_); }
+  /// Does so once nothing goes on that may use what was registered. Waits for that a second at most, as programs end registrations before they
+  /// abort calls that are stuck: what is put off is done before more is registered.
+  void end_registration(std::function<void()> end);
+  /// What was put off.
+  void end_registrations();
   /// The same, before the communicator goes. The memory stays as long as somebody holds this: graphs do, into which calls were captured,
   /// as nobody knows their replays, and so do calls that wait for the program's own work. If the communicator has failed they wait for
   /// nobody else.
@@ -95,16 +109,25 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
     std::uint64_t count = 0;
   };
   using Places = DevicePlaces::Places;
+  /// A call between settle() and its last piece.
+  struct Settled {
+    std::uint64_t capture = 0;
+    bool in_windows = false;
+    std::optional<Places> places;  ///< nullopt: staging, if it is direct
+    DeviceLanes::Part lanes;
+  };
   Staging staging_of(Collective collective, std::uint64_t ranks) const;
 
   DeviceIpc(std::shared_ptr<cuda::Device> device, std::unique_ptr<DeviceSegment> segment)
       : device_(std::move(device)), segment_(std::move(segment)) {}
   /// Passes a failure on to the communicator.
   Status fail(Status status) const;
-  Status put(const CallArgs& args, const DevicePlaces::Arrival& arrival);
+  Result<Settled> settle(const CallArgs& args, const DevicePlaces::Arrival& arrival);
+  Status begin(const CallArgs& args, const Settled& settled);
+  Status put(const CallArgs& args, const Settled& settled);
   Status put_lines(const CallArgs& args, DevicePath path);
-  Status put_lanes(const CallArgs& args);
-  Status put_pieces(const CallArgs& args);
+  Status put_lanes(const CallArgs& args, const DeviceLanes::Part& part);
+  Status put_next_piece(const CallArgs& args);
   Status put_launches(const CallArgs& args, const Places& places, std::uint64_t count, std::uint64_t bytes,
                       std::uint32_t fingerprint);
   Status put_piece(const CallArgs& args, const Staging& staging, const Piece& piece);
@@ -115,15 +138,21 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   const std::unique_ptr<DeviceSegment> segment_;
   Communicator* comm_ = nullptr;  ///< only for whoever has the turn
   Turns turns_;
-  std::vector<DevicePlaces::Arrival> arrivals_;  ///< of the calls that come next; whoever has the turn
-  std::unique_ptr<DeviceBells> bells_;           ///< where processes share a GPU
+  // Of the calls that come next; for whoever has the turn:
+  std::vector<DevicePlaces::Arrival> arrivals_;
+  std::vector<Settled> settled_;
+  std::size_t next_ = 0;                ///< the call
+  std::uint64_t done_ = 0;              ///< its elements, of each block
+  std::unique_ptr<DeviceBells> bells_;  ///< where ranks share a GPU
   std::unique_ptr<DeviceMail> mail_;
   std::unique_ptr<DevicePlaces> places_;
   std::unique_ptr<DeviceWatch> watch_;
   std::shared_ptr<DeviceLanes> lanes_;
   std::uint32_t blocks_max_ = 1;  ///< of a launch
   DeviceOrder order_;
-  std::uint64_t held_by_ = 0;  ///< the last capture whose graph holds this
+  std::mutex ending_;                         ///< of the next one
+  std::vector<std::function<void()>> ended_;  ///< registrations whose end was put off
+  std::uint64_t held_by_ = 0;                 ///< the last capture whose graph holds this
 };
 
 }  // namespace tutti::comm

@@ -51,26 +51,26 @@ Result<bool> is_device_visible(const void* address) {
 
 Status add_window(Communicator& communicator, const void* memory, std::size_t bytes) {
   const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
-  return ipc ? ipc->places().windows().add(memory, bytes) : Status();
+  if (!ipc) return {};
+  ipc->end_registrations();
+  return ipc->places().windows().add(memory, bytes);
 }
 
 void add_registered(Communicator& communicator, const void* memory, std::size_t bytes) {
-  if (const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr)
-    ipc->places().exports().add(memory, bytes);
+  const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
+  if (!ipc) return;
+  ipc->end_registrations();
+  ipc->places().exports().add(memory, bytes);
 }
 
 void remove_window(Communicator& communicator, const void* memory, std::size_t bytes) {
   const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
-  if (!ipc) return;
-  ipc->finish();
-  ipc->places().windows().remove(memory, bytes);
+  if (ipc) ipc->end_registration([places = &ipc->places(), memory, bytes] { places->windows().remove(memory, bytes); });
 }
 
 void remove_registered(Communicator& communicator, const void* memory, std::size_t bytes) {
   const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
-  if (!ipc) return;
-  ipc->finish();
-  ipc->places().exports().remove(memory, bytes);
+  if (ipc) ipc->end_registration([places = &ipc->places(), memory, bytes] { places->exports().remove(memory, bytes); });
 }
 
 Result<void*> allocate_device_memory(std::size_t bytes) {

@@ -151,7 +151,7 @@ DeviceChoice choose_path(const planner::Question& q, const DeviceWays& ways, con
 std::string_view describe(DeviceReason reason) {
   switch (reason) {
     case DeviceReason::kNoWaiting: return "one launch does everybody's part, and nobody in it waits";
-    case DeviceReason::kTurns: return "processes share a GPU, so that no kernel may wait for another one's";
+    case DeviceReason::kTurns: return "ranks share a GPU, so that no kernel may wait for another one's";
     case DeviceReason::kNoMemory: return "some rank has no line memory";
     case DeviceReason::kTooLong: return "the message is too long for lines";
     case DeviceReason::kTable: return "by the table of sizes, which is reckoned, not measured";

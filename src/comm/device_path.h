@@ -26,7 +26,7 @@ std::string_view name_of(DevicePath path);
 enum class DeviceCrew : std::uint8_t {
   kOneLaunch,  ///< one launch does everybody's part
   kTogether,   ///< a launch for each device or process, all of which run at once
-  kByTurns,    ///< processes share a GPU: none may wait for another one's
+  kByTurns,    ///< of several processes, ranks of which share a GPU: none may wait for another one's
 };
 
 /// Which of a communicator's GPUs reach each other's memory, and how.

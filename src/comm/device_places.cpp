@@ -12,6 +12,7 @@ DevicePlaces::DevicePlaces(Communicator& communicator, const DeviceSegment& segm
                            DeviceCrew crew, std::vector<bool> works)
     : comm_(communicator),
       crew_(crew),
+      device_(*device),
       windows_(communicator, segment, *device, mail),
       exports_(DeviceExports::make(communicator.members().control, communicator.members().reach, segment,
                                    std::move(device), mail, order, communicator.rank(), std::move(works))),
@@ -65,7 +66,8 @@ Result<DevicePlaces::Arrival> DevicePlaces::arrive(const CallArgs& args) {
                      return exports_->find(address, length);
                    }));
   arrival.patience = patience_for(bytes);
-  arrival.agreement = agreement_.arrive(arrival.shared.has_value());
+  TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(device_, args.stream));
+  arrival.agreement = agreement_.arrive(arrival.shared.has_value(), capture.id != 0);
   return arrival;
 }
 

@@ -61,6 +61,7 @@ class DevicePlaces {
 
   Communicator& comm_;
   const DeviceCrew crew_;
+  const cuda::Device& device_;
   DeviceWindows windows_;
   const std::shared_ptr<DeviceExports> exports_;
   DeviceAgreement agreement_;

@@ -25,8 +25,8 @@ DeviceSegment::Layout::Layout(std::uint32_t ranks, SegmentUse use) {
   state = 0;
   learned = aligned(state + sizeof(cuda::RankState));
   home = aligned(learned + sizeof(cuda::Buffers));
-  bases = aligned(home + sizeof(cuda::RankHome));
-  board = aligned(bases + std::size_t{ranks} * kMappings * sizeof(std::uint64_t));
+  mappings = aligned(home + sizeof(cuda::RankHome));
+  board = aligned(mappings + std::size_t{ranks} * kMappings * sizeof(cuda::PeerMapping));
   closings = aligned(board + cuda::board_bytes(ranks));
   lines = aligned(closings + cuda::closing_bytes(ranks));
   staging = aligned(lines + line_memory_for(static_cast<int>(ranks)).bytes(ranks));
@@ -75,6 +75,15 @@ std::uint32_t resident_share(const Control& control) {
     most = std::min(most, card.resident_blocks / sharing);
   }
   return std::max(most, 1u);
+}
+
+bool ranks_share_gpus(const Control& control) {
+  for (int r = 0; r < control.ranks(); ++r) {
+    for (int other = 0; other < r; ++other) {
+      if (same_gpu(control, r, other)) return true;
+    }
+  }
+  return false;
 }
 
 bool processes_share_gpus(const Membership& members) {
@@ -178,7 +187,7 @@ Status DeviceSegment::link(const DeviceLinks& links) {
   home.state = reinterpret_cast<cuda::RankState*>(memory_.data() + layout_.state);
   home.learned = reinterpret_cast<cuda::Buffers*>(memory_.data() + layout_.learned);
   home.line_memory = line_memory_for(control_.ranks());
-  std::vector<std::uint64_t> bases;
+  std::vector<cuda::PeerMapping> mappings;
   for (std::uint32_t r = 0; r < ranks; ++r) {
     std::byte*& base = mapped_[r];
     const bool joined = links.joins(rank_, static_cast<int>(r));
@@ -189,18 +198,21 @@ Status DeviceSegment::link(const DeviceLinks& links) {
       home.closings[r] = reinterpret_cast<std::uint64_t*>(base + layout_.closings);
       home.lines[r] = reinterpret_cast<std::uint64_t*>(base + layout_.lines);
     }
-    home.mappings[r].bases = reinterpret_cast<const std::uint64_t*>(memory_.data() + layout_.bases) + bases.size();
+    home.mappings[r].list =
+        reinterpret_cast<const cuda::PeerMapping*>(memory_.data() + layout_.mappings) + r * kMappings;
     home.mappings[r].count = kMappings;
-    bases.insert(bases.end(), {0, reinterpret_cast<std::uint64_t>(base)});
-    bases.insert(bases.end(), kMappings - kMapping - 1, cuda::kNoMapping);
+    mappings.resize(mappings.size() + kMappings);
+    mappings[r * kMappings + kMapping].base = reinterpret_cast<std::uint64_t>(base);
   }
-  TUTTI_TRY(memory_.write(layout_.bases, bases.data(), bases.size() * sizeof(std::uint64_t)));
+  TUTTI_TRY(memory_.write(layout_.mappings, mappings.data(), mappings.size() * sizeof(cuda::PeerMapping)));
   return memory_.write(layout_.home, &home, sizeof home);
 }
 
-Status DeviceSegment::set_mapping(int peer, std::uint64_t number, std::uint64_t base) const {
-  const std::size_t place = static_cast<std::size_t>(peer) * kMappings + number;
-  return memory_.write(layout_.bases + place * sizeof base, &base, sizeof base);
+Status DeviceSegment::set_mapping(int peer, std::uint64_t name, std::uint64_t base) const {
+  constexpr int kNumberBits = cuda::PeerMappings::kNumberBits;
+  const cuda::PeerMapping mapping{base, name >> kNumberBits};
+  const std::size_t place = static_cast<std::size_t>(peer) * kMappings + name % (1u << kNumberBits);
+  return memory_.write(layout_.mappings + place * sizeof mapping, &mapping, sizeof mapping);
 }
 
 void DeviceSegment::abort() const { executor::store_release(&words().abort, std::uint64_t{1}); }

@@ -26,6 +26,8 @@ std::uint32_t resident_share(const Control& control);
 
 struct Membership;
 bool same_gpu(const Control& control, int a, int b);
+/// Whether two ranks are on one GPU, of whatever processes.
+bool ranks_share_gpus(const Control& control);
 /// Whether ranks of two processes are on one GPU.
 bool processes_share_gpus(const Membership& members);
 
@@ -35,9 +37,12 @@ class DeviceSegment {
   static constexpr std::size_t kStagingBytes = std::size_t{9} << 19;
   /// Number of a rank's own segment in PeerMappings; 0 is what all ranks have at the same address.
   static constexpr std::uint64_t kMapping = 1;
-  static constexpr std::uint64_t window_mapping(std::size_t place) { return kMapping + 1 + place; }
-  static constexpr std::uint64_t export_mapping(std::size_t place) {
-    return window_mapping(DeviceCard::kWindows) + place;
+  /// Names in PeerMappings. `which`: the number of the window, or of the rank's export, at this place.
+  static constexpr std::uint64_t window_mapping(std::size_t place, std::uint64_t which) {
+    return cuda::PeerMappings::name(kMapping + 1 + place, which);
+  }
+  static constexpr std::uint64_t export_mapping(std::size_t place, std::uint64_t which) {
+    return cuda::PeerMappings::name(kMapping + 1 + DeviceCard::kWindows + place, which);
   }
   static constexpr std::size_t kExports = 32;  ///< allocations of a rank (device_exports.h)
 
@@ -71,8 +76,8 @@ class DeviceSegment {
   protocol::BufferReference reference_to(const std::byte* address) const {
     return {kMapping, static_cast<std::uint64_t>(address - memory_.data())};
   }
-  /// Where this rank has what a peer announces with this number; kNoMapping: nowhere.
-  Status set_mapping(int peer, std::uint64_t number, std::uint64_t base) const;
+  /// Where this rank has what a peer announces with this name; kNoMapping: nowhere.
+  Status set_mapping(int peer, std::uint64_t name, std::uint64_t base) const;
   /// What the kernels of this rank report.
   const cuda::FailureRecord& failure() const { return words().failure; }
   /// Kernels of this rank that wait give up.
@@ -83,13 +88,14 @@ class DeviceSegment {
 
  private:
   static constexpr std::uint64_t kMappings = kMapping + 1 + DeviceCard::kWindows + kExports;
+  static_assert(kMappings <= 1u << cuda::PeerMappings::kNumberBits);
   struct Words {
     cuda::FailureRecord failure;
     std::uint64_t abort;
   };
   /// Offsets in a segment, the same for all ranks.
   struct Layout {
-    std::size_t state, learned, home, bases, board, closings, lines, staging, end;
+    std::size_t state, learned, home, mappings, board, closings, lines, staging, end;
     Layout(std::uint32_t ranks, SegmentUse use);
   };
   struct Retired;

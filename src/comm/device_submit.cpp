@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <memory_resource>
@@ -86,8 +87,32 @@ struct Leg {
   bool is_ipc = false;  ///< by kernels among processes
 };
 
-/// Those of ranks in several processes. They may wait a little for the others' calls (DeviceIpc::enqueue()): so first all of them arrive, which takes
-/// all their communicators' turns, in one order in all threads. Then they come to their streams in the program's order.
+/// Of those that are left: of the first communicator whose ranks here have no other one's calls before theirs on a stream. Where streams cross, so
+/// that there is none, the first.
+std::vector<std::size_t> next_legs(std::span<const Leg* const> legs, std::vector<std::size_t> left) {
+  const auto are_one = [&](std::size_t i, std::size_t j) {
+    return legs[i]->communicator->members().control.abort_word() ==
+           legs[j]->communicator->members().control.abort_word();
+  };
+  const auto comes_first = [&](std::size_t i) {
+    return std::ranges::none_of(left, [&](std::size_t j) {
+      return j < i && !are_one(i, j) &&
+             std::ranges::find_first_of(legs[i]->calls, legs[j]->calls, {}, &CallArgs::stream, &CallArgs::stream) !=
+                 legs[i]->calls.end();
+    });
+  };
+  for (const std::size_t i : left) {
+    std::vector<std::size_t> all;
+    std::ranges::copy_if(left, std::back_inserter(all), [&](std::size_t j) { return are_one(i, j); });
+    if (std::ranges::all_of(all, comes_first)) return all;
+  }
+  left.resize(1);
+  return left;
+}
+
+/// Those of ranks in several processes. They may wait a little for the others' calls (DeviceIpc::settle()): so first all of them arrive, which takes
+/// all their communicators' turns, in one order in all threads. Then they come to each stream in the program's order, and of a communicator's ranks
+/// here a piece of each by turns (I4 in device_ipc.h).
 Status post_among_processes(std::span<const Leg* const> legs) {
   Status first;
   const auto keep = [&](const Status& status) {
@@ -98,8 +123,25 @@ Status post_among_processes(std::span<const Leg* const> legs) {
   std::ranges::sort(by_communicator, std::less(), [&](std::size_t i) { return legs[i]->communicator; });
   std::vector<std::optional<Enqueuing>> open(legs.size());
   for (const std::size_t i : by_communicator) keep(open[i].emplace(*legs[i]->communicator, legs[i]->calls).arrive());
-  for (auto& one : open) keep(one->post());
-  for (auto& one : open) keep(one->wait());
+  std::vector<std::size_t> left;
+  for (std::size_t i = 0; i < legs.size(); ++i) {
+    const Status settled = open[i]->settle();
+    keep(settled);
+    settled.ok() ? left.push_back(i) : open[i].reset();
+  }
+  while (!left.empty()) {
+    std::vector<std::size_t> turn = next_legs(legs, left);
+    for (const std::size_t i : turn) std::erase(left, i);
+    while (!turn.empty()) {
+      std::erase_if(turn, [&](std::size_t i) {
+        const Result<bool> is_more = open[i]->step();
+        if (!is_more.ok()) keep(is_more.error());
+        if (is_more.ok() && is_more.value()) return false;
+        open[i].reset();
+        return true;
+      });
+    }
+  }
   return first;
 }
 

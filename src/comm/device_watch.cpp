@@ -48,11 +48,14 @@ std::optional<std::string> describe(const DeviceCallNote& note) {
 
 constexpr const char* kAnotherCall = "another call";
 
-/// The call with this fingerprint (but for its lowest bit, which announcements do not have), if it is one of the rank's last.
+/// The call with this fingerprint (but for its lowest bit, which announcements do not have), if it is one of the rank's last. What the ranks
+/// agree on is not noted.
 std::string find_call(const DeviceCard& card, std::uint64_t fingerprint) {
   for (const DeviceCallNote& note : card.notes) {
-    if ((executor::load_acquire(&note.what) >> 32 | 1) != fingerprint) continue;
-    if (auto text = describe(note)) return *text;
+    const auto what = static_cast<std::uint32_t>(executor::load_acquire(&note.what) >> 32);
+    const bool is_agreed = (DeviceWatch::agreed(what) | 1) == fingerprint;
+    if (!is_agreed && (what | 1) != fingerprint) continue;
+    if (auto text = describe(note)) return *text + (is_agreed ? " in place" : "");
   }
   return kAnotherCall;
 }
@@ -176,7 +179,7 @@ Status DeviceWatch::compare_streams(std::uint64_t number, std::uint64_t stream) 
     if (stream != theirs && !one_is_legacy) continue;
     comm_.fail(
         Code::kInvalidUsage, comm_.rank(),
-        fmt::format("ranks {} and {} are of one process and share GPU {} with another process, and {}: each rank's "
+        fmt::format("ranks {} and {} are of one process and share GPU {}, and {}: each rank's "
                     "stream waits there until those of all ranks have come. Give each rank a stream of its own that "
                     "does not wait for the default stream (cudaStreamNonBlocking)",
                     comm_.rank(), peer, card_.device,
@@ -229,8 +232,8 @@ std::string DeviceWatch::why(const cuda::FailureRecord& record) const {
   if (static_cast<cuda::Failure>(record.failure) != cuda::Failure::kMismatch) {
     const auto ipc = comm_.device()->ipc();
     const std::string why_not = ipc ? ipc->places().exports().why_not(record.peer, record.theirs) : "";
-    return fmt::format("a kernel of rank {} has no mapping {} of rank {}'s memory{}{}", comm_.rank(), record.theirs,
-                       record.peer, why_not.empty() ? "" : ": ", why_not);
+    return fmt::format("a kernel of rank {} has no mapping {} of rank {}'s memory: {}", comm_.rank(), record.theirs,
+                       record.peer, why_not.empty() ? "it may be a graph's, and registered no more" : why_not);
   }
   return calls_differ(find_call(card_, record.ours), comm_.rank(),
                       find_call(comm_.members().control.device_card(record.peer), record.theirs), record.peer);
@@ -256,9 +259,10 @@ void DeviceWatch::look_at_peers() {
             ? fmt::format("call {}", calls + 1)
             : find_call(card_, executor::load_acquire(&card_.notes[calls % DeviceCard::kNotes].what) >> 32 | 1);
     if (left) {
-      comm_.fail(
-          Code::kRemote, peer,
-          fmt::format("{}: rank {} has left the communicator (ncclCommDestroy) without making this call", what, peer));
+      comm_.fail(Code::kRemote, peer,
+                 fmt::format("{}: rank {} has left the communicator (ncclCommDestroy, ncclCommAbort, or its program "
+                             "has ended) without making this call",
+                             what, peer));
     } else if (limit > 0 && std::chrono::duration<double>(Clock::now() - *since).count() > limit) {
       comm_.fail(Code::kRemote, peer,
                  fmt::format("{}: rank {} waited {} s for rank {} (TUTTI_TIMEOUT_S); it has not made the call", what,

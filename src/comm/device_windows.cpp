@@ -81,7 +81,13 @@ void DeviceWindows::remove(const void* begin, std::size_t bytes) {
   const auto at = reinterpret_cast<std::uint64_t>(begin);
   const auto found =
       std::ranges::find_if(windows_, [&](const Window& window) { return window.begin == at && window.bytes == bytes; });
-  if (found != windows_.end()) windows_.erase(found);
+  if (found != windows_.end()) {
+    // Graphs that still use it are to find that it is gone.
+    for (int r = 0; found->is_usable && r < comm_.ranks(); ++r) {
+      (void)segment_.set_mapping(r, mapping_of(*found), cuda::kNoMapping);
+    }
+    windows_.erase(found);
+  }
   sift_mail();
 }
 
@@ -96,8 +102,7 @@ Result<std::optional<protocol::BufferReference>> DeviceWindows::find(const void*
     if (!is_there && !window.extent.pieces.empty()) continue;
     if (!window.is_linked) TUTTI_TRY(link(window));
     if (!window.is_usable) return none;
-    return std::optional(
-        protocol::BufferReference{DeviceSegment::window_mapping(place_of(window.number)), at - window.extent.begin()});
+    return std::optional(protocol::BufferReference{mapping_of(window), at - window.extent.begin()});
   }
   return none;
 }
@@ -157,7 +162,7 @@ Status DeviceWindows::link(Window& window) {
   }
   for (int r = 0; usable && r < comm_.ranks(); ++r) {
     TUTTI_TRY_ASSIGN(const std::uint64_t base, map(r, window));
-    TUTTI_TRY(segment_.set_mapping(r, DeviceSegment::window_mapping(place), base));
+    TUTTI_TRY(segment_.set_mapping(r, mapping_of(window), base));
   }
   window.is_linked = true;
   window.is_usable = usable;

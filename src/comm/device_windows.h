@@ -50,6 +50,9 @@ class DeviceWindows {
     std::vector<cuda::ImportedPieces> imported_pieces;
   };
   static std::size_t place_of(std::uint64_t number) { return (number - 1) % DeviceCard::kWindows; }
+  static std::uint64_t mapping_of(const Window& window) {
+    return DeviceSegment::window_mapping(place_of(window.number), window.number);
+  }
   Status share(Window& window, DeviceWindow& place) const;
   /// Where CUDA has no handle for the memory.
   Status share_pieces(Window& window, DeviceWindow& place, const std::string& why_no_handle) const;

@@ -30,6 +30,12 @@ Enqueuing::~Enqueuing() {
 
 Status Enqueuing::arrive() { return ipc_ && !comm_.failed() ? ipc_->arrive(calls_) : Status(); }
 
+Status Enqueuing::settle() {
+  if (comm_.failed()) return comm_.failure();
+  if (!ipc_) return error(Code::kInvalidArgument, "the communicator was aborted");
+  return ipc_->settle(calls_);
+}
+
 Status Enqueuing::post() {
   Status status = give();
   turns_.pass();
@@ -71,7 +77,13 @@ Status Enqueuing::end() {
 
 Status Enqueuing::give() {
   if (comm_.failed()) return comm_.failure();
-  if (ipc_) return ipc_->enqueue(calls_);
+  if (ipc_) {
+    TUTTI_TRY(settle());
+    for (bool is_more = true; is_more;) {
+      TUTTI_TRY_ASSIGN(is_more, step());
+    }
+    return {};
+  }
   if (!meeting_) return error(Code::kInvalidArgument, "the communicator was aborted");
   for (const CallArgs& call : calls_) TUTTI_TRY(comm_.device()->note(call, DeviceWatch::Way::kKernels));
   TUTTI_TRY(enter_detour());

@@ -23,8 +23,10 @@ class Enqueuing {
   Enqueuing(const Enqueuing&) = delete;
   Enqueuing& operator=(const Enqueuing&) = delete;
 
-  /// Before post(), where all ranks' calls come this way: see DeviceIpc::arrive().
+  // Where all ranks' calls come by DeviceIpc, in place of post() and wait(): arrive(), settle(), and step() as long as it says that there is more.
   Status arrive();
+  Status settle();
+  Result<bool> step() { return ipc_->step(calls_); }
   /// Once.
   Status post();
   /// What is complete by it.

@@ -369,6 +369,8 @@ void BlockThread::load_words(const std::uint64_t* from, std::uint64_t (&words)[2
     m_.fail(fmt::format("thread {} of block {} looks for a line at {}", thread_.index, thread_.block.index,
                         static_cast<const void*>(from)));
   }
+  const auto held = m_.held_looks_.find(from);
+  while (held != m_.held_looks_.end() && !held->second()) pause();
   step(false);
   words[first] = from[first];
   step(false);

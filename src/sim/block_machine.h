@@ -49,6 +49,8 @@ class BlockMachine {
   /// Passes over all threads so far: a clock of sorts, for what is to happen in the middle.
   std::uint64_t passes() const { return passes_; }
   void at_pass(std::uint64_t pass, std::function<void()> what) { events_.emplace(pass, std::move(what)); }
+  /// Who looks for a line there waits first until `goes_on`: for an order that seeds hardly bring about.
+  void hold_looks(const void* where, std::function<bool()> goes_on) { held_looks_[where] = std::move(goes_on); }
 
  private:
   friend class BlockThread;
@@ -96,6 +98,7 @@ class BlockMachine {
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_fibers_;
   std::multimap<std::uint64_t, std::function<void()>> events_;
+  std::map<const void*, std::function<bool()>> held_looks_;
   std::uint32_t next_thread_ = 1;
   std::uint32_t next_block_ = 1;
   std::uint64_t passes_ = 0;

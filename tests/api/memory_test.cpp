@@ -67,7 +67,7 @@ TEST_CASE("registrations are handles of their communicator") {
   CHECK(ncclCommDeregister(ranks[0], handle) == ncclSuccess);
   check_invalid(ncclCommDeregister(ranks[0], handle), {"deregistered already"});
   check_invalid(ncclCommDeregister(ranks[0], buffer), {"is no registration"});
-  check_invalid(ncclCommDeregister(ranks[0], nullptr), {"is no registration"});
+  CHECK(ncclCommDeregister(ranks[0], nullptr) == ncclSuccess);
   // The slot is used again, under another handle.
   void* third = nullptr;
   REQUIRE(ncclCommRegister(ranks[0], buffer, 64, &third) == ncclSuccess);

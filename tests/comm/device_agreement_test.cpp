@@ -48,7 +48,7 @@ TEST_CASE("agreement: all ranks come to the same, whenever they come", "[agreeme
       auto& own = agreed[static_cast<std::size_t>(rank)];
       for (int call = 0; call < kCalls; ++call) {
         if (random() % 64 == 0) std::this_thread::sleep_for(200us);
-        const auto number = agreement.arrive(is_willing(seed, rank, call));
+        const auto number = agreement.arrive(is_willing(seed, rank, call), false);
         if (random() % 64 == 0) std::this_thread::sleep_for(200us);
         const auto patience = is_patient ? std::chrono::nanoseconds(1h) : std::chrono::nanoseconds(random() % 20000);
         own.push_back(agreement.settle(number, patience, kNever));
@@ -73,15 +73,15 @@ TEST_CASE("agreement: whoever waits too long decides for all", "[agreement]") {
   Words words(2);
   DeviceAgreement first(words.bytes(), 2, 0);
   DeviceAgreement second(words.bytes(), 2, 1);
-  CHECK_FALSE(first.settle(first.arrive(true), 1ms, kNever));
-  CHECK_FALSE(second.settle(second.arrive(true), 1h, kNever));
+  CHECK_FALSE(first.settle(first.arrive(true, false), 1ms, kNever));
+  CHECK_FALSE(second.settle(second.arrive(true, false), 1h, kNever));
   // Several calls are arrived at before the first is settled.
-  const auto a = first.arrive(true);
-  const auto b = first.arrive(false);
-  const auto c = first.arrive(true);
-  CHECK(second.settle(second.arrive(true), 0ns, kNever));
-  CHECK_FALSE(second.settle(second.arrive(true), 1h, kNever));
-  CHECK(second.settle(second.arrive(true), 0ns, kNever));
+  const auto a = first.arrive(true, false);
+  const auto b = first.arrive(false, false);
+  const auto c = first.arrive(true, false);
+  CHECK(second.settle(second.arrive(true, false), 0ns, kNever));
+  CHECK_FALSE(second.settle(second.arrive(true, false), 1h, kNever));
+  CHECK(second.settle(second.arrive(true, false), 0ns, kNever));
   CHECK(first.settle(a, 0ns, kNever));
   CHECK_FALSE(first.settle(b, 0ns, kNever));
   CHECK(first.settle(c, 0ns, kNever));
@@ -92,27 +92,67 @@ TEST_CASE("agreement: a rank that never comes holds nobody", "[agreement]") {
   DeviceAgreement agreement(words.bytes(), 2, 0);
   const auto give_up_at = std::chrono::steady_clock::now() + 50ms;
   const DeviceAgreement::GivesUp later = [&] { return std::chrono::steady_clock::now() >= give_up_at; };
-  CHECK_FALSE(agreement.settle(agreement.arrive(true), 1h, later));
+  CHECK_FALSE(agreement.settle(agreement.arrive(true, false), 1h, later));
   CHECK(later());
   // So far ahead that the words are others' still.
   for (std::uint64_t i = 1; i < DeviceAgreement::kDepth; ++i) {
-    const auto place = agreement.arrive(true);
+    const auto place = agreement.arrive(true, false);
     CHECK(place.has_room);
     CHECK_FALSE(agreement.settle(place, 0ns, kNever));
   }
   for (int i = 0; i < 200; ++i) {
-    const auto place = agreement.arrive(true);
+    const auto place = agreement.arrive(true, false);
     CHECK_FALSE(place.has_room);
     CHECK_FALSE(agreement.settle(place, 1h, kNever));
   }
   // Once it comes, it finds all of them refused, and then there is room again.
   DeviceAgreement other(words.bytes(), 2, 1);
   for (std::uint64_t i = 0; i < DeviceAgreement::kDepth + 200; ++i) {
-    CHECK_FALSE(other.settle(other.arrive(true), 1h, kNever));
+    CHECK_FALSE(other.settle(other.arrive(true, false), 1h, kNever));
   }
-  const auto place = agreement.arrive(true);
-  CHECK(other.settle(other.arrive(true), 0ns, kNever));
+  const auto place = agreement.arrive(true, false);
+  CHECK(other.settle(other.arrive(true, false), 0ns, kNever));
   CHECK(agreement.settle(place, 0ns, kNever));
+}
+
+TEST_CASE("agreement: calls that all have captured are agreed on, and none behind one that only some have",
+          "[agreement]") {
+  Words words(2);
+  DeviceAgreement first(words.bytes(), 2, 0);
+  DeviceAgreement second(words.bytes(), 2, 1);
+  const auto both = [&](bool first_captures, bool second_captures) {
+    const auto place = first.arrive(true, first_captures);
+    const bool seconds = second.settle(second.arrive(true, second_captures), 1h, kNever);
+    CHECK(first.settle(place, 1h, kNever) == seconds);
+    return seconds;
+  };
+  CHECK(both(true, true));
+  CHECK(both(false, false));
+  // Who has captured one does not know of the other yet.
+  const auto a = first.arrive(true, true);
+  CHECK_FALSE(first.settle(a, 0ns, kNever));
+  const auto b = first.arrive(true, false);
+  CHECK_FALSE(second.settle(second.arrive(true, true), 1h, kNever));
+  CHECK_FALSE(second.settle(second.arrive(true, false), 1h, kNever));
+  CHECK_FALSE(first.settle(b, 0ns, kNever));
+  CHECK(both(false, false));
+  // In one group.
+  const auto c = first.arrive(true, true);
+  const auto d = first.arrive(true, true);
+  const auto e = first.arrive(true, false);
+  CHECK(second.settle(second.arrive(true, true), 0ns, kNever) == first.settle(c, 0ns, kNever));
+  CHECK(second.settle(second.arrive(true, true), 0ns, kNever));
+  CHECK(first.settle(d, 0ns, kNever));
+  CHECK_FALSE(second.settle(second.arrive(true, false), 1h, kNever));
+  CHECK_FALSE(first.settle(e, 0ns, kNever));
+  CHECK(both(false, false));
+  CHECK_FALSE(both(true, false));
+  const bool captures = GENERATE(false, true);
+  for (std::uint64_t i = 0; i < 3 * DeviceAgreement::kDepth; ++i) {
+    CHECK_FALSE(both(captures, captures));
+    CHECK_FALSE(both(false, captures));
+  }
+  CHECK_FALSE(both(false, false));
 }
 
 TEST_CASE("agreement: ranks arrive at more calls than there are words before they settle them", "[agreement]") {
@@ -127,7 +167,7 @@ TEST_CASE("agreement: ranks arrive at more calls than there are words before the
       std::minstd_rand random(seed * 31);  // groups are the same on all ranks
       for (int group = 0; group < 60; ++group) {
         std::vector<DeviceAgreement::Place> places(1 + random() % 150);
-        for (auto& place : places) place = agreement.arrive(true);
+        for (auto& place : places) place = agreement.arrive(true, false);
         for (const auto& place : places) {
           agreed[static_cast<std::size_t>(rank)].push_back(agreement.settle(place, 1h, kNever));
         }

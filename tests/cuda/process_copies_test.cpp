@@ -108,6 +108,44 @@ TEST_CASE("processes: nothing is copied if all ranks' buffers are shared", "[dev
   }));
 }
 
+TEST_CASE("processes: nothing is copied before a call that only one rank captures, and what comes behind it is",
+          "[device][processes][places]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(open_for_places(rank, devices));
+    const Gpu& gpu = Gpu::get();
+    SharedBuffer buffer;
+    CREW_TRY(buffer.open(rank.comm, kA, kCount));
+    buffer.write(Ints(kCount, 1));
+    const auto capture = [&](CUgraphExec& executable) -> std::string {
+      gpu.begin_capture(rank.stream);
+      void* const data = buffer.data();
+      CREW_TRY(fine(ncclAllReduce(data, data, kCount, ncclInt32, ncclMax, rank.comm, rank.stream), "captured"));
+      CUgraph graph = gpu.end_capture(rank.stream);
+      if (!graph) return "the capture was spoilt";
+      executable = gpu.make_executable(graph);
+      gpu.destroy(graph);
+      return "";
+    };
+    CREW_TRY(take_maximum(rank, buffer, kCount, true));
+    CUgraphExec executables[2] = {};
+    CREW_TRY(capture(executables[0]));
+    CREW_TRY(take_maximum(rank, buffer, kCount, true));
+    gpu.launch(executables[0], rank.stream);
+    CREW_TRY(take_maximum(rank, buffer, kCount, true));
+    if (m.rank == 1) CREW_TRY(capture(executables[1]));
+    if (m.rank == 1) gpu.launch(executables[1], rank.stream);
+    if (m.rank == 0) CREW_TRY(take_maximum(rank, buffer, kCount, false));
+    CREW_TRY(take_maximum(rank, buffer, kCount, false));
+    for (CUgraphExec one : executables) {
+      if (one) gpu.destroy(one);
+    }
+    CREW_TRY(buffer.close());
+    return rank.close();
+  }));
+}
+
 TEST_CASE("processes: of more pieces than can be sent those are that a call uses", "[device][processes][places]") {
   const int devices = GENERATE(from_range(over_gpus({1, 2})));
   const BufferKind kind = GENERATE(kM, kP);

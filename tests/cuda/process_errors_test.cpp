@@ -167,9 +167,68 @@ TEST_CASE("processes: an abort ends all ranks' kernels", "[device][processes]") 
       CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "alone"));
       *called = 1;
       Gpu::get().wait(rank.stream);
-      CREW_TRY(fails(rank.comm, ncclRemoteError, {"rank 1 called ncclCommAbort"}));
+      CREW_TRY(fails(rank.comm, ncclRemoteError, {"rank 1 has left the communicator"}));
     }
     while (*called == 0) usleep(200);
+    CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    Gpu::get().destroy(rank.stream);
+    return "";
+  }));
+}
+
+TEST_CASE("processes: who is stuck in a call can end registrations, and abort it", "[device][processes]") {
+  const bool in_window = GENERATE(false, true);
+  crew::check(crew::run(2, [in_window](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(4));
+    void* memory[2] = {};
+    void* handles[2] = {};
+    for (int i = 0; i < 2; ++i) {
+      CREW_TRY(fine(ncclMemAlloc(&memory[i], 1 << 20), "ncclMemAlloc"));
+      if (in_window) {
+        ncclWindow_t window = nullptr;
+        CREW_TRY(
+            fine(ncclCommWindowRegister(rank.comm, memory[i], 1 << 20, &window, NCCL_WIN_COLL_SYMMETRIC), "window"));
+        handles[i] = window;
+      } else {
+        CREW_TRY(fine(ncclCommRegister(rank.comm, memory[i], 1 << 20, &handles[i]), "ncclCommRegister"));
+      }
+    }
+    if (m.rank == 0) {
+      const auto end = [&](void* handle) {
+        return in_window ? ncclCommWindowDeregister(rank.comm, static_cast<ncclWindow_t>(handle))
+                         : ncclCommDeregister(rank.comm, handle);
+      };
+      CREW_TRY(fine(ncclAllReduce(memory[0], memory[0], 100, ncclInt32, ncclSum, rank.comm, rank.stream), "alone"));
+      const double start = crew::now_s();
+      for (void* const handle : handles) CREW_TRY(fine(end(handle), "the end of a registration"));
+      CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+      if (crew::now_s() - start > 8) return "took " + std::to_string(crew::now_s() - start) + " s";
+      Gpu::get().wait(rank.stream);
+    } else {
+      CREW_TRY(fails(rank.comm, ncclRemoteError, {"rank 0 called ncclCommAbort"}));
+      CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    }
+    for (void* const one : memory) CREW_TRY(fine(ncclMemFree(one), "ncclMemFree"));
+    Gpu::get().destroy(rank.stream);
+    return "";
+  }));
+}
+
+TEST_CASE("processes: who aborts when all is done fails nobody", "[device][processes]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 4})));
+  crew::check(crew::run(2, [=](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const OnGpu<std::int32_t> a(values(m.rank, 100));
+    CREW_TRY(fine(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, rank.comm, rank.stream), "a sum"));
+    Gpu::get().wait(rank.stream);
+    if (m.rank == 0) {
+      ncclResult_t state = ncclSuccess;
+      for (const double end = crew::now_s() + 0.5; crew::now_s() < end && state == ncclSuccess; usleep(1000))
+        CREW_TRY(fine(ncclCommGetAsyncError(rank.comm, &state), "ncclCommGetAsyncError"));
+      CREW_TRY(fine(state, "the asynchronous error"));
+    }
     CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
     Gpu::get().destroy(rank.stream);
     return "";

@@ -35,9 +35,26 @@ std::string sum_up(const Rank& rank, const SharedBuffer& buffer, std::int32_t nu
   Gpu::get().wait(rank.stream);
   return "";
 }
-std::string check_sum(const SharedBuffer& buffer, std::int32_t wanted) {
+std::string check_sum(const SharedBuffer& buffer, std::int32_t wanted, std::size_t count = kCount) {
   return differs(
-      "sum", buffer.read(), [wanted](std::size_t) { return wanted; }, kCount);
+      "sum", buffer.read(), [wanted](std::size_t) { return wanted; }, count);
+}
+
+/// More than the staging holds.
+constexpr std::size_t kLong = 1500007;
+
+std::string put_sum(const Rank& rank, const SharedBuffer& buffer) {
+  return fine(ncclAllReduce(buffer.data(), buffer.data(), kLong, ncclInt32, ncclSum, rank.comm, rank.stream), "sum");
+}
+std::string capture_sum(const Rank& rank, const SharedBuffer& buffer, CUgraphExec& executable) {
+  const Gpu& gpu = Gpu::get();
+  gpu.begin_capture(rank.stream);
+  CREW_TRY(put_sum(rank, buffer));
+  CUgraph graph = gpu.end_capture(rank.stream);
+  if (!graph) return "the capture was spoilt";
+  executable = gpu.make_executable(graph);
+  gpu.destroy(graph);
+  return "";
 }
 
 }  // namespace
@@ -251,6 +268,100 @@ TEST_CASE("processes: a captured call works in place when it is replayed", "[dev
     CREW_TRY(other.close());
     CREW_TRY(buffer.close(rank));
     return rank.close();
+  }));
+}
+
+TEST_CASE("processes: a long call that one rank has in a graph and another makes each time",
+          "[device][processes][places]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    // The other rank does not come to some of the calls.
+    setenv("TUTTI_IN_PLACE_WAIT_S", "0.3", 1);
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const Gpu& gpu = Gpu::get();
+    SharedBuffer captured;
+    SharedBuffer other;
+    CREW_TRY(captured.open(rank.comm, kA, kLong));
+    CREW_TRY(other.open(rank.comm, kA, kLong));
+    CUgraphExec executable = nullptr;
+    if (m.rank == 1) CREW_TRY(capture_sum(rank, captured, executable));
+    for (int i = 0; i < 5; ++i) {
+      captured.write(Ints(kLong, m.rank + i));
+      other.write(Ints(kLong, m.rank + 2 * i));
+      if (m.rank == 1) gpu.launch(executable, rank.stream);
+      if (m.rank == 0) CREW_TRY(put_sum(rank, captured));
+      // For rank 1 the next call after the one that it has captured, for rank 0 a later one.
+      if (i >= 2) CREW_TRY(put_sum(rank, other));
+      gpu.wait(rank.stream);
+      CREW_TRY(check_sum(captured, 2 * i + 1, kLong));
+      if (i >= 2) CREW_TRY(check_sum(other, 4 * i + 1, kLong));
+    }
+    if (m.rank == 1) gpu.destroy(executable);
+    CREW_TRY(other.close());
+    CREW_TRY(captured.close());
+    return rank.close();
+  }));
+}
+
+TEST_CASE("processes: a call in place that all ranks have captured and one of them does not replay",
+          "[device][processes][places]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    wait_for_others();
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const Gpu& gpu = Gpu::get();
+    SharedBuffer captured;
+    SharedBuffer other;
+    CREW_TRY(captured.open(rank.comm, kA, kLong));
+    CREW_TRY(other.open(rank.comm, m.rank == 0 ? kA : kO, kLong));
+    CUgraphExec executable = nullptr;
+    CREW_TRY(capture_sum(rank, captured, executable));
+    captured.write(Ints(kLong, m.rank));
+    gpu.launch(executable, rank.stream);
+    gpu.wait(rank.stream);
+    CREW_TRY(check_sum(captured, 1, kLong));
+    // Rank 0's next call is told by the same number as the one that rank 1 makes behind its replay, and is staged like that.
+    if (m.rank == 0) CREW_TRY(put_sum(rank, captured));
+    if (m.rank == 1) gpu.launch(executable, rank.stream);
+    if (m.rank == 1) (void)put_sum(rank, other);
+    gpu.wait(rank.stream);
+    CREW_TRY(fails(rank.comm, ncclInvalidUsage, {"calls differ", "count 1500007 int32 sum in place on rank 1"}));
+    CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    gpu.destroy(executable);
+    gpu.destroy(rank.stream);
+    return "";
+  }));
+}
+
+TEST_CASE("processes: a graph's buffer that is registered no more, when another one has its place",
+          "[device][processes][places]") {
+  const BufferKind kind = GENERATE(kR, kM);
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  const bool has_another = GENERATE(false, true);
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    wait_for_others();
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const Gpu& gpu = Gpu::get();
+    SharedBuffer captured;
+    SharedBuffer other;
+    CREW_TRY(captured.open(rank.comm, kind, kLong));
+    CUgraphExec executable = nullptr;
+    CREW_TRY(capture_sum(rank, captured, executable));
+    CREW_TRY(captured.deregister_last());
+    CREW_TRY(sum_up(rank, captured, 1));
+    CREW_TRY(sum_up(rank, captured, 1));
+    CREW_TRY(other.open(rank.comm, kind, kLong));
+    if (has_another) CREW_TRY(sum_up(rank, other, 5));
+    gpu.launch(executable, rank.stream);
+    gpu.wait(rank.stream);
+    CREW_TRY(fails(rank.comm, ncclInternalError, {"no mapping", "registered no more"}));
+    CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    gpu.destroy(executable);
+    gpu.destroy(rank.stream);
+    return "";
   }));
 }
 

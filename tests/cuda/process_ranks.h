@@ -8,6 +8,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -57,22 +58,30 @@ struct Rank {
   }
 };
 
-/// Of three ranks on one GPU, of which 0 and 1 are in the first of two processes, those of this one.
+/// Of three ranks of which 0 and 1 are in the first of two processes, those of this one.
 struct TwoAndOne {
   int first;
+  std::array<int, 3> devices;  ///< by rank, as far as there are so many
   std::vector<ncclComm_t> comms;
 
-  explicit TwoAndOne(const Member& m) : first(m.rank == 0 ? 0 : 2), comms(m.rank == 0 ? 2 : 1) {}
+  explicit TwoAndOne(const Member& m, std::array<int, 3> on = {0, 0, 0})
+      : first(m.rank == 0 ? 0 : 2), devices(on), comms(m.rank == 0 ? 2 : 1) {}
+  /// Of one of those here.
+  void use(std::size_t own) const {
+    Gpu::get().use(devices[static_cast<std::size_t>(first) + own] % Gpu::get().devices());
+  }
   std::string open(const Member& m, int id = 0) {
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
     setenv("TUTTI_DEVICE", "cuda", 1);
     if (const std::string reason = Gpu::why_not(); !reason.empty()) return reason;
-    Gpu::get().use(0);
     CREW_TRY(fine(ncclGroupStart(), "group"));
     for (std::size_t i = 0; i < comms.size(); ++i) {
+      use(i);
       CREW_TRY(fine(ncclCommInitRank(&comms[i], 3, m.ids[id], first + static_cast<int>(i)), "ncclCommInitRank"));
     }
-    return fine(ncclGroupEnd(), "ncclGroupEnd");
+    CREW_TRY(fine(ncclGroupEnd(), "ncclGroupEnd"));
+    use(0);
+    return "";
   }
 };
 

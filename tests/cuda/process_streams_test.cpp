@@ -12,14 +12,15 @@
 
 namespace tutti::test {
 
-TEST_CASE("processes: two ranks of a process that share it with another and have one stream are refused",
+TEST_CASE("processes: two ranks of a process on one GPU, with others elsewhere, that have one stream are refused",
           "[device][processes]") {
   const bool by_default_stream = GENERATE(false, true);
+  const int others_device = GENERATE(0, 1);
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     setenv("TUTTI_SHARED_GPU_HOST_BYTES", "0", 1);
-    TwoAndOne ranks(m);
+    TwoAndOne ranks(m, {0, 0, others_device});
     CREW_TRY(ranks.open(m));
-    const auto& [first, comms] = ranks;
+    const auto& [first, devices, comms] = ranks;
     const std::size_t own = comms.size();
     const Gpu& gpu = Gpu::get();
     const CUstream stream = by_default_stream ? gpu.make_blocking_stream() : gpu.make_stream();

@@ -227,6 +227,44 @@ TEST_CASE("processes: windows of threads of one process and of another process",
   }));
 }
 
+TEST_CASE("processes: a graph's window that is registered no more, when another one has its place",
+          "[device][processes]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  const int others = GENERATE(0, 8);  // so many have places
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    const Gpu& gpu = Gpu::get();
+    constexpr std::size_t kMany = 100000;
+    const auto sum_up = [&](const Window& window) {
+      return fine(ncclAllReduce(window.at(0), window.at(0), kMany, ncclInt32, ncclSum, rank.comm, rank.stream), "sum");
+    };
+    Window captured;
+    CREW_TRY(captured.open(rank, 4 * kMany, Memory::kAllocated));
+    gpu.begin_capture(rank.stream);
+    CREW_TRY(sum_up(captured));
+    CUgraph graph = gpu.end_capture(rank.stream);
+    if (!graph) return "the capture was spoilt";
+    CUgraphExec executable = gpu.make_executable(graph);
+    gpu.destroy(graph);
+    CREW_TRY(fine(ncclCommWindowDeregister(rank.comm, captured.window), "ncclCommWindowDeregister"));
+    for (int i = 0; i < others; ++i) {
+      Window other;
+      CREW_TRY(other.open(rank, 4 * kMany, Memory::kAllocated));
+      CREW_TRY(sum_up(other));
+      gpu.wait(rank.stream);
+      if (i + 1 < others) CREW_TRY(other.close());
+    }
+    gpu.launch(executable, rank.stream);
+    gpu.wait(rank.stream);
+    CREW_TRY(fails(rank.comm, ncclInternalError, {"no mapping", "registered no more"}));
+    CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    gpu.destroy(executable);
+    gpu.destroy(rank.stream);
+    return "";
+  }));
+}
+
 TEST_CASE("processes: windows of mapped memory come and go", "[device][processes]") {
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     Rank rank(m);

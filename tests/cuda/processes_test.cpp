@@ -133,7 +133,7 @@ TEST_CASE("processes: a call by kernels does not wait for one through host memor
     setenv("TUTTI_SHARED_GPU_HOST_BYTES", "4000", 1);
     TwoAndOne ranks(m);
     CREW_TRY(ranks.open(m));
-    const auto& [first, comms] = ranks;
+    const auto& [first, devices, comms] = ranks;
     const Gpu& gpu = Gpu::get();
     std::vector<std::unique_ptr<OnGpu<std::int32_t>>> buffers;
     std::vector<CUstream> streams;

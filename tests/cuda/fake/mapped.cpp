@@ -91,6 +91,7 @@ CUresult map(CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGe
 }
 CUresult unmap(CUdeviceptr address, std::size_t bytes) {
   FAKE_END("cuMemUnmap");
+  wait_until_idle(lock);
   const auto found = mapped().find(address);
   if (found == mapped().end() || found->second->bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
   mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
@@ -154,6 +155,7 @@ CUresult get_access(unsigned long long* flags, const CUmemLocation* place, CUdev
 /// Whole pieces of physical memory only.
 CUresult set_access(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* wanted, std::size_t count) {
   FAKE_CALL("cuMemSetAccess");
+  wait_until_idle(lock);
   for (CUdeviceptr at = address; at < address + bytes;) {
     const auto found = world().allocations.find(at);
     if (found == world().allocations.end() || found->second.kind != Allocation::Kind::kMapped ||

@@ -153,6 +153,7 @@ CUresult ipc_get_handle(CUipcMemHandle* handle, CUdeviceptr address) {
 CUresult ipc_open_handle(CUdeviceptr* address, CUipcMemHandle handle, unsigned) {
   FAKE_CALL("cuIpcOpenMemHandle");
   FAKE_SAFE();
+  wait_until_idle(lock);
   Handle from{};
   std::memcpy(&from, handle.reserved, sizeof from);
   if (from.magic != kMagic) return CUDA_ERROR_INVALID_VALUE;
@@ -175,6 +176,7 @@ CUresult ipc_open_handle(CUdeviceptr* address, CUipcMemHandle handle, unsigned) 
 CUresult ipc_close_handle(CUdeviceptr address) {
   FAKE_END("cuIpcCloseMemHandle");
   FAKE_SAFE();
+  wait_until_idle(lock);
   const CUresult closed = free_allocation(address, Kind::kImport);
   if (closed == CUDA_SUCCESS) open_handles().erase(address);
   return closed == CUDA_SUCCESS ? failure : closed;

@@ -184,6 +184,17 @@ void order_with_legacy(Queue& queue) {
   }
 }
 
+/// Whoever gives more to a stream than it has room for waits. With the lock, once.
+void wait_for_room(const Queue& queue) {
+  static const std::size_t room = [] {
+    const char* const set = std::getenv("FAKE_CUDA_ROOM");
+    return set ? std::strtoul(set, nullptr, 10) : 1024;
+  }();
+  Lock lock(world().mutex, std::adopt_lock);
+  work_until(lock, [&] { return queue.work.size() < room; });
+  lock.release();
+}
+
 }  // namespace
 
 CUresult give(Queue& queue, const Node& node) {
@@ -198,6 +209,7 @@ CUresult give(Queue& queue, const Node& node) {
     for (auto& [id, capture] : w.captures) capture.invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   }
+  wait_for_room(queue);
   order_with_legacy(queue);
   push(queue, node(nullptr));
   return CUDA_SUCCESS;
@@ -230,6 +242,13 @@ void work_until(Lock& lock, const std::function<bool()>& is_done) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     lock.lock();
   }
+}
+
+void wait_until_idle(Lock& lock) {
+  static const bool waits = std::getenv("FAKE_CUDA_IDLE_MAPPING") != nullptr;
+  if (!waits) return;
+  work_until(
+      lock, [] { return std::ranges::all_of(world().queues, [](const Queue* queue) { return queue->work.empty(); }); });
 }
 
 void end_over_unloaded_kernels() {

@@ -65,6 +65,7 @@ class Run {
         for (auto& rank : ranks_) rank->abort_word = 1;
       });
     }
+    if (c.overtaken_rank >= 0) let_overtake();
   }
 
   Outcome run() {
@@ -159,6 +160,19 @@ class Run {
     return a == b || (a + 1) % ranks == b || (b + 1) % ranks == a;
   }
 
+  void let_overtake() {
+    const RankHome& home = ranks_[static_cast<std::size_t>(c_.overtaken_rank)]->home;
+    const std::uint64_t sequence = c_.first_sequence + 1;
+    const std::uint64_t* const header = home.lines[home.rank] + home.line_memory.at(home.ranks, sequence, 0, 0);
+    machine_.hold_looks(header, [this, header, sequence] {
+      looks_for_lines_ = true;
+      return header[0] >> 32 == sequence && header[1] >> 32 == sequence;
+    });
+    machine_.add_launch(0, {1, 1}, 0, [this](sim::BlockThread& t, void*) {
+      while (!looks_for_lines_) t.pause();
+    });
+  }
+
   // Calls.
 
   void add_call(int call) {
@@ -166,9 +180,9 @@ class Run {
     for (int r = 0; r < c_.ranks; ++r) {
       const std::size_t stream = fused ? 0 : static_cast<std::size_t>(r);
       add_fill(stream, call, r);
-      if (!fused && r != c_.silent_rank) add_kernel(stream, r);
+      if (!fused && r != c_.silent_rank) add_kernel(stream, r, call);
     }
-    if (fused) add_kernel(0, 0);
+    if (fused) add_kernel(0, 0, call);
     if (c_.odd_rank >= 0 || c_.abort_at != 0) return;
     for (int r = 0; r < c_.ranks; ++r) add_check(fused ? 0 : static_cast<std::size_t>(r), call, r);
   }
@@ -212,7 +226,8 @@ class Run {
     made.fingerprint = fingerprint(r);
     return made;
   }
-  void add_kernel(std::size_t stream, int r) {
+  void add_kernel(std::size_t stream, int r, int call) {
+    if (c_.overtaken_rank >= 0 && call > 0) return add_lines(stream, r);
     const KernelKind kind = r == c_.odd_rank ? c_.odd_kind.value_or(c_.kind) : c_.kind;
     if (kind == KernelKind::kFold) return add_fold(stream, r);
     if (kind == KernelKind::kLines) return add_lines(stream, r);
@@ -358,6 +373,7 @@ class Run {
   std::uint32_t fingerprints_[kRanksMax][kRanksMax] = {};
   std::uint64_t came_[kRanksMax][kRanksMax] = {};
   std::uint64_t done_[kRanksMax][kRanksMax] = {};
+  bool looks_for_lines_ = false;  ///< the rank that is overtaken does
   std::string problem_;
 };
 

@@ -40,7 +40,9 @@ struct KernelCase {
   std::optional<KernelKind> odd_kind;  ///< ... of another kind
   std::uint64_t abort_at = 0;          ///< pass at which all abort words are set; 0: never
   int silent_rank = -1;                ///< never launches
-  int unmet = -1;  ///< 0 or 1: the streams do not wait for each other before that launch, or behind it
+  int overtaken_rank = -1;  ///< lanes, and lines in all calls but the first: while it looks for lines instead of an
+                            ///< announcement, rank 0 begins the first call, ends it, and begins the second
+  int unmet = -1;           ///< 0 or 1: the streams do not wait for each other before that launch, or behind it
   // Lanes only.
   std::string_view algorithm = "ring";
   std::uint32_t rows = 1;

@@ -70,7 +70,9 @@ MUTANTS = [
     ("one turn of memory", LINES, ("home_.line_memory.at(ranks_, sequence_, phase, sender)", "home_.line_memory.at(ranks_, 0, phase, sender)")),
     ("headers are not waited for", LINES, ("    if (t_.any(!headers_agree())) return;\n", "")),
     ("a header that differs will do", LINES, ("if (theirs == launch_.fingerprint) return true;", "return true;")),
-    ("one unit too many of a share", LINES, ("if (peer * share + u < units) push", "if (peer * share + u <= units) push")),
+    ("one unit too many of a share", LINES, ("return left < share ? left : share;", "return left < share ? left + 1 : share;")),
+    ("a share that is short is filled as a whole one", LINES, ("fill(peer, 0, units);", "fill(peer, 0, launch_.two_shot ? share_units() : units);")),
+    ("a sum that is short is filled as a whole share", LINES, ("launch_.two_shot ? units_in_share(rank_) : 0", "launch_.two_shot ? share_units() : 0")),
     ("the last unit is taken for a whole one", LINES, ("if (left >= kUnitBytes && reinterpret_cast<std::uintptr_t>(from)", "if (reinterpret_cast<std::uintptr_t>(from)")),
     ("both phases in one place", LINES, ("ranks_, 1, u, sum)", "ranks_, 0, u, sum)")),
     ("old flags are left", LINES, ("if (!shape().fills(sequence_)) return;", "return;")),
@@ -78,6 +80,7 @@ MUTANTS = [
     ("all ranks of a launch do the first one's part", LINES, ("member_(thread.block() / launch.blocks_per_rank)", "member_(0)")),
     ("all blocks of a launch wait for each other's count", LINES, ("home_.state->lines_sequence, launch_.blocks_per_rank);", "home_.state->lines_sequence, t_.blocks());")),
     ("a peer that announces in place of lines is not noticed", LINES, ("[&] { return announces_instead(peer, announced); }", "[] { return false; }")),
+    ("lines of a peer that is ahead are taken for another call in place of this one", OPENING, ("if (announced_by(t_, home_, sequence_, peer) != 0) return false;", "")),
     ("a peer that sends lines in place of announcing is not noticed", OPENING, ("[&] { return sends_lines_instead(peer, lines); }", "[] { return false; }")),
     ("two-shot keeps another's sum", LINES, ("store_unit(0, own + u, sum);", "store_unit(0, u, sum);")),
 

@@ -104,12 +104,22 @@ std::string search_special(std::uint64_t seed) {
   silent.abort_at = 20;
   const Outcome ended = run_case(silent, seed);
   if (!ended.problem.empty()) return ended.problem;
-  KernelCase old = make(KernelKind::kLines, Collective::kBroadcast, 3, 301);
-  old.calls = 4;
-  old.first_sequence = (std::uint64_t{1} << 31) - 3;
-  const Outcome outcome = run_case(old, seed);
-  if (!outcome.problem.empty()) return outcome.problem;
-  return outcome.oldest_flag < std::uint64_t{1} << 31 ? "old flags are left" : "";
+  KernelCase ahead = make(KernelKind::kLanes, Collective::kBroadcast, 2, 50);
+  ahead.algorithm = "binomial";
+  ahead.root = 0;
+  ahead.announces = true;
+  ahead.overtaken_rank = 1;
+  if (const std::string problem = run_case(ahead, seed).problem; !problem.empty()) return problem;
+  for (const Collective collective : {Collective::kBroadcast, Collective::kAllReduce}) {
+    KernelCase old = make(KernelKind::kLines, collective, 3, 302);
+    old.two_shot = collective == Collective::kAllReduce;
+    old.calls = 4;
+    old.first_sequence = (std::uint64_t{1} << 31) - 3;
+    const Outcome outcome = run_case(old, seed);
+    if (!outcome.problem.empty()) return outcome.problem;
+    if (outcome.oldest_flag < std::uint64_t{1} << 31) return "old flags are left";
+  }
+  return "";
 }
 
 std::string search(std::uint64_t seeds) {

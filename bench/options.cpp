@@ -149,7 +149,7 @@ void declare(CLI::App& app, Words& words, Options& options) {
       "to 64M, and no collective means all");
   app.add_option("--tune-minutes", options.tune_minutes, "time for that (default 5)")
       ->needs(tune)
-      ->check(CLI::Range(0.001, 10000.0));
+      ->check(number(0.001, 10000));
   for (const char* other : {"-n", "-w", "-c", "-r", "-a", "-z", "-C", "-m", "-T", "-R", "--memory", "--stream",
                             "--percentiles", "--json", "--plot", "--explain", "--plan", "--device"})
     tune->excludes(app.get_option(other));
@@ -258,6 +258,8 @@ std::string resolve(const Words& words, Options& options) {
            "one "
            "or the other";
   if (options.plot_file == "-") return "--plot -: the picture goes to a file; name one";
+  if (same_file(options.json_file, options.plot_file))
+    return fmt::format("--plot {}: is --json's file; name another", options.plot_file);
   if (words.memory != "private" && words.memory != "shared")
     return fmt::format("--memory \"{}\": private or shared?", words.memory);
   options.on_gpu = words.device == "cuda";

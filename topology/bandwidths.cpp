@@ -103,6 +103,7 @@ CpuKind kind_of(const Processor& cpu) {
 
 /// The table's code for a speed, or 0.
 int pci_code(std::string_view speed) {
+  while (speed.starts_with(' ')) speed.remove_prefix(1);
   double number = 0;
   const auto [end, failure] = std::from_chars(speed.data(), speed.data() + speed.size(), number);
   if (failure != std::errc{}) return 0;

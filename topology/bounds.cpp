@@ -219,11 +219,15 @@ BlockCut block_cut(const Network& network, const std::vector<int>& block) {
   return {capacity, marked(cuts.inside())};
 }
 
-Rational nvls_bound(Bandwidth per_gpu, int gpus) {
+Rational nccl_nvls_rate(Bandwidth per_gpu, int gpus) {
   return {static_cast<Wide>(per_gpu) * gpus, static_cast<Wide>(gpus) + 1};
 }
 
 Rational host_memory_bound(Bandwidth memory, int ranks) { return {memory, static_cast<Wide>(2) * ranks}; }
+
+Rational block_memory_bound(Bandwidth memory, int ranks) {
+  return {static_cast<Wide>(memory) * ranks, static_cast<Wide>(ranks) + 1};
+}
 
 int hops_bound(int ranks, bool all_at_once) {
   if (ranks < 2) return 0;

@@ -61,12 +61,15 @@ struct BlockCut {
 };
 BlockCut block_cut(const Network& network, const std::vector<int>& block);
 
-/// Where a switch can add and copy (NVLS), n GPUs each with `per_gpu` to it: of every n + 1 chunks' worth that leaves a GPU,
-/// n are its share of the inputs, which the switch reads, and one is its share of the sum, which the switch spreads.
-Rational nvls_bound(Bandwidth per_gpu, int gpus);
+/// Where a switch can add and copy (NVLS), n GPUs each with `per_gpu` to it can have all of that: one of them sends what the switch
+/// has added up of the others and it has finished, the others their inputs, so that each byte leaves each GPU once. NCCL has the
+/// switch read its own share from the GPU that finishes it, too: of every n + 1 chunks' worth that leaves one, n are its inputs.
+Rational nccl_nvls_rate(Bandwidth per_gpu, int gpus);
 
 /// On host memory every input is read once and every output written once: `ranks` inputs and outputs over the bandwidth.
 Rational host_memory_bound(Bandwidth memory, int ranks);
+/// Of an all-gather or reduce-scatter among `ranks` with a memory each: one block in and all of them out, or the reverse.
+Rational block_memory_bound(Bandwidth memory, int ranks);
 
 /// Hops that information from every rank needs to reach every other: one where each can read all others at once, as many
 /// as doublings where it talks to one at a time.

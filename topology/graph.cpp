@@ -63,25 +63,20 @@ const Link* Graph::find_link(int from, int to, LinkKind kind) const {
   return found == links_.end() ? nullptr : &*found;
 }
 
-int GraphBuilder::add_host(std::string name) {
-  graph_.hosts_.push_back(std::move(name));
-  return static_cast<int>(graph_.hosts_.size()) - 1;
-}
-
-namespace {
-
-/// Files may hold anything; a terminal that a name is printed to must not act on it.
 std::string printable(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
   return text;
 }
 
-}  // namespace
+int GraphBuilder::add_host(std::string name) {
+  graph_.hosts_.push_back(printable(std::move(name)));
+  return static_cast<int>(graph_.hosts_.size()) - 1;
+}
 
 int GraphBuilder::add_node(NodeKind kind, int host, int parent, std::string name, Facts facts) {
   name = printable(std::move(name));
-  facts.model = printable(std::move(facts.model));
+  for (std::string* text : {&facts.model, &facts.bus_id, &facts.gcn}) *text = printable(std::move(*text));
   const int index = static_cast<int>(graph_.nodes_.size());
   if (index >= kNodesMax) {
     if (problem_.empty()) problem_ = fmt::format("more than {} nodes", kNodesMax);
@@ -126,6 +121,7 @@ void GraphBuilder::add_link(int from, int to, LinkKind kind, Bandwidth bandwidth
 }
 
 void GraphBuilder::warn(std::string sentence) {
+  sentence = printable(std::move(sentence));
   if (std::ranges::find(graph_.warnings_, sentence) != graph_.warnings_.end()) return;
   if (graph_.warnings_.size() < static_cast<std::size_t>(kWarningsMax - 1)) {
     graph_.warnings_.push_back(std::move(sentence));
@@ -144,6 +140,9 @@ std::string wrong_with(const Graph& graph, const Link& link) {
   const std::string& from = graph.node(link.from).name;
   if (link.from == link.to) return fmt::format("a {} link of {} to itself", name_of(link.kind), from);
   if (link.bandwidth > 0 && link.bandwidth <= kBandwidthMax && link.count > 0 && link.latency_ns >= 0) return "";
+  if (link.bandwidth > kBandwidthMax)
+    return fmt::format("the {} links from {} to {} have more than {} GB/s together", name_of(link.kind), from,
+                       graph.node(link.to).name, kBandwidthMax / kGigabyte);
   return fmt::format("the {} link from {} to {} has bandwidth {} kB/s, count {} and latency {} ns", name_of(link.kind),
                      from, graph.node(link.to).name, link.bandwidth, link.count, link.latency_ns);
 }

@@ -115,6 +115,9 @@ inline constexpr int kDepthMax = 128;     ///< nodes inside each other, so that 
 inline constexpr int kWarningsMax = 100;  ///< of more, the last one says how many
 inline constexpr Bandwidth kBandwidthMax = 1'000'000 * kGigabyte;
 
+/// Files may hold anything; a terminal that what comes of them is printed to must not act on it.
+std::string printable(std::string text);
+
 class GraphBuilder {
  public:
   /// The host's index.

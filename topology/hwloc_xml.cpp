@@ -191,7 +191,12 @@ class Reader {
     }
     static_cast<void>(std::sscanf(node.attribute("pci_type").value(), "%4x [%4x:%4x]", &object.pci_class,
                                   &object.vendor, &object.device));
+    const std::string_view speed = node.attribute("pci_link_speed").value();
     object.link = from_gbps(node.attribute("pci_link_speed").as_double());
+    // hwloc writes 0 where it does not know.
+    if (object.link == 0 && speed.find_first_not_of("0.") != std::string_view::npos)
+      tree_.warnings.push_back(
+          fmt::format("line {}: pci_link_speed \"{}\" is no number of GB/s", object.line, speed.substr(0, 32)));
   }
 
   void set_os_device(const pugi::xml_node& node, HwlocObject& object) const {

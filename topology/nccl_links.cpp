@@ -22,7 +22,7 @@ class GpuLinks {
       : xml_(xml), gpus_by_bus_(gpus_by_bus), builder_(builder), warnings_(warnings) {}
 
   Status add(const GpuElement& gpu);
-  void warn_of_one_sided();
+  void warn_of_sides();
 
  private:
   struct Cable {
@@ -44,7 +44,11 @@ class GpuLinks {
   GraphBuilder& builder_;
   RepeatedWarnings& warnings_;
   std::map<std::string, int> switches_;
-  std::map<std::pair<int, int>, std::string> places_;  ///< of the links from GPU to GPU
+  struct Side {
+    std::string place;
+    Bandwidth bandwidth = 0;  ///< of all its links
+  };
+  std::map<std::pair<int, int>, Side> sides_;  ///< of the links from GPU to GPU
 };
 
 Status GpuLinks::add(const GpuElement& gpu) {
@@ -65,14 +69,15 @@ Status GpuLinks::add(const GpuElement& gpu) {
 }
 
 Result<int> GpuLinks::count_of(const pugi::xml_node& element) {
-  const auto count = number_of(element, "count");
-  if (!count) {
+  const std::string_view text = element.attribute("count").value();
+  if (text.empty()) {
     warnings_.add("there is no count; taken as 1", xml_.place_of(element));
     return 1;
   }
-  if (*count < 0 || *count > kCountMax)
-    return error(Code::kInvalidArgument,
-                 fmt::format("{}: count=\"{}\"; expected 0 to {}", xml_.place_of(element), *count, kCountMax));
+  const auto count = number_of(element, "count");
+  if (!count || *count < 0 || *count > kCountMax)
+    return error(Code::kInvalidArgument, fmt::format("{}: count=\"{}\"; expected 0 to {}", xml_.place_of(element),
+                                                     text.substr(0, 32), kCountMax));
   return *count;
 }
 
@@ -117,7 +122,8 @@ void GpuLinks::to_gpu(const GpuElement& gpu, const pugi::xml_node& element, cons
     return;
   }
   builder_.add_link(gpu.end, other, cable.kind, cable.bandwidth, cable.count);
-  places_.try_emplace({gpu.end, other}, xml_.place_of(element));
+  Side& side = sides_.try_emplace({gpu.end, other}, Side{xml_.place_of(element)}).first->second;
+  side.bandwidth += cable.bandwidth;
 }
 
 /// One switch for the whole file, as in NCCL; but Tutti writes which one where a graph has several.
@@ -150,9 +156,16 @@ Status GpuLinks::add_c2c(const GpuElement& gpu, const pugi::xml_node& element) {
   return {};
 }
 
-void GpuLinks::warn_of_one_sided() {
-  for (const auto& [ends, place] : places_) {
-    if (!places_.contains({ends.second, ends.first})) warnings_.add(std::string(kOneSided), place);
+void GpuLinks::warn_of_sides() {
+  for (const auto& [ends, side] : sides_) {
+    const auto back = sides_.find({ends.second, ends.first});
+    if (back == sides_.end()) {
+      warnings_.add(std::string(kOneSided), side.place);
+    } else if (ends.first < ends.second && side.bandwidth != back->second.bandwidth) {
+      warnings_.add(fmt::format("{} GB/s, but {} GB/s from the other side; each counts in its own direction",
+                                gigabytes_text(side.bandwidth), gigabytes_text(back->second.bandwidth)),
+                    side.place);
+    }
   }
 }
 
@@ -206,7 +219,7 @@ Status add_gpu_links(const XmlDocument& xml, const std::vector<GpuElement>& gpus
                      GraphBuilder& builder, RepeatedWarnings& warnings) {
   GpuLinks links(xml, gpus_by_bus, builder, warnings);
   for (const GpuElement& gpu : gpus) TUTTI_TRY(links.add(gpu));
-  links.warn_of_one_sided();
+  links.warn_of_sides();
   return {};
 }
 

@@ -371,7 +371,13 @@ Bandwidth NcclReader::nic_bandwidth(const pugi::xml_node& net, Bandwidth pci) {
     warnings_.add(fmt::format("a speed of {} Mb/s is more than any NIC has; it is taken as it stands", megabits),
                   xml_.place_of(net));
   if (megabits > 0) return megabits * kPerMegabit;
-  warnings_.add("the NIC's speed is not in the file; that of its PCI link is taken", xml_.place_of(net));
+  const std::string_view speed = is_net ? net.attribute("speed").value() : "";
+  if (speed.empty() || speed == "0") {
+    warnings_.add("the NIC's speed is not in the file; that of its PCI link is taken", xml_.place_of(net));
+  } else {
+    warnings_.add(fmt::format("speed \"{}\" is no number of Mb/s; that of its PCI link is taken", speed.substr(0, 32)),
+                  xml_.place_of(net));
+  }
   return pci;
 }
 

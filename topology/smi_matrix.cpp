@@ -269,35 +269,38 @@ class Builder {
                               wrong == 1 ? "counts" : "count", first));
   }
 
-  static int compute_capability(std::string_view name) {
-    struct Row {
-      std::string_view part;
-      int sm;
-    };
-    // NVIDIA, "CUDA GPU Compute Capability".
-    constexpr std::array<Row, 18> kRows = {{{"GB200", 100},
-                                            {"GB300", 103},
-                                            {"B200", 100},
-                                            {"B300", 103},
-                                            {"B100", 100},
-                                            {"GB10", 121},
-                                            {"GH200", 90},
-                                            {"H100", 90},
-                                            {"H200", 90},
-                                            {"H800", 90},
-                                            {"H20", 90},
-                                            {"A100", 80},
-                                            {"A800", 80},
-                                            {"A30", 80},
-                                            {"V100", 70},
-                                            {"P100", 60},
-                                            {"A6000", 86},
-                                            {"3090", 86}}};
-    for (const Row& row : kRows) {
-      if (name.find(row.part) != std::string_view::npos) return row.sm;
+  struct Model {
+    std::string_view part;  ///< of its name
+    int sm;
+    int nvlinks;  ///< the most that one has
+  };
+  static constexpr int kNvLinksMost = 18;  ///< of any GPU (Hopper, Blackwell)
+  static Model model_of(std::string_view name) {
+    // NVIDIA, "CUDA GPU Compute Capability" and data sheets.
+    constexpr std::array<Model, 18> kModels = {{{"GB200", 100, 18},
+                                                {"GB300", 103, 18},
+                                                {"B200", 100, 18},
+                                                {"B300", 103, 18},
+                                                {"B100", 100, 18},
+                                                {"GB10", 121, kNvLinksMost},
+                                                {"GH200", 90, 18},
+                                                {"H100", 90, 18},
+                                                {"H200", 90, 18},
+                                                {"H800", 90, 8},
+                                                {"H20", 90, 18},
+                                                {"A100", 80, 12},
+                                                {"A800", 80, 8},
+                                                {"A30", 80, 4},
+                                                {"V100", 70, 6},
+                                                {"P100", 60, 4},
+                                                {"A6000", 86, 4},
+                                                {"3090", 86, 4}}};
+    for (const Model& model : kModels) {
+      if (name.find(model.part) != std::string_view::npos) return model;
     }
-    return 0;
+    return {"", 0, kNvLinksMost};
   }
+  static int compute_capability(std::string_view name) { return model_of(name).sm; }
 
   void add_nvlinks() {
     Sets sets(table_.count());
@@ -314,6 +317,11 @@ class Builder {
     const Bandwidth bandwidth = of_one_nvlink(islands);
     int switch_node = kNone;
     for (const Members& island : islands) {
+      if (may_have_switch(island))
+        graph_.warn(fmt::format(
+            "{0} and the others, which have no names, have NV{1} to each other: counted as links of each pair's "
+            "own; behind an NVSwitch it would be NV{1} in all",
+            label(island[0]), cell(island[0], island[1]).nvlinks));
       if (!needs_switch(island)) {
         join_directly(island, bandwidth);
         continue;
@@ -332,10 +340,23 @@ class Builder {
     for (const std::size_t peer : island) links = std::max(links, cell(gpu, peer).nvlinks);
     return links;
   }
-  /// No GPU has more than 18 links (Hopper, Blackwell): who has more in its row reaches several peers by the same ones.
+  /// Who has more links in its row than its model has reaches several peers by the same ones.
   bool needs_switch(const Members& island) {
-    constexpr int kLinksOfGpu = 18;
-    return std::ranges::any_of(island, [&](std::size_t gpu) { return links_in_row(gpu, island) > kLinksOfGpu; });
+    return std::ranges::any_of(island, [&](std::size_t gpu) {
+      return links_in_row(gpu, island) > model_of(table_.devices[gpu].name).nvlinks;
+    });
+  }
+  /// All have one number of links to all others, few enough that they may be each pair's own: so they are taken, which is more.
+  bool may_have_switch(const Members& island) {
+    if (island.size() < 3 || needs_switch(island)) return false;
+    const int links = cell(island[0], island[1]).nvlinks;
+    for (const std::size_t a : island) {
+      for (const std::size_t b : island) {
+        if (a != b && cell(a, b).nvlinks != links) return false;
+      }
+    }
+    return std::ranges::any_of(island,
+                               [&](std::size_t gpu) { return compute_capability(table_.devices[gpu].name) == 0; });
   }
   Bandwidth of_one_nvlink(const std::vector<Members>& islands) {
     if (options_.nvlink_gbps > 0) return from_gbps(options_.nvlink_gbps);

@@ -176,8 +176,9 @@ SourceForm form_of(std::string_view content) {
   return by_lines != SourceForm::kUnknown ? by_lines : form_of_xml(content);
 }
 
-Result<Graph> read_text(std::string_view content, const ReadOptions& options) {
-  content = without_byte_order_mark(content);
+namespace {
+
+Result<Graph> read_form(std::string_view content, const ReadOptions& options) {
   switch (form_of(content)) {
     case SourceForm::kText: return parse_text(content);
     case SourceForm::kNcclXml: return read_nccl_xml(content);
@@ -189,6 +190,14 @@ Result<Graph> read_text(std::string_view content, const ReadOptions& options) {
   }
   return error(Code::kInvalidArgument,
                fmt::format("no form of a topology that is known: {}. Known are {}", looks_like(content), kForms));
+}
+
+}  // namespace
+
+Result<Graph> read_text(std::string_view content, const ReadOptions& options) {
+  Result<Graph> graph = read_form(without_byte_order_mark(content), options);
+  if (graph.ok()) return graph;
+  return error(graph.error().code, printable(graph.error().message), graph.error().where);
 }
 
 Result<Graph> read_file(const std::string& path, const ReadOptions& options) {

@@ -109,9 +109,11 @@ Status Parser::read_line(std::string_view line) {
 Status Parser::read_header(const std::vector<Word>& words) {
   if (words[0].text != "tutti-topology")
     return wrong_here(fmt::format("\"{}\" where \"{}\" was expected", words[0].text, kTextFormHeader));
-  if (words.size() != 2 || words[1].text != "1")
+  if (words.size() < 2 || words[1].text != "1")
     return wrong_here(fmt::format("version {} of the text form; this library reads version 1",
                                   words.size() < 2 ? "nothing" : words[1].text));
+  if (words.size() > 2)
+    return wrong_here(fmt::format("\"{}\" after \"{}\"; expected the end of the line", words[2].text, kTextFormHeader));
   has_header_ = true;
   return {};
 }

@@ -5,8 +5,10 @@
 #include <CLI/CLI.hpp>
 
 #include <cstddef>
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -55,9 +57,28 @@ inline CLI::Validator each_part(const CLI::Validator& check) {
   return {problem_of, check.get_description()};
 }
 
+/// CLI::Range lets "nan" pass.
+inline CLI::Validator number(double low, double high) {
+  return {[low, high](const std::string& text) {
+            double value = 0;
+            if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return std::string();
+            return fmt::format("{} is not a number from {} to {}", text, low, high);
+          },
+          ""};
+}
+
 /// CLI11 takes -1 for the largest number that there is.
 inline CLI::Validator not_negative() {
   return {[](const std::string& text) { return text.starts_with('-') ? text + " is less than 0" : std::string(); }, ""};
+}
+
+/// Do two paths lead to one file, which need not be there yet? A device may be named twice: /dev/null.
+inline bool same_file(const std::string& one, const std::string& other) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  if (one.empty() || other.empty() || fs::is_other(one, none)) return false;
+  if (fs::equivalent(one, other, none)) return true;
+  return fs::weakly_canonical(fs::absolute(one, none), none) == fs::weakly_canonical(fs::absolute(other, none), none);
 }
 
 }  // namespace tutti

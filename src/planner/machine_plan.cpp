@@ -23,25 +23,24 @@ bool is_flat(const topology::Network& network) { return network.compute.size() <
 constexpr double kNear = 0.999;
 
 /// What runs one unit, or one exchange, after another: where its messages go through slots, each round waits for the one
-/// before. The simulator shows it at half of what links allow.
+/// before.
 bool waits_between_rounds(const MachineCandidate& candidate, const MachineQuestion& question) {
   return candidate.algorithm == "tree" ||
          (!question.direct && (candidate.algorithm == "twoshot" || candidate.algorithm == "oneshot" ||
                                candidate.algorithm == "hierarchical"));
 }
 
-/// The best first. What comes within kNear of it and does not wait between rounds is better, then what takes fewer hops, as the
-/// difference is lost in practice; of equals, what is no packed tree, as these fill and drain.
-void choose(std::vector<MachineCandidate>& candidates, const MachineQuestion& question) {
+/// The best first, by what they count as. Of those within kNear of it, what does not wait between rounds is better, then what takes
+/// fewer hops, as the difference is lost in practice; of equals, what is no packed tree, as these fill and drain.
+void choose(std::vector<MachineCandidate>& candidates) {
   std::ranges::stable_sort(candidates, std::ranges::greater(), &MachineCandidate::gbps);
-  const double enough = candidates.front().gbps * kNear;
-  const auto near_end = std::ranges::find_if(candidates, [&](const MachineCandidate& c) { return c.gbps < enough; });
+  const double enough =
+      kNear * std::ranges::max_element(candidates, {}, &MachineCandidate::counted_gbps)->counted_gbps();
   const auto key = [&](const MachineCandidate& c) {
-    return std::tuple(waits_between_rounds(c, question), c.hops, c.lanes,
+    return std::tuple(c.counted_gbps() < enough, c.waits, c.hops, c.lanes,
                       c.trees.size() + c.pairs.size() + c.rooted.size());
   };
-  const auto soonest =
-      std::min_element(candidates.begin(), near_end, [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  const auto soonest = std::ranges::min_element(candidates, {}, key);
   std::rotate(candidates.begin(), soonest, soonest + 1);
 }
 
@@ -189,6 +188,7 @@ void evaluate(const topology::Network& network, std::vector<Proposal> proposals,
     constexpr double kRounding = 1e-9;  // of sums in floating point: what reaches the bound reaches it
     if (std::abs(candidate.ratio - 1) < kRounding) candidate.ratio = 1;
     candidate.fullest = state->fullest;
+    candidate.waits = waits_between_rounds(candidate, plan.question);
     candidate.paths = std::move(proposal.paths);
     plan.candidates.push_back(std::move(candidate));
   }
@@ -222,7 +222,7 @@ bool near_the_bound(const MachinePlan& plan, const topology::Network& network) {
   constexpr int kFewRanks = 16;
   constexpr std::size_t kFewArcs = 200;
   const double near = plan.ranks > kFewRanks ? 0.9 : network.arcs.size() > kFewArcs ? 0.97 : kNear;
-  return std::ranges::any_of(plan.candidates, [&](const MachineCandidate& c) { return c.ratio >= near; });
+  return std::ranges::any_of(plan.candidates, [&](const MachineCandidate& c) { return !c.waits && c.ratio >= near; });
 }
 
 }  // namespace
@@ -247,7 +247,7 @@ Result<MachinePlan> plan_machine(const topology::Network& network, const Machine
                  fmt::format("no plan: the links differ in their two directions, and what they have both ways does not "
                              "join the ranks, as all algorithms here need; the bound is {:.4g} GB/s",
                              plan.certificate.gbps));
-  choose(plan.candidates, question);
+  choose(plan.candidates);
   return plan;
 }
 

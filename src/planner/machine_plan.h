@@ -47,6 +47,10 @@ struct Certificate {
 /// Of an all-reduce, all-gather or reduce-scatter on a network with a rank at least. Above kPlannedRanksMax ranks the question has hosts.
 Certificate certify(const topology::Network& network, const MachineQuestion& question);
 
+/// Of the steady state, what candidates whose rounds wait for one another are given: simulated across hosts, large messages
+/// come to a quarter of it up to nine tenths, those of others to all of it.
+inline constexpr double kWaitingPart = 0.75;
+
 /// One way of doing it.
 struct MachineCandidate {
   std::string_view algorithm;  ///< its name in the table of algorithms
@@ -56,6 +60,7 @@ struct MachineCandidate {
   int hops = 0;         ///< messages after one another until the first data is everywhere
   int hops_across = 0;  ///< of these between hosts
   int fullest = -1;     ///< the arc that takes longest; -1: memory takes longer
+  bool waits = false;   ///< its rounds wait for one another, so that it does not come to its steady state
   /// With one unit where it is packed trees; without programs above kPlannedRanksMax.
   schedule::Schedule schedule;
   std::vector<algorithm::Parents> trees;       ///< of an all-reduce, by lane
@@ -69,6 +74,8 @@ struct MachineCandidate {
   /// With their lanes; a message that has none goes the shortest way.
   std::vector<std::pair<int, std::vector<int>>> paths;
 
+  /// What it counts as beside others.
+  double counted_gbps() const { return waits ? kWaitingPart * gbps : gbps; }
   /// For people: of a hierarchical one also what goes across.
   std::string label() const;
   /// Of packed trees of any kind, the units in a round that large messages need; else 0.

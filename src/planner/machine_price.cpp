@@ -15,13 +15,28 @@ std::vector<WireCosts> wire_costs(Wire wire) {
   return {};
 }
 
+std::vector<WireCosts> wire_costs(Wire wire, const LinkTable& links) {
+  double inside_us = 0;
+  double network_us = 0;
+  for (const TableLink& link : links) {
+    double& slowest_us = link.link_class == LinkClass::kNetwork ? network_us : inside_us;
+    slowest_us = std::max(slowest_us, link.latency_us);
+  }
+  std::vector<WireCosts> costs = wire_costs(wire);
+  for (WireCosts& cost : costs) {
+    cost.inside_us += inside_us;
+    cost.across_us += network_us > 0 ? 2 * network_us : inside_us;
+  }
+  return costs;
+}
+
 double price_us(const MachineCandidate& candidate, double bytes, const std::vector<WireCosts>& costs) {
   double least = std::numeric_limits<double>::infinity();
   for (const WireCosts& wire : costs) {
     const double latency = wire.base_us + wire.inside_us * (candidate.hops - candidate.hops_across) +
                            wire.across_us * candidate.hops_across;
     constexpr double kBytesInUs = 1e3;  // at 1 GB/s
-    least = std::min(least, latency + wire.wire_bytes * bytes / (candidate.gbps * kBytesInUs));
+    least = std::min(least, latency + wire.wire_bytes * bytes / (candidate.counted_gbps() * kBytesInUs));
   }
   return least;
 }

@@ -2,6 +2,7 @@
 // simulator says how long it takes.
 #pragma once
 
+#include "planner/machine_links.h"
 #include "planner/machine_plan.h"
 
 #include <cstdint>
@@ -21,8 +22,10 @@ struct WireCosts {
 /// planner's (planner.cpp).
 enum class Wire { kNvLink, kPci, kMemory };
 std::vector<WireCosts> wire_costs(Wire wire);
+/// With latencies that links have themselves, of the slowest: a hop crosses one inside a host, two of the network between hosts.
+std::vector<WireCosts> wire_costs(Wire wire, const LinkTable& links);
 
-/// base + hops of each kind + bytes over what the plan reaches, with the costs that make it least. `bytes`: of a rank in an
+/// base + hops of each kind + bytes over what the plan counts as, with the costs that make it least. `bytes`: of a rank in an
 /// all-reduce, gathered in all by an all-gather.
 double price_us(const MachineCandidate& candidate, double bytes, const std::vector<WireCosts>& costs);
 

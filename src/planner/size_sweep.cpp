@@ -76,6 +76,7 @@ Arena Arena::of_machine(const topology::Network& network, LinkTable table, const
   arena.links_ = std::make_shared<MachineLinks>(network, std::move(table));
   arena.candidates_ = plan.candidates;
   arena.left_out_ = plan.left_out;
+  if (plan.certificate.by_memory()) arena.memory_gbps_ = plan.certificate.gbps;
   for (const std::string_view name : kRows) {
     const auto said = [&](const std::string& reason) { return reason.starts_with(fmt::format("{}:", name)); };
     if (std::ranges::none_of(plan.left_out, said)) arena.add_row(name, &network);
@@ -142,8 +143,12 @@ Result<schedule::SimulatedRun> Arena::run(const MachineCandidate& candidate, con
   machine.path = [lanes = candidate.lanes, path = std::move(machine.path)](int lane, int from, int to) {
     return path(lane % lanes, from, to);
   };
-  if (repeats == 1 && candidate.units_most() == 0) return simulate(candidate.schedule, machine, call, limits);
-  return simulate(schedule_at(candidate, protocol, bytes), machine, call, limits);
+  const bool as_it_is = repeats == 1 && candidate.units_most() == 0;
+  TUTTI_TRY_ASSIGN(schedule::SimulatedRun run,
+                   as_it_is ? simulate(candidate.schedule, machine, call, limits)
+                            : simulate(schedule_at(candidate, protocol, bytes), machine, call, limits));
+  if (memory_gbps_ > 0) run.us = std::max(run.us, call.base_us + static_cast<double>(bytes) / (memory_gbps_ * 1e3));
+  return run;
 }
 
 int Arena::repeats_at(const MachineCandidate& candidate, std::uint64_t bytes) const {

@@ -64,6 +64,7 @@ class Arena {
   std::vector<char> crosses_network_;  ///< by candidate
   std::vector<std::string> left_out_;
   std::shared_ptr<MachineLinks> links_;  ///< none: of_host
+  double memory_gbps_ = 0;  ///< of a machine whose memory allows less than its links, what that allows; else 0
   HostFigures host_;
 };
 

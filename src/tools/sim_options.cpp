@@ -55,9 +55,10 @@ void declare(CLI::App& app, Words& words, SimOptions& options) {
   app.add_flag("--wrong-data", words.wrong_data,
                "do not report data races: let them return old data, see what comes of it");
   app.add_option("--fault", words.fault, "plant this mistake");
-  app.add_flag("--list-faults", words.list_faults, "print the mistakes that can be planted, and end");
+  CLI::Option* list =
+      app.add_flag("--list-faults", words.list_faults, "print the mistakes that can be planted, and end");
   app.add_flag("--first", options.stop_at_first, "stop a search at the first seed that fails");
-  app.add_flag("--json", options.json, "print the result as JSON");
+  app.add_flag("--json", options.json, "print the result as JSON")->excludes(list);
   app.add_flag("--quiet", options.quiet, "no progress on stderr");
   app.set_version_flag("--version", "Tutti " TUTTI_PROJECT_VERSION, "print Tutti's version and end");
   app.failure_message(mistake_text);

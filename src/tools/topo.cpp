@@ -91,11 +91,12 @@ Result<Planned> plan(const TopoOptions& options, topology::Graph graph) {
   const bool direct = planner::may_be_direct(planner::link_table(planned.graph, planned.view));
   const planner::MachineQuestion question{options.collective, options.lanes_max,
                                           topology::ranks_by_host(planned.graph, planned.view), direct};
-  if (options.simulate.wanted && planned.view.ranks() > planner::kPlannedRanksMax) {
+  Result<planner::MachinePlan> made = planner::plan_machine(planned.view.network, question);
+  if (!made.ok() && options.simulate.wanted && planned.view.ranks() > planner::kPlannedRanksMax) {
     planned.plan = planner::rows_alone(planned.view.network, question);
     return planned;
   }
-  TUTTI_TRY_ASSIGN(planned.plan, planner::plan_machine(planned.view.network, question));
+  TUTTI_TRY_ASSIGN(planned.plan, std::move(made));
   planned.planning_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   planner::add_rings(planned.plan, planned.view.network);
   if (const double memory = tools::other_limits(planned).memory_gbps; memory > 0)
@@ -161,6 +162,8 @@ int run(int argc, char** argv) {
   }
   if (parsed.options->simulate.wanted && planned.value().plan.ranks > 1)
     return simulate_machine(planned.value(), *parsed.options);
+  if (!parsed.options->simulate.timeline.empty() || !parsed.options->simulate.trace.empty())
+    return fail("--timeline and --trace: one rank has nothing to send, so that there is no call to draw", 1);
   return print(report(planned.value(), nullptr, *parsed.options));
 }
 

@@ -117,7 +117,7 @@ std::string cut_arithmetic(const Planned& planned) {
       inside, planned.plan.ranks, fmt::format("{}/{}", inside, planned.plan.ranks), names_text(planned, bound.nodes),
       leaves ? "What they have" : "Their sums", leaves ? "leave" : "enter", crossing_text(planned, bound.nodes, leaves),
       planned.plan.ranks, gbps_text(crossing(planned, bound.nodes, leaves)), inside,
-      gbps_text(planned.plan.certificate.gbps),
+      gbps_text(planned.plan.certificate.over_links_gbps()),
       planned.plan.certificate.by_hosts ? "Of so many ranks, only the cuts around one host and one rank were looked at."
                                         : "No other cut allows less.");
 }
@@ -127,13 +127,13 @@ std::string other_bounds(const Planned& planned) {
   const OtherLimits limits = other_limits(planned);
   std::string text;
   if (limits.nvls_gbps > 0)
-    text += fmt::format("  A switch that adds and copies itself (NVLS) would allow {} x {} / {} = {} GB/s.\n",
-                        gbps_text(limits.to_switch_gbps), planned.plan.ranks, planned.plan.ranks + 1,
-                        gbps_text(limits.nvls_gbps));
+    text += fmt::format(
+        "  A switch that adds and copies itself (NVLS) would allow {0} GB/s; as NCCL uses it, {0} x {1} / {2} = {3}.\n",
+        gbps_text(limits.nvls_gbps), planned.plan.ranks, planned.plan.ranks + 1, gbps_text(limits.nccl_nvls_gbps));
   if (limits.memory_gbps > 0)
     text +=
-        fmt::format("  Memory that reads each input and writes each output once allows {} GB/s: half of the slowest.\n",
-                    gbps_text(limits.memory_gbps));
+        fmt::format("  Memory that reads each input and writes each output once allows {} GB/s: {} of the slowest.\n",
+                    gbps_text(limits.memory_gbps), part_of_memory(planned));
   const auto hops = [](int count) { return count == 1 ? std::string("1 hop") : fmt::format("{} hops", count); };
   text += fmt::format(
       "  Small messages need {} if each rank can read all others at once, {} if one at a time: {} us and "
@@ -152,6 +152,7 @@ std::string why(const Planned& planned) {
   std::string text =
       fmt::format("  {} with {}, {} hops: {} GB/s, {:.1f}% of the bound; {} is full first.\n", chosen.label(),
                   lanes_text(chosen.lanes), chosen.hops, gbps_text(chosen.gbps), 100 * chosen.ratio, first);
+  if (chosen.waits) text += "  Its rounds wait for one another, so that it comes to less: --simulate says to what.\n";
   for (const MachineCandidate& candidate : plan.candidates) {
     if (candidate.most_gbps > 0)
       text +=
@@ -161,8 +162,11 @@ std::string why(const Planned& planned) {
   for (const MachineCandidate& other : plan.candidates) {
     if (&other == &chosen) continue;
     const bool equal = other.gbps >= chosen.gbps * 0.999;
+    const bool waits = equal && other.waits && !chosen.waits;
     text += fmt::format("  {} {} GB/s{}.\n", other.label(), gbps_text(other.gbps),
-                        equal ? fmt::format(": no more, in {} hops and {}", other.hops, lanes_text(other.lanes)) : "");
+                        waits   ? ", if its rounds did not wait for one another"
+                        : equal ? fmt::format(": no more, in {} hops and {}", other.hops, lanes_text(other.lanes))
+                                : "");
   }
   for (const std::string& reason : plan.left_out) text += fmt::format("  {}.\n", reason);
   if (plan.question.collective == Collective::kAllReduce) {

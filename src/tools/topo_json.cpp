@@ -28,7 +28,7 @@ nlohmann::json binding(const Planned& planned) {
 /// The cheapest by size, latency and bandwidth counted.
 nlohmann::ordered_json sizes(const Planned& planned) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const planner::SizeChoice& choice : choices_by_size(planned.plan, planner::wire_costs(wire_of(planned.view)))) {
+  for (const planner::SizeChoice& choice : choices_by_size(planned.plan, wire_costs_of(planned))) {
     const planner::MachineCandidate& candidate = planned.plan.candidates[choice.candidate];
     nlohmann::ordered_json entry = {{"from_bytes", choice.from_bytes},
                                     {"algorithm", candidate.algorithm},
@@ -78,6 +78,7 @@ nlohmann::ordered_json others(const Planned& planned) {
   const OtherLimits limits = other_limits(planned);
   const auto known = [](double value) { return value > 0 ? nlohmann::json(value) : nlohmann::json(); };
   return {{"nvls_gbps", known(limits.nvls_gbps)},
+          {"nccl_nvls_gbps", known(limits.nccl_nvls_gbps)},
           {"host_memory_gbps", known(limits.memory_gbps)},
           {"latency_us", limits.at_once_us},
           {"latency_in_turn_us", limits.in_turn_us}};
@@ -110,7 +111,8 @@ std::string to_json(const Planned& planned, const Simulated* simulated) {
        {{"algorithm", chosen.algorithm},
         {"lanes", chosen.lanes},
         {"gbps", number(chosen.gbps)},
-        {"ratio", number(chosen.ratio)}}},
+        {"ratio", number(chosen.ratio)},
+        {"waits", chosen.waits}}},
       {"ring", {{"gbps", plan.with_rings ? number(plan.ring_gbps) : nlohmann::json()}}},
       {"by_size", sizes(planned)},
       {"other_bounds", others(planned)},

@@ -39,15 +39,17 @@ Bandwidth slowest_memory(const Planned& planned) {
 OtherLimits other_limits(const Planned& planned) {
   OtherLimits limits;
   const int ranks = planned.plan.ranks;
-  if (planned.plan.question.collective == Collective::kAllReduce) {
-    if (const Bandwidth each = to_one_switch(planned); each > 0) {
-      limits.to_switch_gbps = topology::gbps(each);
-      limits.nvls_gbps = topology::nvls_bound(each, ranks).to_double() / topology::kGigabyte;
-    }
-    if (const Bandwidth memory = slowest_memory(planned); memory > 0)
-      limits.memory_gbps = topology::host_memory_bound(memory, 1).to_double() / topology::kGigabyte;
+  const bool all_reduce = planned.plan.question.collective == Collective::kAllReduce;
+  if (const Bandwidth each = to_one_switch(planned); all_reduce && each > 0) {
+    limits.nvls_gbps = topology::gbps(each);
+    limits.nccl_nvls_gbps = topology::nccl_nvls_rate(each, ranks).to_double() / topology::kGigabyte;
   }
-  const planner::WireCosts lines = planner::wire_costs(wire_of(planned.view)).front();
+  if (const Bandwidth memory = slowest_memory(planned); memory > 0) {
+    const topology::Rational rate =
+        all_reduce ? topology::host_memory_bound(memory, 1) : topology::block_memory_bound(memory, ranks);
+    limits.memory_gbps = rate.to_double() / topology::kGigabyte;
+  }
+  const planner::WireCosts lines = wire_costs_of(planned).front();
   limits.hop_us = planned.plan.question.hosts.size() > 1 ? lines.across_us : lines.inside_us;
   constexpr double kNsInUs = 1000;
   const auto hop_ns = static_cast<std::int64_t>(std::llround(limits.hop_us * kNsInUs));

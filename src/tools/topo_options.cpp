@@ -61,7 +61,7 @@ void declare_simulate(CLI::App& app, SimulateOptions& options) {
       ->needs(simulate);
   app.add_option("-e", options.to_bytes, "the largest size (default 1G)")->transform(size)->needs(simulate);
   app.add_option("-f", options.factor, "from one size to the next (default 2)")
-      ->check(CLI::Range(1.1, 1e6))
+      ->check(number(1.1, 1e6))
       ->needs(simulate);
   app.add_flag("--held", options.held, "lanes wait until their own data has crossed the links, as threads that copy do")
       ->needs(simulate);
@@ -73,16 +73,23 @@ void declare_simulate(CLI::App& app, SimulateOptions& options) {
           ->check(CLI::Range(2, 64))
           ->needs(simulate);
   app.add_option("--core-gbps", options.core_gbps, "what one core copies, GB/s (default 60, as in a cache)")
-      ->check(CLI::PositiveNumber)
+      ->check(bandwidth_validator())
       ->needs(host);
   app.add_option("--memory-gbps", options.memory_gbps,
                  "what all copy together, GB/s (default 120, as in a shared cache)")
-      ->check(CLI::PositiveNumber)
+      ->check(bandwidth_validator())
       ->needs(host);
 }
 
+bool asks_of_machine(const TopoOptions& options) {
+  return options.schedule || options.explain || options.compare || !options.svg.empty();
+}
+bool chooses_of_machine(const TopoOptions& options, const Words& words) {
+  return words.gpus_given || options.ranks > 0 || options.all_links || options.lanes_max > 0;
+}
+
 /// What is wrong with it, or nothing.
-std::string problem_of(const TopoOptions& options) {
+std::string problem_of(const TopoOptions& options, const Words& words) {
   const SimulateOptions& simulate = options.simulate;
   constexpr std::uint64_t kLargest = std::uint64_t{1} << 44;
   if (!simulate.wanted) return "";
@@ -94,6 +101,13 @@ std::string problem_of(const TopoOptions& options) {
     return "--timeline and --trace: standard output has the table; name a file";
   if (simulate.host_ranks > 0 && !(options.file.empty() && options.synthetic.empty()))
     return "--host-memory takes the place of a machine: leave out FILE and --synthetic";
+  if (simulate.host_ranks > 0 && (asks_of_machine(options) || chooses_of_machine(options, words)))
+    return "--host-memory takes the place of a machine: there is nothing of one to choose, to explain, to compare or "
+           "to draw";
+  const std::string& svg = options.svg;
+  const bool twice = !svg.empty() && (svg == simulate.timeline || svg == simulate.trace);
+  if (twice || (!simulate.trace.empty() && simulate.timeline == simulate.trace))
+    return "--svg, --timeline and --trace: one file cannot hold two of them";
   return "";
 }
 
@@ -163,15 +177,18 @@ std::string resolve(const Words& words, TopoOptions& options) {
   options.collective = *collective;
   if (!options.file.empty() && !options.synthetic.empty()) return "FILE and --synthetic exclude each other";
   if (words.gpus_given && options.ranks > 0) return "--gpus and --ranks exclude each other";
-  if (options.bandwidths && (options.schedule || options.explain || options.compare || !options.svg.empty()))
+  const bool names_machine = !options.file.empty() || !options.synthetic.empty();
+  if (options.bandwidths &&
+      (asks_of_machine(options) || chooses_of_machine(options, words) || names_machine || options.simulate.wanted))
     return "--bandwidths prints its table and nothing of a machine; it goes with --json alone";
   if (options.json && (options.schedule || options.explain || options.compare))
     return "--json prints one object and goes with none of --schedule, --explain and --compare";
-  if (options.svg == "-" && (options.json || options.schedule || options.explain || options.compare))
+  if (options.svg == "-" &&
+      (options.json || options.schedule || options.explain || options.compare || options.simulate.wanted))
     return "--svg - prints the drawing alone; give a file's name to have both";
   if (options.schedule && (options.explain || options.compare))
     return "--schedule prints the schedule alone and does not go with --explain or --compare";
-  if (std::string problem = problem_of(options); !problem.empty()) return problem;
+  if (std::string problem = problem_of(options, words); !problem.empty()) return problem;
   for (int rank = 0; rank < options.ranks; ++rank) options.chosen.push_back(rank);
   return words.gpus_given ? resolve_gpus(words.gpus, options) : "";
 }

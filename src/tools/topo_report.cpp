@@ -1,5 +1,6 @@
 #include "tools/topo_report.h"
 
+#include "planner/machine_links.h"
 #include "topology/bandwidths.h"
 
 #include <fmt/format.h>
@@ -52,7 +53,7 @@ std::string block_text(const Planned& planned, const std::vector<std::vector<int
 
 std::string binding_text(const Planned& planned) {
   const planner::Certificate& certificate = planned.plan.certificate;
-  if (certificate.by_memory()) return "bound by half of the slowest memory";
+  if (certificate.by_memory()) return fmt::format("bound by {} of the slowest memory", part_of_memory(planned));
   if (planned.plan.question.collective == Collective::kAllReduce)
     return "bound by the partition into " + block_text(planned, certificate.partition.blocks);
   const bool leaves = planned.plan.question.collective == Collective::kAllGather;
@@ -133,8 +134,8 @@ std::string summary(const Planned& planned) {
   }
   const MachineCandidate& chosen = plan.chosen();
   text += fmt::format("  bound  {:>8} GB/s  {}\n", number(plan.certificate.gbps), binding_text(planned));
-  text += fmt::format("  plan   {:>8} GB/s  {}: {:.1f}% of the bound\n", number(chosen.gbps), plan_line(chosen),
-                      100 * chosen.ratio);
+  text += fmt::format("  plan   {:>8} GB/s  {}: {:.1f}% of the bound{}\n", number(chosen.gbps), plan_line(chosen),
+                      100 * chosen.ratio, chosen.waits ? ", if its rounds did not wait for one another" : "");
   if (plan.ring_gbps > 0) {
     text += fmt::format("  rings  {:>8} GB/s  the best there are: {:.1f}% of the bound\n", number(plan.ring_gbps),
                         100 * plan.ring_gbps / plan.certificate.gbps);
@@ -165,6 +166,10 @@ std::string comparison(const Planned& planned) {
   }
   text +=
       fmt::format("  {:<{}}{:>8}{:>7}{:>10}{:>10.1f}%\n", "bound", width, "", "", number(plan.certificate.gbps), 100.0);
+  if (!plan.question.direct)
+    text +=
+        "  Across hosts, rounds of oneshot, twoshot, tree and hierarchical plans wait for one another: they come to "
+        "less.\n";
   for (const std::string& reason : plan.left_out) text += fmt::format("  left out: {}\n", reason);
   return text + "\n" + by_size(planned);
 }
@@ -180,9 +185,18 @@ planner::Wire wire_of(const topology::View& view) {
   return view.counted == topology::LinksCounted::kNvLink ? planner::Wire::kNvLink : planner::Wire::kPci;
 }
 
+std::vector<planner::WireCosts> wire_costs_of(const Planned& planned) {
+  return planner::wire_costs(wire_of(planned.view), planner::link_table(planned.graph, planned.view));
+}
+
+std::string part_of_memory(const Planned& planned) {
+  if (planned.plan.question.collective == Collective::kAllReduce) return "half";
+  return fmt::format("{}/{}", planned.plan.ranks, planned.plan.ranks + 1);
+}
+
 std::string by_size(const Planned& planned) {
   std::string text = "  The cheapest by size, latency and bandwidth counted:\n";
-  for (const planner::SizeChoice& choice : choices_by_size(planned.plan, planner::wire_costs(wire_of(planned.view)))) {
+  for (const planner::SizeChoice& choice : choices_by_size(planned.plan, wire_costs_of(planned))) {
     const MachineCandidate& candidate = planned.plan.candidates[choice.candidate];
     text += fmt::format("    from {:>6}  {}, {}: {:.3g} us\n", bytes_text(choice.from_bytes), candidate.label(),
                         counted(static_cast<std::size_t>(candidate.lanes), "lane", "lanes"), choice.us);

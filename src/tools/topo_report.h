@@ -7,6 +7,7 @@
 #include "topology/view.h"
 
 #include <string>
+#include <vector>
 
 namespace tutti::tools {
 
@@ -28,9 +29,9 @@ struct Planned {
 std::string summary(const Planned& planned);
 /// Limits beside the bound, 0 where there is none.
 struct OtherLimits {
-  double to_switch_gbps = 0;  ///< of each rank to the one switch that joins all
-  double nvls_gbps = 0;       ///< of an all-reduce, if that switch adds and copies
-  double memory_gbps = 0;     ///< of an all-reduce among NUMA nodes whose memories' bandwidths are known
+  double nvls_gbps = 0;       ///< of an all-reduce, if the one switch that joins all ranks adds and copies
+  double nccl_nvls_gbps = 0;  ///< what NCCL's way of having it add and copy reaches
+  double memory_gbps = 0;     ///< among NUMA nodes whose memories' bandwidths are known
   double hop_us = 0;          ///< of a line, between hosts where there are several
   int hops_at_once = 0;       ///< where each rank can read all others at once
   int hops_in_turn = 0;       ///< where it talks to one at a time
@@ -48,6 +49,9 @@ std::string comparison(const Planned& planned);
 std::string by_size(const Planned& planned);
 /// What messages cross, for prices.
 planner::Wire wire_of(const topology::View& view);
+std::vector<planner::WireCosts> wire_costs_of(const Planned& planned);
+/// "half", "4/5": what is left of a memory's bandwidth where each input is read and each output written once.
+std::string part_of_memory(const Planned& planned);
 std::string warnings_text(const Planned& planned);
 std::string bandwidths_text();
 /// A list of objects: link, gbps, source.

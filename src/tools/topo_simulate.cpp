@@ -96,7 +96,11 @@ std::string crossovers_text(const Simulated& simulated) {
 Result<Simulated> simulate_sizes(const Planned& planned, const SimulateOptions& options) {
   Simulated simulated;
   const topology::Network& network = planned.view.network;
-  simulated.arena = planner::Arena::of_machine(network, planner::link_table(planned.graph, planned.view), planned.plan);
+  // Plans of so many ranks have no programs: what is simulated are rows of the table.
+  const bool rows = planned.plan.ranks > planner::kPlannedRanksMax;
+  const planner::MachinePlan& plan = planned.plan;
+  simulated.arena = planner::Arena::of_machine(network, planner::link_table(planned.graph, planned.view),
+                                               rows ? planner::rows_alone(network, plan.question) : plan);
   for (int rank = 0; rank < planned.plan.ranks; ++rank) simulated.names.push_back(planned.name_of(rank));
   for (const topology::Arc& arc : network.arcs)
     simulated.links.push_back(fmt::format("{} -> {}", planned.name_of(arc.from), planned.name_of(arc.to)));

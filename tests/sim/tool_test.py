@@ -85,6 +85,7 @@ class Mistakes(unittest.TestCase):
             (["--seed", "1", "--seeds", "1..2"], "--seed excludes --seeds"),
             (["--seed", "-1"], "--seed: -1 is less than 0"),
             (["--seed", "1.5"], "Could not convert: --seed = 1.5; write a whole number, 0 or more"),
+            (["--list-faults", "--json"], "--list-faults excludes --json"),
             (["--nonsense"], "tutti-sim: The following argument was not expected: --nonsense"),
         ]:
             result = run("--quiet", *words)

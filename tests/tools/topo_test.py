@@ -41,7 +41,7 @@ class TopoTest(unittest.TestCase):
         self.assertEqual(result.stderr, "")
         document = json.loads(result.stdout)
         self.assertEqual(set(document), KEYS)
-        self.assertEqual(set(document["plan"]), {"algorithm", "lanes", "gbps", "ratio"})
+        self.assertEqual(set(document["plan"]), {"algorithm", "lanes", "gbps", "ratio", "waits"})
         self.assertEqual(set(document["ring"]), {"gbps"})
         return document
 
@@ -120,7 +120,7 @@ class TopoTest(unittest.TestCase):
         text = run("--synthetic", "gpu:4 line:50", "--collective", "all_gather", "--explain").stdout
         self.assertIn("4 x 50 / 3 = 66.67 GB/s", text)
         text = run("--synthetic", "switch:1 gpu:8 nvlink:450", "--explain").stdout
-        self.assertIn("450 x 8 / 9 = 400 GB/s", text)
+        self.assertIn("450 x 8 / 9 = 400", text)
 
     def test_output_that_cannot_be_written(self):
         machine = ["--synthetic", "gpu:4 line:50"]
@@ -158,7 +158,11 @@ class TopoTest(unittest.TestCase):
 
     def test_other_bounds(self):
         others = self.answer("--synthetic", "switch:1 gpu:8 nvlink:450")["other_bounds"]
-        self.assertAlmostEqual(others["nvls_gbps"], 400)
+        self.assertAlmostEqual(others["nvls_gbps"], 450)
+        self.assertAlmostEqual(others["nccl_nvls_gbps"], 400)
+        pair = self.answer("--synthetic", "switch:1 gpu:2 nvlink:450")  # a switch that can do more allows no less
+        self.assertGreaterEqual(pair["other_bounds"]["nvls_gbps"], pair["bound_gbps"])
+        self.assertIn("would allow 450 GB/s; as NCCL uses it, 450 x 2 / 3 = 300.", run("--synthetic", "switch:1 gpu:2 nvlink:450", "--explain").stdout)
         self.assertIsNone(others["host_memory_gbps"])
         self.assertAlmostEqual(others["latency_us"], 0.6)
         self.assertAlmostEqual(others["latency_in_turn_us"], 3 * 0.6)
@@ -173,6 +177,32 @@ class TopoTest(unittest.TestCase):
         self.assertIn("= 300 GB/s. No other partition", explained)
         slow_link = self.answer("-", text=memories.replace("cpu 300", "cpu 30"))
         self.assertEqual(slow_link["bound_gbps"], 30)
+        for collective, bound in (("all_reduce", 40), ("all_gather", 80 * 2 / 3), ("reduce_scatter", 80 * 2 / 3)):
+            with self.subTest(collective=collective):
+                document = self.simulated("-", "--collective", collective, "-b", "1G", "-e", "1G", text=memories)
+                self.assertAlmostEqual(document["bound_gbps"], bound)
+                self.assertAlmostEqual(document["plan"]["gbps"], bound)
+                rates = [algorithm["algbw_gbps"] for algorithm in document["simulation"]["sizes"][0]["algorithms"].values()]
+                self.assertLessEqual(max(rates), bound)
+                self.assertGreater(max(rates), 0.9 * bound)
+        gathered = run("-", "--explain", "--collective", "all_gather", text=memories).stdout
+        self.assertIn("bound by 2/3 of the slowest memory", gathered)
+        self.assertIn("= 600 GB/s. No other cut", gathered)
+
+    def test_latencies_of_links_count_by_size(self):
+        slow = "tutti-topology 1\ngpu a\ngpu b\nlink a <-> b nvlink 100 latency_ns=1000000\n"
+        self.assertGreater(self.answer("-", text=slow)["by_size"][0]["us"], 1000)
+        self.assertLess(self.answer("-", text=slow.replace(" latency_ns=1000000", ""))["by_size"][0]["us"], 100)
+
+    def test_plans_that_wait_say_so(self):
+        pod = ("--synthetic", "host:64 switch:1 gpu:8 nvlink:450 nic:8x50")
+        self.assertTrue(self.answer(*pod)["plan"]["waits"])
+        self.assertIn("of the bound, if its rounds did not wait for one another", run(*pod).stdout)
+        self.assertIn("Its rounds wait for one another", run(*pod, "--explain").stdout)
+        uneven = ("--synthetic", "host:4 gpu:5+1+5+1 nic:4x12.5 switch:1 nvlink:450 numa:1 cpu:10", "--collective", "all_gather")
+        self.assertEqual((self.answer(*uneven)["plan"]["algorithm"], self.answer(*uneven)["plan"]["waits"]), ("packed_trees", False))
+        self.assertIn("GB/s, if its rounds did not wait for one another.", run(*uneven, "--explain").stdout)
+        self.assertIn("wait for one another: they come to less", run(*uneven, "--compare").stdout)
 
     def test_lanes_and_schedule(self):
         document = self.answer(os.path.join(MODELS, "dgx-1v.topo"), "--lanes", "3")
@@ -258,6 +288,21 @@ class TopoTest(unittest.TestCase):
                 (2, ["--simulate", "--timeline", ""], None, "--timeline is empty"),
                 (2, ["--simulate", "--host-memory", "1"], None, "--host-memory"),
                 (2, ["--simulate", "--host-memory", "2", "x.xml"], None, "takes the place of a machine"),
+                (2, ["--simulate", "--host-memory", "2", "--svg", "x.svg"], None, "takes the place of a machine"),
+                (2, ["--simulate", "--host-memory", "2", "--compare"], None, "takes the place of a machine"),
+                (2, ["--simulate", "--host-memory", "2", "--gpus", "0"], None, "takes the place of a machine"),
+                (2, ["--simulate", "--host-memory", "2", "--lanes", "2"], None, "takes the place of a machine"),
+                (2, ["--simulate", "--host-memory", "2", "--core-gbps", "nan"], None, '"nan" is no bandwidth'),
+                (2, ["--simulate", "--host-memory", "2", "--core-gbps", "1e-300"], None, '"1e-300" is no bandwidth'),
+                (2, ["--simulate", "--host-memory", "2", "--memory-gbps", "nan"], None, '"nan" is no bandwidth'),
+                (2, ["--simulate", "-f", "nan"], None, "nan is not a number from 1.1"),
+                (2, ["--simulate", "--svg", "-", "--timeline", "t.svg"], None, "--svg - prints the drawing alone"),
+                (2, ["--simulate", "--svg", "a", "--timeline", "a"], None, "one file cannot hold two"),
+                (2, ["--simulate", "--timeline", "a", "--trace", "a"], None, "one file cannot hold two"),
+                (1, ["--synthetic", "gpu:4 mesh:100", "--ranks", "1", "--simulate", "--timeline", "x.svg"], None, "one rank"),
+                (2, ["--bandwidths", "x.xml"], None, "--bandwidths"),
+                (2, ["--bandwidths", "--gpus", "0"], None, "--bandwidths"),
+                (2, ["--bandwidths", "--simulate"], None, "--bandwidths"),
                 (2, ["--simulate", "--trace", "-"], None, "name a file"),
                 (2, ["--synthetic", "gpu:4 mesh:100", "--units", "3"], None, "--units requires --schedule"),
                 (2, ["--synthetic", "gpu:4 mesh:100", "--nvlink-gbps", "25"], None, "--nvlink-gbps requires FILE"),
@@ -346,7 +391,8 @@ class TopoTest(unittest.TestCase):
 
     def test_simulate_a_thousand_ranks(self):
         document = self.simulated("--synthetic", "host:128 switch:1 gpu:8 nvlink:450 nic:8x50", "-e", "8")
-        self.assertEqual((document["ranks"], document["bound_gbps"]), (1024, None))
+        self.assertEqual((document["ranks"], document["plan"]["algorithm"]), (1024, "hierarchical"))
+        self.assertAlmostEqual(document["bound_gbps"], 128 * 400 / (2 * 127))
         self.assertAlmostEqual(document["simulation"]["sizes"][0]["algorithms"]["tree"]["us"], 85, delta=8.5)
 
     def test_large_machines_end(self):

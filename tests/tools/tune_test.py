@@ -115,6 +115,7 @@ class TuneTest(unittest.TestCase):
                                  (["--tune", self.path, "-d", "all"], "one data type"),
                                  (["--tune", self.path, "-o", "mulsum", "all_reduce"], "one operation"),
                                  (["all_reduce", "--tune-minutes", "1"], "--tune"),
+                                 (["--tune", self.path, "--tune-minutes", "nan"], "nan is not a number"),
                                  (["--tune", "/nonexistent/tuning"], "/nonexistent/tuning: No such file"),
                                  (["--tune", self.path, "gossip"], "gossip")]:
             with self.subTest(arguments=arguments):

@@ -67,6 +67,12 @@ TEST_CASE("a processor's model text says what its links count with") {
   }
 }
 
+TEST_CASE("a PCI speed may have a blank before it, and one before its unit") {
+  for (const char* speed : {"16 GT/s", " 16 GT/s", "16.0 GT/s PCIe", "16GT/s"})
+    CHECK(pci_bandwidth(16, speed) == pci_bandwidth(16, "16 GT/s"));
+  CHECK(knows_pci_speed(" 16 GT/s"));
+}
+
 TEST_CASE("the table for people holds every figure with its source") {
   const auto table = bandwidth_table();
   const auto has = [&](std::string_view words, Bandwidth bandwidth) {

@@ -193,8 +193,9 @@ TEST_CASE("one-way links: the cut is stronger than the partition") {
 }
 
 TEST_CASE("bounds of switches that add, of memory and of latency") {
-  CHECK(nvls_bound(450 * kGigabyte, 8) == Rational(400 * kGigabyte));
+  CHECK(nccl_nvls_rate(450 * kGigabyte, 8) == Rational(400 * kGigabyte));
   CHECK(host_memory_bound(160 * kGigabyte, 4) == Rational(20 * kGigabyte));
+  CHECK(block_memory_bound(160 * kGigabyte, 4) == Rational(128 * kGigabyte));
   CHECK(hops_bound(8, true) == 1);
   CHECK(hops_bound(1, true) == 0);
   CHECK(hops_bound(8, false) == 3);

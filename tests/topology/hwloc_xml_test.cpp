@@ -194,6 +194,16 @@ TEST_CASE("damaged hwloc XML is repaired with a warning that names the damage") 
     text.replace(text.find("0000:04:00.0"), 12, "left-of-gpu0");
     CHECK_THAT(all_warnings(read(text)), Contains("pci_busid \"left-of-gpu0\" is no PCI address"));
   }
+  SECTION("a speed that is none") {
+    for (const std::string speed : {"nan", "-4", "abc", "1e300"}) {
+      std::string text = whole;
+      const std::size_t at = text.find("pci_link_speed=\"7.876923\"");
+      text.replace(at, 25, "pci_link_speed=\"" + speed + "\"");
+      const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n') + 1;
+      CHECK_THAT(all_warnings(read(text)),
+                 Contains(fmt::format("line {}: pci_link_speed \"{}\" is no number of GB/s", line, speed)));
+    }
+  }
   SECTION("a matrix that differs from side to side") {
     std::string text = whole;
     text.replace(text.find(">50000 "), 7, ">25000 ");

@@ -195,6 +195,13 @@ TEST_CASE("light damage is repaired, and the warning names it") {
       {"no rank", replaced(pair, " rank=\"1\"", ""), "line 9, <gpu dev=\"1\">: the GPU has no rank"},
       {"no sm", replaced(pair, " sm=\"90\"", ""), "line 4, <gpu dev=\"0\">: the GPU has no sm"},
       {"no count", replaced(pair, " count=\"4\"", ""), "line 5, <nvlink target=\"0000:07:00.0\">: there is no count"},
+      {"sides that differ", replaced(pair, "count=\"4\"", "count=\"1\""),
+       "line 5, <nvlink target=\"0000:07:00.0\">: 20.6 GB/s, but 82.4 GB/s from the other side"},
+      {"a NIC's speed below 0", replaced(pair, "</gpu>", "</gpu><nic><net name=\"a\" speed=\"-100\"/></nic>"),
+       "line 6, <net name=\"a\">: speed \"-100\" is no number of Mb/s"},
+      {"a NIC's speed with a unit", replaced(pair, "</gpu>", "</gpu><nic><net name=\"a\" speed=\"400 Gb/s\"/></nic>"),
+       "speed \"400 Gb/s\" is no number of Mb/s"},
+      {"no NIC's speed", replaced(pair, "</gpu>", "</gpu><nic><net name=\"a\"/></nic>"), "speed is not in the file"},
       {"a target that is not there", replaced(pair, "target=\"0000:07", "target=\"0000:17"), "the target is no GPU"},
       {"a speed that is none", replaced(pair, "32.0 GT/s PCIe", "fast"), "link_speed \"fast\" is not known"},
       {"a width that cannot be", replaced(pair, "link_width=\"16\"", "link_width=\"999\""), "link_width 999 cannot be"},
@@ -242,6 +249,9 @@ TEST_CASE("what is beyond use is refused with line, element and reason") {
   CHECK_THAT(refusal_of(pair + "</pci>"), Contains("line 15: </pci> ends what did not begin"));
   CHECK_THAT(refusal_of(replaced(pair, "count=\"4\"", "count=\"100000\"")),
              Contains("line 5, <nvlink target=\"0000:07:00.0\">: count=\"100000\"; expected 0 to 4096"));
+  for (const std::string count : {"4.5", "99999999999", "four"})
+    CHECK_THAT(refusal_of(replaced(pair, "count=\"4\"", "count=\"" + count + "\"")),
+               Contains("line 5, <nvlink target=\"0000:07:00.0\">: count=\"" + count + "\"; expected 0 to 4096"));
   CHECK_THAT(refusal_of(replaced(pair, "</gpu>", "<c2c count=\"9\" bw=\"2000000000\"/></gpu>")),
              Contains("line 6, <c2c count=\"9\">: bw=\"2000000000\"; expected MB/s"));
 }

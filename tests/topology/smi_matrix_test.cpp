@@ -245,22 +245,41 @@ TEST_CASE("NVLinks count by option, by name, or by number with a warning") {
   CHECK_THAT(refusal(kPair, {.nvlink_gbps = -3}), Contains("--nvlink-gbps -3"));
 }
 
+/// All GPUs with this cell to each other; a line for each before it where they have a name.
+std::string all_pairs(int gpus, const std::string& cell, const std::string& name = "") {
+  std::string text;
+  for (int i = 0; i < gpus && !name.empty(); ++i) text += fmt::format("GPU {0}: {1} (UUID: GPU-{0})\n", i, name);
+  for (int i = 0; i < gpus; ++i) text += fmt::format("\tGPU{}", i);
+  for (int i = 0; i < gpus; ++i) {
+    text += fmt::format("\nGPU{}", i);
+    for (int j = 0; j < gpus; ++j) text += i == j ? "\t X " : "\t" + cell;
+  }
+  return text + "\n";
+}
+
 TEST_CASE("a switch is there where a GPU has more pairs than links") {
-  const auto all_pairs = [](int gpus, const std::string& cell) {
-    std::string text;
-    for (int i = 0; i < gpus; ++i) text += fmt::format("\tGPU{}", i);
-    for (int i = 0; i < gpus; ++i) {
-      text += fmt::format("\nGPU{}", i);
-      for (int j = 0; j < gpus; ++j) text += i == j ? "\t X " : "\t" + cell;
-    }
-    return text + "\n";
-  };
   CHECK(count_of(read(all_pairs(4, "NV6")), NodeKind::kSwitch) == 0);  // 3 x 6 = 18 links
   CHECK(count_of(read(all_pairs(5, "NV6")), NodeKind::kSwitch) == 1);
   CHECK(count_of(read(all_pairs(16, "NV6")), NodeKind::kSwitch) == 1);
   const Graph big = read(all_pairs(16, "NV6"), {.nvlink_gbps = 25});
   CHECK(gbps(big.find_link(big.find("gpu15"), big.nodes_of(NodeKind::kSwitch)[0], LinkKind::kNvLink)->bandwidth) ==
         150);
+}
+
+TEST_CASE("what a model cannot have as links of its own is behind a switch; without a model there is a note") {
+  const auto to_switch = [](const Graph& graph) {
+    REQUIRE(count_of(graph, NodeKind::kSwitch) == 1);
+    return gbps(
+        graph.find_link(graph.find("gpu0"), graph.nodes_of(NodeKind::kSwitch)[0], LinkKind::kNvLink)->bandwidth);
+  };
+  CHECK(to_switch(read(all_pairs(3, "NV6", "Tesla V100-SXM3-32GB"))) == 120);
+  CHECK(to_switch(read(all_pairs(3, "NV8", "NVIDIA A800-SXM4-80GB"))) == 160);
+  CHECK(to_switch(read(all_pairs(3, "NV8", "NVIDIA H800"))) == Approx(8 * 20.6));
+  CHECK(count_of(read(all_pairs(4, "NV4", "NVIDIA A100-SXM4-40GB")), NodeKind::kSwitch) == 0);
+  CHECK_THAT(all_warnings(read(all_pairs(4, "NV4", "NVIDIA A100-SXM4-40GB"))), !Contains("behind an NVSwitch"));
+  CHECK_THAT(all_warnings(read(all_pairs(3, "NV8"))),
+             Contains("NV8 to each other") && Contains("behind an NVSwitch it would be NV8 in all"));
+  CHECK_THAT(all_warnings(read(all_pairs(8, "NV12"))), !Contains("behind an NVSwitch"));
 }
 
 TEST_CASE("damaged matrices are repaired with a warning that names the cell") {

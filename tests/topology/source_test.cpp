@@ -169,6 +169,25 @@ TEST_CASE("graph files that hold nothing are refused with line and reason") {
       Contains("line 2, <gpu dev=\"x\">: dev=\"x\"; expected a number"));
 }
 
+TEST_CASE("what a terminal acts on does not come through, neither by names and warnings nor by refusals") {
+  const auto graph = read_text(
+      "tutti-topology 1\nhost \"h\\x1b[2J\"\ngpu \"a\\x1b[1m\" gcn=\"\\x1b[1m\" bus=\"\\x07\"\nwarning "
+      "\"w\\x1b[31m\"\n");
+  REQUIRE(graph.ok());
+  const std::string text = to_text(graph.value());
+  CHECK_THAT(text, Contains("w?[31m") && !Contains("\\x"));
+  for (const char* bad : {"tutti-topology 1\n\"w\\x1b[31m\" x\n", "tutti-topology 1\ngpu a colour=\"\\x1b[31m\"\n"}) {
+    const auto refused = read_text(bad);
+    REQUIRE_FALSE(refused.ok());
+    CHECK_THAT(refused.error().message, Contains("?[31m") && !Contains("\x1b"));
+  }
+  const auto speed = read_text(
+      "<system version=\"1\"><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x030200\" "
+      "link_speed=\"&#27;]0;owned&#7;\" link_width=\"16\"><gpu dev=\"0\" sm=\"80\" rank=\"0\"/></pci></cpu></system>");
+  REQUIRE(speed.ok());
+  CHECK_THAT(to_text(speed.value()), Contains("?]0;owned?"));
+}
+
 TEST_CASE("every file of the folder is read or refused with a reason, by whichever reader its form has") {
   if (!has_shared_folder()) return;
   // Archives, consoles of lstopo, a log, and files that tell too little.

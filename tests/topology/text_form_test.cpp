@@ -58,7 +58,7 @@ TEST_CASE("the text form says hosts, nodes with facts, links and warnings") {
   CHECK(graph.links()[1] == Link{5, 1, LinkKind::kNvLink, 18, 370'800'000, 0});
   CHECK(graph.links()[2] == Link{5, 2, LinkKind::kPci, 1, 1, 0});
   CHECK(graph.links()[3].latency_ns == 350);
-  CHECK(graph.warnings() == std::vector<std::string>{"a \\ backslash, a \x01 and\na line end"});
+  CHECK(graph.warnings() == std::vector<std::string>{"a \\ backslash, a ? and?a line end"});  // for terminals
 }
 
 TEST_CASE("what is written reads back as the same graph") {
@@ -116,7 +116,10 @@ TEST_CASE("a line that is wrong is named, with what stands there and what was ex
   CHECK_THAT(refusal_of(""), Contains("line 1") && Contains("expected \"tutti-topology 1\""));
   CHECK_THAT(refusal_of("\n# x\ngpu a\n"), Contains("line 3: \"gpu\" where \"tutti-topology 1\" was expected"));
   CHECK_THAT(refusal_of("tutti-topology 2\n"), Contains("version 2") && Contains("reads version 1"));
+  CHECK_THAT(refusal_of("tutti-topology 1 2\n"), Contains("line 1: \"2\" after \"tutti-topology 1\""));
   CHECK_THAT(refusal_of("tutti-topology 1\n"), Contains("there is no node"));
+  CHECK_THAT(refusal_of_line("link a <-> b nvlink 1000000\nlink a <-> b nvlink 1000000"),
+             Contains("the nvlink links from a to b have more than 1000000 GB/s together"));
   CHECK_THAT(refusal_of_line("gup c"), Contains("line 4: \"gup\" is no kind of line; expected host, link"));
   CHECK_THAT(refusal_of_line("gpu"), Contains("line 4: gpu is followed by nothing; expected the node's name"));
   CHECK_THAT(refusal_of_line("gpu in=a"), Contains("\"in=a\"; expected the node's name"));

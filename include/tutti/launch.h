@@ -94,7 +94,7 @@ ncclResult_t tuttiLaunchWantsMpi(const tuttiLaunchInfo_t* info, int* wants);
  * ncclSystemError: MPI_Finalize failed, or a rank has died and it was left out: it would wait for ever. */
 ncclResult_t tuttiLaunchFinalizeMpi(void);
 
-/* One rank's whole life. The return value becomes the process's exit code (its low 8 bits). */
+/* One rank's whole life. The return value becomes the process's exit code (its low 8 bits); an exception is printed, and the code is 1. */
 typedef int (*tuttiLaunchBody_t)(const tuttiLaunchInfo_t* info, const ncclUniqueId* id, void* context);
 
 typedef struct tuttiLaunchOutcome {

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <vector>
 
 namespace tutti::comm {
@@ -86,12 +87,24 @@ class Family {
   Clock::time_point failed_at_{};
 };
 
+/// Nothing may unwind further: Family would end the siblings, and the caller's code would go on in this process, too.
+int run_body(tuttiLaunchBody_t body, const tuttiLaunchInfo_t& info, const ncclUniqueId& id, void* context) noexcept {
+  try {
+    return body(&info, &id, context);
+  } catch (const std::exception& thrown) {
+    std::fprintf(stderr, "rank %d: %s\n", info.rank, thrown.what());
+  } catch (...) {
+    std::fprintf(stderr, "rank %d: an exception of a type of its own\n", info.rank);
+  }
+  return 1;
+}
+
 [[noreturn]] void run_child(pid_t parent, const WaitedSignals& signals, tuttiLaunchBody_t body,
                             const tuttiLaunchInfo_t& info, const ncclUniqueId& id, void* context) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(128 + SIGKILL);  // it died before the line above
   signals.restore();
-  const int code = body(&info, &id, context);
+  const int code = run_body(body, info, id, context);
   // No exit(): the caller's statics are not this process's to destroy.
   std::fflush(nullptr);
   _exit(code & 0xff);

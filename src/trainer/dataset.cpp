@@ -1,5 +1,6 @@
 #include "trainer/dataset.h"
 
+#include "trainer/parameter_hash.h"
 #include "trainer/sharding.h"
 
 #include <fmt/format.h>
@@ -8,6 +9,8 @@
 #include <cmath>
 
 namespace tutti::trainer {
+
+std::uint64_t Dataset::hash_of_ids() const { return hash_all_on(hash_all_on(kHashOfNothing, training_), held_out_); }
 
 Outcome<ImageDataset> ImageDataset::load(const std::string& images_path, const std::string& labels_path, double holdout,
                                          std::uint64_t seed) {
@@ -44,6 +47,10 @@ void ImageDataset::gather(std::span<const std::uint32_t> ids, Batch& batch) cons
   }
 }
 
+std::uint64_t ImageDataset::hash() const {
+  return hash_all_on(hash_all_on(hash_of_ids(), images_.values), labels_.values);
+}
+
 Outcome<TextDataset> TextDataset::load(const std::vector<std::string>& paths, std::size_t context, double holdout) {
   auto text = read_text(paths);
   if (!text) return text.failure();
@@ -78,5 +85,7 @@ void TextDataset::gather(std::span<const std::uint32_t> ids, Batch& batch) const
     batch.labels[s] = text_.bytes[ids[s]];
   }
 }
+
+std::uint64_t TextDataset::hash() const { return hash_all_on(hash_of_ids(), text_.bytes); }
 
 }  // namespace tutti::trainer

@@ -31,10 +31,15 @@ class Dataset {
   /// Replaces what `batch` holds by the samples `ids`.
   virtual void gather(std::span<const std::uint32_t> ids, Batch& batch) const = 0;
 
+  /// Of the samples and of which are held out.
+  virtual std::uint64_t hash() const = 0;
+
   const SampleIds& training() const { return training_; }
   const SampleIds& held_out() const { return held_out_; }
 
  protected:
+  std::uint64_t hash_of_ids() const;
+
   SampleIds training_, held_out_;
 };
 
@@ -45,6 +50,7 @@ class ImageDataset : public Dataset {
                                     std::uint64_t seed);
 
   void gather(std::span<const std::uint32_t> ids, Batch& batch) const override;
+  std::uint64_t hash() const override;
   std::size_t feature_count() const { return images_.bytes_per_item(); }
   std::size_t class_count() const { return class_count_; }
 
@@ -64,6 +70,7 @@ class TextDataset : public Dataset {
   static Outcome<TextDataset> split(Text text, std::size_t context, double holdout);
 
   void gather(std::span<const std::uint32_t> ids, Batch& batch) const override;
+  std::uint64_t hash() const override;
   std::size_t context() const { return context_; }
   const Text& text() const { return text_; }
 

@@ -12,10 +12,27 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <exception>
+#include <new>
 #include <optional>
 #include <utility>
 
 namespace tutti::trainer {
+namespace {
+
+/// What `part` says, or has thrown: from a thread that would end all ranks.
+template <class Part>
+Problem caught(const Part& part) {
+  try {
+    return part();
+  } catch (const std::bad_alloc&) {
+    return Failure{"out of memory"};
+  } catch (const std::exception& thrown) {
+    return Failure{thrown.what()};
+  }
+}
+
+}  // namespace
 
 Outcome<Job> Job::prepare(const Options& options) {
   Job job;
@@ -48,12 +65,10 @@ std::unique_ptr<Model> Job::make_model(Backend& backend) const {
 }
 
 int Job::run_rank(const Place& place, const ncclUniqueId& id) const {
-  Problem problem;
-  if (auto backend = make_backend(place.local_rank)) {
-    problem = run_on(**backend, place, id);
-  } else {
-    problem = backend.failure();
-  }
+  const auto problem = caught([&]() -> Problem {
+    auto backend = make_backend(place.local_rank);
+    return backend ? run_on(**backend, place, id) : backend.failure();
+  });
   if (!problem) return 0;
   fmt::print(stderr, "tutti-train: rank {}: {}\n", place.rank, problem->message);
   return 1;
@@ -65,7 +80,7 @@ Problem Job::run_on(Backend& backend, const Place& place, const ncclUniqueId& id
   if (!replicas) return replicas.failure();
   auto trainer = Trainer::make(options_, *dataset_, backend, *model, *replicas);
   if (!trainer) return trainer.failure();
-  auto problem = train(backend, *model, *replicas, **trainer);
+  auto problem = caught([&] { return train(backend, *model, *replicas, **trainer); });
   if (problem) replicas->give_up();  // before the trainer's arrays go
   return problem;
 }

@@ -27,25 +27,15 @@ Examples:
 
 How a batch is shared: of a batch of B samples on N ranks, rank r gets those from B*r/N up to B*(r+1)/N (rounded down), so shares
 differ by one sample at most. Every rank sums the gradients of its share, the all-reduce adds the sums in rank order, and
-one division by B makes the mean: a sample weighs the same wherever it is computed. So N ranks give the same bits as 1 rank
-with --accumulate N, and follow 1 rank with the same batch within the rounding of float32 sums. On GPUs a run repeats bit for
-bit on the same kind of GPU with the same cuBLAS (libcublas.so.13 or .12, which it needs), and follows the host within rounding.
+one division by B makes the mean: a sample weighs the same wherever it is computed. So N ranks give the same training bits as
+1 rank with --accumulate N (the held-out loss is added up in other parts), and follow 1 rank with the same batch within the
+rounding of float32 sums. On GPUs a run repeats bit for bit on the same kind of GPU with the same cuBLAS (libcublas.so.13 or .12,
+which it needs), and follows the host within rounding.
 
 The log has one line per step: step, loss (nats, before the update), lr, samples_per_s, step_ms, comm_ms (time in which rank 0
 stood still for communication), param_hash where the replicas were compared; and a last line with held_out_accuracy.
 
 Exit codes: 0 trained, 1 failed (a file, a lost rank, replicas that differ), 2 a wrong command line.)";
-
-/// CLI::Range lets "nan" pass.
-CLI::Validator number(double low, double high) {
-  return CLI::Validator(
-      [low, high](const std::string& text) {
-        double value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return std::string();
-        return fmt::format("{} is not a number from {} to {}", text, low, high);
-      },
-      "");
-}
 
 /// One of a few words; `values` maps them to what they mean.
 template <class T>
@@ -136,7 +126,8 @@ void add_training_options(CLI::App& app, Options& o) {
                        "cosine: the learning rate falls to a tenth along the run. Default: cosine");
   app.add_option("--seed", o.seed, "of weights, order and held-out choice. Default: 1")
       ->option_text("N")
-      ->check(number(0, 9e18));
+      ->check(not_negative())
+      ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{9'000'000'000'000'000'000}));
 }
 
 void add_report_options(CLI::App& app, Options& o) {
@@ -196,6 +187,9 @@ std::variant<Options, int> parse_options(int argc, char** argv) {
     if (options.log == "-" || options.plot == "-") {
       throw CLI::ValidationError(options.log == "-" ? "--log -" : "--plot -",
                                  "standard output has the progress; name a file");
+    }
+    if (same_file(options.log, options.plot)) {
+      throw CLI::ValidationError("--plot " + options.plot, "is --log's file; name another");
     }
     if (options.model == ModelKind::kMlp && app.count("--text") > 0) {
       throw CLI::ValidationError("--model mlp", "reads --images and --labels, not --text");

@@ -1,4 +1,4 @@
-// Are all replicas still the same? A 64-bit hash of the parameters' bits, and who differs.
+// Are all replicas still the same? 64-bit hashes, of the parameters' bits and of what the ranks train on, and who differs.
 #pragma once
 
 #include <bit>
@@ -10,13 +10,26 @@
 
 namespace tutti::trainer {
 
+inline constexpr std::uint64_t kHashOfNothing = 0xcbf29ce484222325ull;
+
+/// `hash` and one value more.
+inline std::uint64_t hash_on(std::uint64_t hash, std::uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
+  return hash ^ hash >> 29;
+}
+
+/// `hash`, how many values there are, and these.
+template <class Values>
+std::uint64_t hash_all_on(std::uint64_t hash, const Values& values) {
+  hash = hash_on(hash, values.size());
+  for (const auto value : values) hash = hash_on(hash, static_cast<std::uint64_t>(value));
+  return hash;
+}
+
 /// Depends on every bit and on its place: equal parameters have equal hashes, others (almost surely) do not.
 inline std::uint64_t hash_parameters(std::span<const float> parameters) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;
-  for (const float parameter : parameters) {
-    hash = (hash ^ std::bit_cast<std::uint32_t>(parameter)) * 0x9e3779b97f4a7c15ull;
-    hash ^= hash >> 29;
-  }
+  std::uint64_t hash = kHashOfNothing;
+  for (const float parameter : parameters) hash = hash_on(hash, std::bit_cast<std::uint32_t>(parameter));
   return hash;
 }
 

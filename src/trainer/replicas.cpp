@@ -109,7 +109,7 @@ Outcome<std::vector<std::uint64_t>> Replicas::gather(std::uint64_t value) {
   return values;
 }
 
-Problem compare_replicas(Replicas& replicas, std::uint64_t hash) {
+Problem compare_replicas(Replicas& replicas, std::uint64_t hash, std::string_view differ) {
   const auto hashes = replicas.gather(hash);
   if (!hashes) return hashes.failure();
   const auto odd = odd_ones_out(*hashes);
@@ -120,8 +120,7 @@ Problem compare_replicas(Replicas& replicas, std::uint64_t hash) {
   std::string list;
   for (const auto rank : odd)
     list += fmt::format("{}rank {} ({:016x})", list.empty() ? "" : ", ", rank, (*hashes)[rank]);
-  return Failure{fmt::format("the replicas' parameters are no longer equal: {} against {} others", list,
-                             hashes->size() - odd.size())};
+  return Failure{fmt::format("{}: {} against {} others", differ, list, hashes->size() - odd.size())};
 }
 
 }  // namespace tutti::trainer

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace tutti::trainer {
@@ -57,7 +58,8 @@ class Replicas {
   Array<std::uint64_t> hashes_;  ///< all ranks', then this one's
 };
 
-/// Compares one hash per replica; the failure names the ranks that differ from the others. Every rank gets the same answer.
-Problem compare_replicas(Replicas& replicas, std::uint64_t hash);
+/// Compares one hash per replica; the failure says `differ` and names the ranks that differ from the others. Every rank gets the same answer.
+Problem compare_replicas(Replicas& replicas, std::uint64_t hash,
+                         std::string_view differ = "the replicas' parameters are no longer equal");
 
 }  // namespace tutti::trainer

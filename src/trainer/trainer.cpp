@@ -63,7 +63,17 @@ Problem Trainer::run(Journal* journal) {
   return {};
 }
 
+/// Only what goes into the sums: ranks that differ in what is done with them have other parameters afterwards, which is noticed.
+Problem Trainer::compare_what_to_train() {
+  if (auto problem = compare_replicas(replicas_, dataset_.hash(), "the ranks differ in the data")) return problem;
+  const auto model = hash_all_on(kHashOfNothing, model_.describe());
+  if (auto problem = compare_replicas(replicas_, model, "the ranks differ in the model")) return problem;
+  if (auto problem = compare_replicas(replicas_, options_.seed, "the ranks differ in the --seed")) return problem;
+  return compare_replicas(replicas_, options_.accumulate, "the ranks differ in the --accumulate");
+}
+
 Problem Trainer::start() {
+  if (auto problem = compare_what_to_train()) return problem;
   // Only rank 0 makes parameters: a broadcast that does not arrive cannot go unnoticed.
   if (replicas_.rank() == 0) {
     Array<float> made(parameters_.size());
@@ -82,6 +92,11 @@ Outcome<std::uint64_t> Trainer::hash_of_parameters() {
   Array<float> copy(parameters_.size());
   backend_.download(copy.data(), parameters_.data(), copy.size() * sizeof(float));
   if (auto problem = replicas_.wait()) return *problem;
+  // No loss says so of the last update.
+  if (!std::ranges::all_of(copy.span(), [](float parameter) { return std::isfinite(parameter); })) {
+    return Failure{fmt::format("the parameters are no longer finite: the training diverged; try a smaller --lr than {}",
+                               options_.lr)};
+  }
   return hash_parameters(copy.span());
 }
 
@@ -155,8 +170,10 @@ void Trainer::clear_loss() {
 }
 
 Outcome<HeldOut> Trainer::evaluate_held_out() {
-  const SampleIds& samples = dataset_.held_out();
-  if (samples.empty()) return HeldOut{};
+  std::span<const std::uint32_t> samples = dataset_.held_out();
+  const bool held_out = !samples.empty();
+  // Some others tell at least what the last update has made of the loss.
+  if (!held_out) samples = std::span(dataset_.training()).first(std::min(kEvaluationBatch, dataset_.training().size()));
   auto mine = shard(samples, static_cast<std::size_t>(replicas_.rank()), static_cast<std::size_t>(replicas_.size()));
   clear_loss();
   while (!mine.empty()) {
@@ -172,9 +189,10 @@ Outcome<HeldOut> Trainer::evaluate_held_out() {
   if (auto problem = replicas_.wait()) return *problem;
   const auto count = static_cast<double>(samples.size());
   if (!std::isfinite(totals.loss)) {
-    return Failure{fmt::format("the held-out loss is {}: the training diverged; try a smaller --lr than {}",
-                               totals.loss, options_.lr)};
+    return Failure{fmt::format("the {} is {}: the training diverged; try a smaller --lr than {}",
+                               held_out ? "held-out loss" : "loss after the last step", totals.loss, options_.lr)};
   }
+  if (!held_out) return HeldOut{};
   return HeldOut{samples.size(), totals.loss / count, totals.correct / count};
 }
 

@@ -29,7 +29,7 @@ class Trainer {
   std::int64_t steps() const { return steps_; }
   /// Gives every rank rank 0's parameters, then makes all steps. `journal`: rank 0's, nullptr on the others.
   Problem run(Journal* journal);
-  /// The held-out samples, shared among the ranks; every rank gets the sum.
+  /// The held-out samples, shared among the ranks; every rank gets the sum. Fails where the training diverged, also where nothing is held out.
   Outcome<HeldOut> evaluate_held_out();
   /// The back end's.
   const float* parameters() const { return parameters_.data(); }
@@ -38,10 +38,13 @@ class Trainer {
   Trainer(const Options& options, const Dataset& dataset, Backend& backend, Model& model, Replicas& replicas);
 
   Problem start();
+  /// Ranks that a launcher starts have command lines and files of their own.
+  Problem compare_what_to_train();
   Outcome<StepRecord> step(std::int64_t number);
   /// Sums this rank's share of the batch into gradients_ and starts the all-reduces on the way.
   Problem compute_gradients(std::span<const std::uint32_t> batch);
   void clear_loss();
+  /// Fails where they are no longer numbers.
   Outcome<std::uint64_t> hash_of_parameters();
 
   const Options& options_;

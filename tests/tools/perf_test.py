@@ -296,6 +296,7 @@ class PerfTest(FolderTest):
                 (["all_reduce", "--explain", "--json", "rows.json"], "--explain prints plans"),
                 (["all_reduce", "--explain", "--plot", "rows.svg"], "--explain prints plans"),
                 (["all_reduce", "--plot", "-"], "--plot -: the picture goes to a file"),
+                (["all_reduce", "--json", "rows", "--plot", "./rows"], "--plot ./rows: is --json's file"),
                 (["all_reduce", "-n", "many"], "many"),
                 (["all_reduce", "--memory", "holographic"], "holographic"),
                 (["all_reduce", "--no-such-flag"], "--no-such-flag")]:

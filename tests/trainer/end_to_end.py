@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tutti-train as a user runs it: end_to_end.py PART PATH-OF-TUTTI-TRAIN MNIST-FOLDER
 
-Parts: equivalence, learning, errors, lost-rank, mnist. Exit code 77: skipped, the data is not there.
+Parts: equivalence, learning, errors, ranks-differ, memory, lost-rank, mnist. Exit code 77: skipped, the data is not there.
 """
 
 import os
@@ -125,6 +125,9 @@ def errors():
         fails(1, ["rank 0: standard output: cannot write"], *data, "--ranks", "3", "--steps", "1000000", stdout=full)
         fails(1, ["tutti-train: standard output: No space"], "--help", stdout=full)
     fails(1, ["diverged", "--lr"], *data, "--ranks", "2", "--optimizer", "sgd", "--lr", "100000", "--hidden", "64,64,64")
+    # By the last update, after which no loss is computed.
+    last = ["--ranks", "2", "--optimizer", "sgd", "--lr", "1e6", "--schedule", "constant", "--holdout", "0"]
+    fails(1, ["the loss after the last step is", "diverged"], *data, *last, "--hidden", "64,64,64", "--steps", "2")
     # On GPUs where there are none: built without CUDA, no driver, or one without a GPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     fails(1, ["tutti-train: --device cuda: "], *data, "--device", "cuda")
@@ -141,10 +144,63 @@ def errors():
     fails(2, ["tutti-train: Could not convert: --ranks = 2.5; write a whole number"], "--ranks", "2.5")
     fails(2, ["tutti-train: --log -: ", "name a file"], "--log", "-")
     fails(2, ["tutti-train: --plot -: ", "name a file"], "--plot", "-")
+    os.symlink(FOLDER, path("folder"))
+    for other in (path("log"), os.path.relpath(path("log")), path("folder/log")):
+        for there in (False, True):
+            if there:
+                open(path("log"), "w", encoding="ascii").close()
+            fails(2, ["tutti-train: --plot ", "--log"], *data, "--log", path("log"), "--plot", other)
+            check(os.path.exists(path("log")) == there, "the log was touched")
+            if there:
+                os.remove(path("log"))
+    run(*data, "--ranks", "2", "--steps", "2", "--log", "/dev/null", "--plot", "/dev/null")
+    run(*data, "--ranks", "1", "--steps", "1", "--seed", "9000000000000000000")
+    for seed in ("-1", "1.5", "9000000000000000001", "18446744073709551616"):
+        fails(2, ["--seed"], "--seed", seed)
     fails(2, ["--frobnicate"], "--frobnicate")
     fails(2, ["--steps", "--epochs"], "--steps", "3", "--epochs", "2")
     check("Examples" in run("--help"), "the help has no examples")
     check(run("--version").startswith("Tutti "), "no version")
+
+
+def ranks_differ():
+    """Ranks that a launcher starts have command lines and data of their own."""
+    text = write_text()
+    with open(text[3], encoding="ascii") as file:
+        written = file.read()
+    with open(path("other"), "w", encoding="ascii") as file:
+        file.write(written.replace("sum", "mus", 1))
+    other_text = [*text[:3], path("other"), *text[4:]]
+    images = write_images()
+
+    def train(code, commands):
+        processes = []
+        for rank, command in enumerate(commands):
+            variables = {"RANK": str(rank), "WORLD_SIZE": str(len(commands)), "TUTTI_RENDEZVOUS": "file:" + path("meet")}
+            processes.append(subprocess.Popen([PROGRAM, "--steps", "3", *command], stdout=subprocess.PIPE,
+                                              stderr=subprocess.STDOUT, text=True, env={**os.environ, **variables}))
+        outputs = [process.communicate(timeout=60)[0] for process in processes]
+        for process, output in zip(processes, outputs):
+            check(process.returncode == code, f"exit code {process.returncode}, not {code}:\n{output}")
+        return outputs
+
+    train(0, [text, text, text])
+    for what, common, odd in (("data", text, other_text), ("data", images, images + ["--holdout", "0.3"]),
+                              ("--seed", text, text + ["--seed", "2"]), ("--accumulate", images, images + ["--accumulate", "3"]),
+                              # As many parameters, of other layers.
+                              ("model", images + ["--hidden", "16,592"], images + ["--hidden", "32,320"])):
+        for rank, output in enumerate(train(1, [common, odd, common])):
+            words = f"tutti-train: rank {rank}: the ranks differ in the {what}"
+            check(words in output and "rank 1 (" in output and "against 2 others" in output, f"no '{words}' in: {output}")
+
+
+def memory():
+    # Both ranks ask for more than there is, after they have joined.
+    data = [*samples.write_text(FOLDER), "--context", "4096", "--embedding", "4096", "--hidden", "1"]
+    for how in ([], ["--threads"]):
+        output = samples.run("bash", "-c", 'ulimit -v 8000000; exec "$@"', "bash", PROGRAM, *data, "--batch", "65536", "--steps", "1",
+                             "--ranks", "2", *how, code=1)
+        check(re.search(r"tutti-train: rank [01]: out of memory", output), output)
 
 
 def lost_rank():
@@ -164,7 +220,8 @@ def mnist():
     check(accuracy > 0.93, output)
 
 
-PARTS = {"equivalence": equivalence, "learning": learning, "errors": errors, "lost-rank": lost_rank, "mnist": mnist}
+PARTS = {"equivalence": equivalence, "learning": learning, "errors": errors, "ranks-differ": ranks_differ, "memory": memory,
+         "lost-rank": lost_rank, "mnist": mnist}
 
 if __name__ == "__main__":
     PROGRAM, MNIST = sys.argv[2], sys.argv[3]

@@ -1,16 +1,18 @@
 #include "base/config_files.h"
 
-#include <fmt/format.h>
+#include "base/regular_file.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <sstream>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
 
 namespace tutti {
 namespace {
 
 constexpr const char* kMachineFile = "/etc/nccl.conf";
+constexpr std::size_t kBytesMax = std::size_t{1} << 20;
 
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kBlanks = " \t\r";
@@ -19,22 +21,24 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
 }
 
-/// False: it cannot be read, errno says why.
-bool read(const std::string& path, ConfigFiles& files) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    // An empty file leaves nothing to insert, which a stream calls a failure; so does a folder, which cannot be read.
-    return file && file.peek() == std::ifstream::traits_type::eof() && !file.bad();
-  }
-  files.add(text.str(), path);
-  return true;
+void read(const std::string& path, const std::string& name, ConfigFiles& files) {
+  auto text = read_regular_file(path, name + " is ignored", kBytesMax);
+  if (text.ok())
+    files.add(text.value(), path);
+  else
+    files.complaints.push_back(std::move(text).error().message);
+}
+
+/// One that need not be.
+void read_if_there(const std::string& path, ConfigFiles& files) {
+  if (access(path.c_str(), F_OK) == 0) read(path, path, files);
 }
 
 }  // namespace
 
 void ConfigFiles::add(std::string_view text, std::string_view path) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // Windows' programs put it before UTF-8
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   int number = 0;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
@@ -55,12 +59,11 @@ void ConfigFiles::add(std::string_view text, std::string_view path) {
 ConfigFiles read_config_files(const std::string& user_file, const std::string& home) {
   ConfigFiles files;
   if (!user_file.empty()) {
-    if (!read(user_file, files))
-      files.complaints.push_back(fmt::format("NCCL_CONF_FILE={} is ignored: {}", user_file, std::strerror(errno)));
+    read(user_file, "NCCL_CONF_FILE=" + user_file, files);
   } else if (!home.empty()) {
-    (void)read(home + "/.nccl.conf", files);
+    read_if_there(home + "/.nccl.conf", files);
   }
-  (void)read(kMachineFile, files);
+  read_if_there(kMachineFile, files);
   return files;
 }
 

@@ -11,7 +11,7 @@ namespace tutti {
 
 struct ConfigFiles {
   std::map<std::string, std::string, std::less<>> values;
-  std::vector<std::string> complaints;  ///< lines that are none, a file of the user's that cannot be read
+  std::vector<std::string> complaints;  ///< lines that are none, a file that cannot be read
 
   /// Adds what the text of a file says and is not there yet. Blank lines and those that begin with # say nothing.
   void add(std::string_view text, std::string_view path);

@@ -1,5 +1,7 @@
 #include "base/log.h"
 
+#include "base/regular_file.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -51,7 +53,7 @@ void write_whole(int fd, std::string_view line) {
 /// The file is opened for every line: nothing to leak, to lock or to repair after a fork, and lines are rare.
 int open_log_file(const std::string& pattern) {
   const std::string path = expand(pattern);
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
+  const int fd = open_for_writing(path, O_APPEND);
   static std::atomic<bool> told{false};
   if (fd < 0 && !told.exchange(true)) {
     const int number = errno;

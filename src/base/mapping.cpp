@@ -34,6 +34,27 @@ int set_size(int fd, off_t bytes, Backing backing) {
   return status;
 }
 
+/// What to do about errno.
+const char* hint() {
+  switch (errno) {
+    case EMFILE: return " (raise ulimit -n)";
+    case EFBIG: return " (the limit of file sizes, ulimit -f, is too small)";
+    case EPERM:
+    case EACCES:
+    case ENOSYS: return " (a seccomp profile, the container's say, forbids it)";
+    case ENOSPC:
+    case ENOMEM: return " (free memory, or the memory limit of the container, is too small)";
+    default: return "";
+  }
+}
+
+Error no_memory_file(const char* call, std::size_t bytes) {
+  const char* const what_to_do = hint();
+  Error failure = system_error(fmt::format("{} for {} bytes of shared memory", call, bytes));
+  failure.message += what_to_do;
+  return failure;
+}
+
 }  // namespace
 
 Result<Descriptor> create_memory_file(const char* name, std::size_t bytes, Backing backing) {
@@ -41,13 +62,8 @@ Result<Descriptor> create_memory_file(const char* name, std::size_t bytes, Backi
     return error(Code::kInternal, fmt::format("a memory file of {} bytes cannot be", bytes));
   }
   Descriptor file(above_standard(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)));
-  if (!file) return system_error(fmt::format("memfd_create for {} bytes of shared memory", bytes));
-  if (set_size(file.get(), static_cast<off_t>(bytes), backing) != 0) {
-    return system_error(
-        fmt::format("{} bytes of shared memory are needed and cannot be had (free memory, the memory "
-                    "limit of the container or the limit of file sizes, ulimit -f, is too small)",
-                    bytes));
-  }
+  if (!file) return no_memory_file("memfd_create", bytes);
+  if (set_size(file.get(), static_cast<off_t>(bytes), backing) != 0) return no_memory_file("fallocate", bytes);
   // A holder that shrank the file would kill the others with SIGBUS.
   if (fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return system_error("seal a memory file");

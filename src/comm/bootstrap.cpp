@@ -166,6 +166,10 @@ Result<ControlSegment> share_control(RootClient& root, const BootstrapArgs& args
   const std::size_t bytes = args.control_bytes ? args.control_bytes(local_ranks) : 0;
   auto file = args.rank == leader ? make_control(root, args.rank, bytes) : receive_control(root, peers[leader], bytes);
   if (!file.ok()) return std::move(file).error();
+  if (args.take_control) {
+    Status taken = args.take_control(file.value()->get(), bytes);
+    if (!taken.ok()) return root.leave(std::move(taken).error());
+  }
   TUTTI_TRY(root.send(FrameType::kDone, {}));
   TUTTI_TRY_ASSIGN(const Bytes nothing, root.expect(FrameType::kComplete));
   return ControlSegment{file.value()->release(), bytes};
@@ -195,10 +199,10 @@ BootstrapResult bootstrap_alone() {
 Result<BootstrapResult> bootstrap(const BootstrapArgs& args) {
   TUTTI_TRY(check(args));
   const Patience patience(args.timeout_s, args.cancelled, &args.hopeless);
-  if (patience.now() == Patience::Outcome::kCancelled) {
+  if (args.hopeless && args.hopeless()) {
     return error(Code::kInvalidUsage, "the communicator was aborted before it was initialised");
   }
-  if (args.ids[0].named && args.rank == 0) TUTTI_TRY(start_named_root(args.ids[0], args.timeout_s));
+  if (args.ids[0].named && args.rank == 0) TUTTI_TRY(start_named_root(args.ids[0], patience));
   TUTTI_TRY_ASSIGN(RootClient root,
                    RootClient::enter(args.ids[0], patience, args.ranks, self_facts(args.rank), args.heartbeat_s));
   BootstrapResult result;

@@ -62,6 +62,8 @@ struct BootstrapArgs {
   int rank = 0;
   /// Bytes of the control segment, given the number of ranks on this host.
   std::function<std::size_t(int local_ranks)> control_bytes;
+  /// May be empty. Called with the control segment (-1, 0: this rank shares none) before anybody's call succeeds: an error is told to all.
+  std::function<Status(int fd, std::size_t bytes)> take_control;
   /// Polled; true ends the wait with an error (abort of a communicator that is still initialising).
   const std::atomic<bool>* cancelled = nullptr;
   /// The same, for reasons that the caller finds out by asking (the communicator that is being split has failed).

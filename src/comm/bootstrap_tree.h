@@ -48,6 +48,10 @@ class TreeLinks {
   std::optional<Connection> take_above() { return std::exchange(above_, std::nullopt); }
   /// What went wrong at each of its addresses.
   std::optional<Error> above_not_reached() const { return meetings_->not_reached(); }
+  /// This rank has had no descriptor for who is above or below for a while.
+  std::optional<Error> starved() const {
+    return meetings_ ? meetings_->starved(Meetings::kDescriptorPatience) : std::nullopt;
+  }
 
   /// What to poll for, if serve() is to be called when something comes.
   void add_to(std::vector<pollfd>& watched);

@@ -142,17 +142,22 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   args.heartbeat_s = config().heartbeat_timeout_s;
   if (parent) args.hopeless = [parent] { return parent->failed(); };
   if (outlook_) args.hopeless = [this] { return outlook_().has_value(); };
+  Control::Memory memory;
+  args.take_control = [&](int fd, std::size_t bytes) -> Status {
+    TUTTI_TRY_ASSIGN(memory, Control::map(fd, bytes, ranks_));
+    return {};
+  };
   const bool alone = args.ids.empty() && ranks_ == 1;
+  if (alone) TUTTI_TRY(args.take_control(-1, 0));
   TUTTI_TRY_ASSIGN(BootstrapResult found, alone ? Result<BootstrapResult>(bootstrap_alone()) : bootstrap(args));
-  Descriptor segment(found.control.fd);
+  Descriptor(found.control.fd).reset();  // it is mapped
   const bool spans_hosts = !found.sockets.empty();
   const Port port = port_to_others(found, rank_);
   if (spans_hosts) {
-    const ControlSegment shared{segment.release(), found.control.bytes};
-    TUTTI_TRY(join_over_hosts(std::move(found), shared));
+    TUTTI_TRY(join_over_hosts(std::move(found), std::move(memory)));
   } else {
-    TUTTI_TRY_ASSIGN(Control control, Control::open(segment.release(), found.control.bytes, ranks_, rank_ == 0,
-                                                    Control::slots_on_host(ranks_)));
+    Control control =
+        Control::open(std::move(memory), found.control.bytes, ranks_, rank_ == 0, Control::slots_on_host(ranks_));
     members_ = std::make_unique<Membership>(std::move(found.peers), std::move(control), rank_, planner::Rules{});
   }
   settle_crowding(ranks_on_this_host() > usable_cores());

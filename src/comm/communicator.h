@@ -177,11 +177,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   }
   /// By ncclCommFinalize: no more calls.
   bool is_finalized() const { return finalized_.load(std::memory_order_acquire); }
-  bool failed() const { return members_ && executor::load_acquire(members_->control.abort_word()) != 0; }
+  bool failed() const { return members_ && (has_failure() || is_aborted_.load(std::memory_order_acquire)); }
   /// Why what needs an initialised communicator is refused.
   Error not_ready();
   /// The stored failure as this rank's error.
   Error failure() const;
+  /// Not only for this rank, which has aborted it in peace.
+  bool has_failure() const { return executor::load_acquire(members_->control.abort_word()) != 0; }
   /// Stores a failure for all ranks, if it is the first.
   void fail(Code code, int culprit, const std::string& text);
   /// For calls on streams, whose caller has gone on: kept until the communicator ends.
@@ -262,7 +264,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Error explained(Error failure, const Communicator* parent) const;
   /// Makes the members, with a copy of the control segment and the bridge to the others. `segment`: what this host's ranks share, slots
   /// between them and their copies.
-  Status join_over_hosts(BootstrapResult found, ControlSegment segment);
+  Status join_over_hosts(BootstrapResult found, Control::Memory memory);
   /// Rank 0's slots are those that this rank's memory was made for. On one host the size of the segment shows it.
   Status check_slots() const;
   /// What was heard of a rank of other hosts. False: that it is gone is known.
@@ -305,6 +307,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<InitState> init_state_{InitState::kPending};
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> finalized_{false};
+  std::atomic<bool> is_aborted_{false};  ///< a call that takes its turn from now on finds it, or is found by is_idle()
   bool has_left_ = false;
   std::atomic<const std::uint64_t*> lone_abort_word_{nullptr};  ///< nullptr: takes_lone_calls() is false
   std::thread init_thread_;

@@ -55,6 +55,7 @@ std::string Communicator::why_aborted() const { return fmt::format("rank {} call
 bool Communicator::abort_now() {
   cancelled_ = true;
   if (init_thread_.joinable()) init_thread_.join();
+  is_aborted_ = true;
   if (!is_initialised() || !is_needed()) return true;
   return end_calls(why_aborted());
 }
@@ -63,7 +64,8 @@ bool Communicator::abort_now() {
 void Communicator::leave_at_exit() {
   if (!is_initialised() || failed() || is_needed()) return;
   finalized_.store(true, std::memory_order_release);
-  leave();
+  is_aborted_ = true;
+  if (!is_needed()) leave();
 }
 
 bool Communicator::end_calls(const std::string& why) {
@@ -84,7 +86,7 @@ void Communicator::leave() {
   if (!members_ || std::exchange(has_left_, true)) return;
   executor::Backoff backoff(true);
   while (!is_idle()) {
-    if (cancelled_ && !failed()) end_calls(why_aborted());  // a replay, say, which has come since
+    if (is_aborted_ && !has_failure()) end_calls(why_aborted());  // a replay, say, which has come since
     backoff.wait();
   }
   if (teams()) teams()->leave();

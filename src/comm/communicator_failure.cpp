@@ -53,6 +53,8 @@ Error Communicator::not_ready() {
 }
 
 Error Communicator::failure() const {
+  if (!has_failure())
+    return error(Code::kInvalidUsage, "the communicator was aborted, or its program has ended: it makes no more calls");
   const FailureRecord& record = members_->control.failure();
   executor::Backoff backoff(true);
   const auto start = Clock::now();

@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -254,12 +253,15 @@ Control Control::copy(int ranks, int place, bool leads) const {
   return copied;
 }
 
-Result<Control> Control::open(int fd, std::size_t bytes, int ranks, bool leads, protocol::SlotShape slots) {
-  const std::size_t own_bytes = Layout(static_cast<std::size_t>(ranks), slots).end;
-  auto base = bytes == 0 ? own_memory(own_bytes, ranks) : map_once(fd, bytes);
-  if (fd >= 0) close(fd);
-  if (!base.ok()) return std::move(base).error();
-  Control control(std::move(base).value(), bytes == 0 ? own_bytes : bytes, ranks);
+Result<Control::Memory> Control::map(int fd, std::size_t bytes, int ranks) {
+  if (bytes != 0) return map_once(fd, bytes);
+  const protocol::SlotShape slots = ranks == 1 ? slots_on_host(ranks) : slots_over_hosts(ranks);
+  return own_memory(Layout(static_cast<std::size_t>(ranks), slots).end, ranks);
+}
+
+Control Control::open(Memory memory, std::size_t bytes, int ranks, bool leads, protocol::SlotShape slots) {
+  if (bytes == 0) bytes = Layout(static_cast<std::size_t>(ranks), slots).end;
+  Control control(std::move(memory), bytes, ranks);
   if (leads) control.set_up(slots);
   return control;
 }

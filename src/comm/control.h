@@ -179,10 +179,12 @@ class Control {
   /// each of its ranks has of the whole.
   static std::size_t bytes_on_host(int ranks, int local_ranks);
 
-  /// Maps the segment (once per process, whichever rank asks first) and takes the descriptor; 0 bytes: no segment, but
-  /// memory of this rank's own. The rank with `leads` writes sizes and settings first; all others may look at them only after
-  /// everyone has set its phase.
-  static Result<Control> open(int fd, std::size_t bytes, int ranks, bool leads, protocol::SlotShape slots);
+  using Memory = std::shared_ptr<std::byte>;
+  /// Maps the segment, once per process, whichever rank asks first; 0 bytes: no segment, but memory of this rank's own, for so many ranks.
+  static Result<Memory> map(int fd, std::size_t bytes, int ranks);
+  /// In the memory that map() has made of so many bytes. The rank with `leads` writes sizes and settings first; all others may look at them
+  /// only after everyone has set its phase.
+  static Control open(Memory memory, std::size_t bytes, int ranks, bool leads, protocol::SlotShape slots);
 
   /// Of a host's segment: the copy of the whole that the rank at this place among the host's ranks has.
   Control copy(int ranks, int place, bool leads) const;
@@ -252,7 +254,7 @@ class Control {
 
  private:
   struct Layout;
-  Control(std::shared_ptr<std::byte> base, std::size_t bytes, int ranks);
+  Control(Memory base, std::size_t bytes, int ranks);
   Layout layout() const;
   void set_up(protocol::SlotShape slots) const;
   /// Of a host's segment with so many copies of the whole behind it.
@@ -262,7 +264,7 @@ class Control {
     return reinterpret_cast<T*>(base_.get() + offset);
   }
 
-  std::shared_ptr<std::byte> base_;
+  Memory base_;
   std::size_t bytes_;
   int ranks_;
   std::shared_ptr<const Layout> before_lines_;

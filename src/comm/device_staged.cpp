@@ -143,28 +143,33 @@ void StagedRank::run() {
   for (;;) {
     Work work;
     bool replays = false;
+    bool has_turn = false;
     {
       std::unique_lock lock(mutex_);
-      news_.wait(lock, [&] { return ends_ || !queue_.empty() || (!in_call && !replays_.empty()); });
+      // After a failure a call's first rounds do not wait for what its stream comes to before it: a replay that holds the stream, which is full,
+      // and so the rest of the call.
+      const auto may_replay = [&] { return (!in_call || comm_.failed()) && !replays_.empty(); };
+      news_.wait(lock, [&] { return ends_ || !queue_.empty() || may_replay(); });
       if (ends_ && queue_.empty()) return;
       replays = queue_.empty();
-      if (replays) {
+      has_turn = replays && in_call;
+      if (replays && !has_turn) {
         work.ticket = comm_.take_ticket();
-      } else {
+      } else if (!replays) {
         work = std::move(queue_.front());
         queue_.pop_front();
         in_call = !work.is_last;
       }
     }
     executor::Backoff backoff(true);
-    while ((replays || work.is_first) && !comm_.is_turn(work.ticket)) backoff.wait();
+    while ((replays || work.is_first) && !has_turn && !comm_.is_turn(work.ticket)) backoff.wait();
     if (replays) {
       run_replay();
     } else {
       if (!work.parts.empty() && wait_until_ready(work)) run_calls(work);
       finish(work);
     }
-    if (replays || work.is_last) comm_.complete_ticket();
+    if ((replays && !has_turn) || work.is_last) comm_.complete_ticket();
   }
 }
 

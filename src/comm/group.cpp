@@ -8,6 +8,7 @@
 #include "comm/lone_call.h"
 #include "comm/registry.h"
 #include "comm/this_thread.h"
+#include "comm/thread_end.h"
 #include "executor/backoff.h"
 #include "executor/stream.h"
 
@@ -16,6 +17,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 namespace tutti::comm {
 
@@ -95,12 +97,19 @@ struct Groups {
 
 namespace {
 
+const ThreadEnd thread_end([](void*) {
+  delete std::exchange(this_thread.groups, nullptr);
+  this_thread.group_depth = 0;  // the calls of one that was open are gone
+});
+
+[[gnu::cold, gnu::noinline]] void make_groups() {
+  this_thread.groups = new Groups;
+  thread_end.await();
+}
+
 Group& open_group() {
-  if (this_thread.groups == nullptr) [[unlikely]] {
-    // Found by a pointer, as the way to a thread's own object with a destructor leads through functions.
-    thread_local Groups groups;
-    this_thread.groups = &groups;
-  }
+  if (this_thread.groups == nullptr) [[unlikely]]
+    make_groups();
   return this_thread.groups->places[this_thread.groups->open];
 }
 

@@ -9,8 +9,6 @@
 #include <netinet/in.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <iterator>
 
 namespace tutti::comm {
@@ -69,12 +67,15 @@ std::string settings(std::string_view rule, std::string_view family) {
 
 }  // namespace
 
-std::vector<Interface> list_interfaces() {
+Result<std::vector<Interface>> list_interfaces() {
   std::vector<Interface> found;
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) {
-    log_warn("the network interfaces are not told: getifaddrs: {} (it needs sockets of AF_NETLINK)", strerror(errno));
-    return found;
+    Error why = system_error(
+        "the network interfaces are not told (getifaddrs needs a socket of AF_NETLINK; where too many files are open, "
+        "raise the limit, ulimit -n)");
+    log_warn("{}", why.message);
+    return why;
   }
   for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
     if ((entry->ifa_flags & IFF_UP) == 0) continue;

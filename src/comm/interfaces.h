@@ -18,8 +18,8 @@ struct Interface {
 };
 
 /// All that are up, an entry per address, in the kernel's order. Link-local IPv6 addresses are left out: they mean nothing
-/// without the interface, which has another number on the other host.
-std::vector<Interface> list_interfaces();
+/// without the interface, which has another number on the other host. kSystem: the system does not tell.
+Result<std::vector<Interface>> list_interfaces();
 
 /// Those that `rule` admits: "eth,ib" names prefixes, "=eth0" whole names, "^" in front leaves out those listed ("^docker",
 /// "^=eth1"). IPv4 addresses first. "": all but loopback, docker and virbr ones; if that leaves none, whatever there is, loopback last.

@@ -1,21 +1,35 @@
 // What ncclGetLastError returns, and the table of PreMulSum operations.
 
 #include "comm/communicator.h"
+#include "comm/thread_end.h"
 
 #include <fmt/format.h>
 
 #include <array>
 #include <string>
+#include <utility>
 
 namespace tutti::comm {
 namespace {
 
-/// Kept per thread: the text of the thread's last failure, and the one last handed out.
-thread_local std::string thread_error;
-/// By turns: a text stays where it is for the next few calls, as in printf("%s %s", ncclGetLastError(a), ncclGetLastError(b)).
-constexpr std::size_t kHandedOut = 8;
-thread_local std::array<std::string, kHandedOut> handed_out_texts;
-thread_local std::size_t handed_out_count = 0;
+/// A thread's: the text of its last failure, and those last handed out.
+struct Texts {
+  std::string error;
+  /// By turns: a text stays where it is for the next few calls, as in printf("%s %s", ncclGetLastError(a), ncclGetLastError(b)).
+  std::array<std::string, 8> handed_out;
+  std::size_t handed_out_count = 0;
+};
+
+constinit thread_local Texts* texts = nullptr;
+const ThreadEnd thread_end([](void*) { delete std::exchange(texts, nullptr); });
+
+Texts& texts_of_thread() {
+  if (texts == nullptr) {
+    texts = new Texts;
+    thread_end.await();
+  }
+  return *texts;
+}
 
 /// Under the communicator's lock.
 Result<ScaledSum> live_scaled_sum(const Communicator& communicator, int index) {
@@ -30,16 +44,17 @@ Result<ScaledSum> live_scaled_sum(const Communicator& communicator, int index) {
 }  // namespace
 
 void set_last_error(Communicator* communicator, const std::string& text) {
-  thread_error = text;
+  texts_of_thread().error = text;
   if (!communicator) return;
   const std::lock_guard lock(communicator->state_mutex());
   communicator->last_error = text;
 }
 
 const char* last_error(Communicator* communicator) {
-  std::string& handed_out = handed_out_texts[handed_out_count++ % kHandedOut];
+  Texts& mine = texts_of_thread();
+  std::string& handed_out = mine.handed_out[mine.handed_out_count++ % mine.handed_out.size()];
   if (!communicator) {
-    handed_out = thread_error;
+    handed_out = mine.error;
   } else {
     std::string text;
     {

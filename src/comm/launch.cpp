@@ -139,7 +139,15 @@ const Launcher kLaunchers[] = {
        return fmt::format("slurm {}.{} restart {}", text_of("SLURM_JOB_ID"), text_of("SLURM_STEP_ID"),
                           text_of("SLURM_RESTART_COUNT"));
      }},
+    // Without PMI_SIZE, which is an error where no other launcher's variables are there.
+    {TUTTI_LAUNCHER_MPIRUN, [] { return is_set("PMI_RANK"); }, {"PMI_RANK"}, {"PMI_SIZE"}, {}, {}, pmi_identity},
 };
+
+Status check_place(const char* rank_name, int rank, const char* size_name, int size) {
+  if (rank < size) return {};
+  return error(Code::kInvalidUsage,
+               fmt::format("{}={} does not fit {}={}: ranks go from 0 to size-1", rank_name, rank, size_name, size));
+}
 
 Result<tuttiLaunchInfo_t> info_from(const Launcher& launcher) {
   TUTTI_TRY_ASSIGN(const std::optional<int> rank, number_of(launcher.rank));
@@ -150,9 +158,7 @@ Result<tuttiLaunchInfo_t> info_from(const Launcher& launcher) {
   if (!size)
     return error(Code::kInvalidUsage, fmt::format("{} is set, but {} is not: the number of ranks is missing",
                                                   *launcher.rank.begin(), *(launcher.size.end() - 1)));
-  if (*size < 1 || *rank >= *size)
-    return error(Code::kInvalidUsage, fmt::format("{}={} does not fit {}={}: ranks go from 0 to size-1",
-                                                  *launcher.rank.begin(), *rank, *launcher.size.begin(), *size));
+  TUTTI_TRY(check_place(*launcher.rank.begin(), *rank, *launcher.size.begin(), *size));
   if (!local_size && launcher.name == std::string_view(TUTTI_LAUNCHER_SRUN)) {
     TUTTI_TRY_ASSIGN(const std::optional<int> node, number_of({"SLURM_NODEID"}));
     if (hosts == 1) local_size = size;
@@ -171,6 +177,7 @@ Result<tuttiLaunchInfo_t> launch_detect() {
   // Or as many jobs of one rank each would all go well.
   TUTTI_TRY_ASSIGN(const std::optional<int> rank, number_of({"RANK"}));
   TUTTI_TRY_ASSIGN(const std::optional<int> size, number_of({"WORLD_SIZE"}));
+  if (rank && size) TUTTI_TRY(check_place("RANK", *rank, "WORLD_SIZE", *size));
   if (rank && size > 1) {
     return error(
         Code::kInvalidUsage,

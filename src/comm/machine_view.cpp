@@ -3,6 +3,7 @@
 #include "base/config.h"
 #include "base/descriptor.h"
 #include "base/log.h"
+#include "base/regular_file.h"
 #include "comm/machine_library.h"
 #include "comm/memory_rate.h"
 #include "comm/own_seat.h"
@@ -11,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,7 +45,10 @@ Result<std::string> discovered(const planner::MachineService& service) {
 /// The file or, as in NCCL, the machine itself where the file cannot be read.
 Result<std::string> from_file(const planner::MachineService& service) {
   const std::string& path = config().topology_file;
-  auto text = service.read_file(path);
+  struct stat facts {};
+  const bool special = stat(path.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode) && !S_ISDIR(facts.st_mode);
+  // Nobody is to wait for who writes into it.
+  auto text = special ? error(Code::kSystem, path + ": not a regular file") : service.read_file(path);
   if (text.ok()) {
     log_info(LogSubject::kGraph, "NCCL_TOPO_FILE={}: the machine is as this file says", path);
     return text;
@@ -55,7 +60,7 @@ Result<std::string> from_file(const planner::MachineService& service) {
 }
 
 Status write_file(const std::string& path, std::string_view text) {
-  const Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0644));
+  const Descriptor file(open_for_writing(path, O_TRUNC));
   if (!file) return system_error(path);
   while (!text.empty()) {
     const ssize_t written = write(file.get(), text.data(), text.size());

@@ -143,6 +143,8 @@ void Meetings::serve(std::span<const pollfd> polled) {
     if (polled[1 + polled_guests_ + i].revents != 0 && outgoing_[i]->connection) advance(*outgoing_[i]);
   }
   if (polled[0].revents != 0) accept_all();
+  // Nobody waits.
+  if (polled[0].revents == 0 && polled[0].fd >= 0) starved_listener_.reset();
   drop_late();
 }
 
@@ -163,7 +165,11 @@ void Meetings::start(Outgoing& way) {
   if (way.there->ways() == 0) return fail(way, "it has told no address");
   PrivateDescriptor socket = way.there->connect(way.candidate());
   const int failure = errno;
-  if (!socket) return fail(way, strerror(failure), failure_of(failure));
+  if (!socket) {
+    note_lack(starved_ways_, failure);
+    return fail(way, strerror(failure), failure_of(failure));
+  }
+  starved_ways_.reset();
   way.connection.emplace(std::move(socket), Connection::kStrangerPayloadMax);
   way.state = Outgoing::State::kConnecting;
   way.due = Clock::now() + kAttemptTime;
@@ -276,6 +282,7 @@ void Meetings::accept_all() {
   while (incoming_.size() < kStrangersMax) {
     PrivateDescriptor socket = accept_connection(listener_);
     if (!socket) return pause_accepting(errno);
+    starved_listener_.reset();
     send_at_once(socket.get());
     std::string from = peer_address(socket.get());
     incoming_.push_back(std::make_unique<Incoming>(
@@ -286,6 +293,7 @@ void Meetings::accept_all() {
 /// Who could not be taken in stays in the queue, and the listener readable.
 void Meetings::pause_accepting(int why) {
   if (why == EAGAIN || why == EWOULDBLOCK || why == ECONNABORTED || why == EINTR) return;
+  note_lack(starved_listener_, why);
   accepts_again_ = Clock::now() + kRetryTime;
   if (!pause_told_) {
     log_warn(
@@ -294,6 +302,18 @@ void Meetings::pause_accepting(int why) {
         strerror(why));
   }
   pause_told_ = true;
+}
+
+void Meetings::note_lack(std::optional<Starvation>& starvation, int why) {
+  if (lacks_descriptor(why) && !starvation) starvation = {Clock::now(), why};
+}
+
+std::optional<Error> Meetings::starved(Clock::duration so_long) const {
+  const std::optional<Starvation>& one = starved_listener_ ? starved_listener_ : starved_ways_;
+  if (!one || Clock::now() - one->since < so_long) return std::nullopt;
+  return error(Code::kSystem, fmt::format("rank {} can make no connection with others: {}; where that says too many "
+                                          "open files, raise the limit (ulimit -n)",
+                                          rank_, strerror(one->why)));
 }
 
 void Meetings::serve(Incoming& guest) {
@@ -401,14 +421,16 @@ void Meetings::hand_over(const Key& key, Connection made) {
 
 void Meetings::drop_late() {
   const auto now = Clock::now();
-  const Clock::duration time =
-      incoming_.size() < kStrangersMax ? Clock::duration(kHandshakeTime) : kHandshakeTimeWhenFull;
+  const bool has_room = incoming_.size() < kStrangersMax && !starved_listener_;
+  const Clock::duration time = has_room ? Clock::duration(kHandshakeTime) : kHandshakeTimeWhenFull;
   for (const auto& guest : incoming_) {
     const bool is_stranger = guest->state == Incoming::State::kNew || guest->state == Incoming::State::kChallenged;
     if (is_stranger && now - guest->since > time) refuse(*guest, "it did not finish the handshake");
   }
   std::erase_if(incoming_, [](const auto& guest) { return guest->state == Incoming::State::kOver; });
   std::erase_if(outgoing_, [](const auto& way) { return way->due == Clock::time_point::max(); });
+  const auto is_idle = [](const auto& way) { return way->state == Outgoing::State::kIdle; };
+  if (std::ranges::none_of(outgoing_, is_idle)) starved_ways_.reset();
   for (const auto& way : outgoing_) {
     if (way->state != Outgoing::State::kIdle && now >= way->due) fail(*way, "no answer", Failure::kSilence);
   }
@@ -422,9 +444,10 @@ std::optional<Error> Meetings::not_reached(std::optional<int> peer) const {
       tried += fmt::format("{}{} ({})", tried.empty() ? "" : ", ", way->there->text(i),
                            way->why[i].empty() ? "no answer" : way->why[i]);
     }
-    return error(Code::kRemote, fmt::format("rank {} cannot reach rank {}; tried {}. NCCL_SOCKET_IFNAME chooses the "
-                                            "interfaces",
-                                            rank_, way->key.first, tried.empty() ? "nothing" : tried));
+    const std::optional<Error> own = starved({});
+    return error(Code::kRemote, fmt::format("rank {} cannot reach rank {}; tried {}. {}", rank_, way->key.first,
+                                            tried.empty() ? "nothing" : tried,
+                                            own ? own->message : "NCCL_SOCKET_IFNAME chooses the interfaces"));
   }
   return std::nullopt;
 }

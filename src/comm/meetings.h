@@ -84,6 +84,11 @@ class Meetings {
   static constexpr std::chrono::milliseconds kLookTime{25};
   /// For a network that is down to come back.
   static constexpr std::chrono::seconds kReachTime{30};
+  /// For this process to get a descriptor for one more connection, if starved() is to end all.
+  static constexpr std::chrono::seconds kDescriptorPatience{5};
+
+  /// This rank has had no descriptor for what it seeks, or for who waits at its listener, for so long by now; kSystem.
+  std::optional<Error> starved(Clock::duration so_long) const;
 
   /// How attempts to connect have gone.
   struct Attempts {
@@ -141,6 +146,13 @@ class Meetings {
     Connection connection;
   };
 
+  /// No descriptor.
+  struct Starvation {
+    Clock::time_point since;
+    int why = 0;
+  };
+  static void note_lack(std::optional<Starvation>& starvation, int why);
+
   enum class Failure : std::uint8_t { kRefused, kSilence, kOther };
   static Failure failure_of(int connect_errno);
   void start(Outgoing& way);
@@ -179,6 +191,8 @@ class Meetings {
   bool refusal_told_ = false;
   Clock::time_point accepts_again_ = {};
   bool pause_told_ = false;
+  std::optional<Starvation> starved_listener_;
+  std::optional<Starvation> starved_ways_;
 };
 
 }  // namespace tutti::comm

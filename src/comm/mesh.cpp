@@ -52,7 +52,10 @@ Result<std::vector<Connection>> Mesh::meet(const std::vector<Meeting>& wanted, c
     if (patience.now() == Patience::Outcome::kCancelled) {
       return error(Code::kInvalidUsage, "the communicator was aborted while it was being initialised");
     }
-    if (patience.now() != Patience::Outcome::kReady || Clock::now() >= until) {
+    const bool is_over = patience.now() != Patience::Outcome::kReady || Clock::now() >= until;
+    if (auto starved = meetings_->starved(is_over ? Clock::duration(0) : Meetings::kDescriptorPatience))
+      return *std::move(starved);
+    if (is_over) {
       if (auto failure = meetings_->not_reached()) return std::move(*failure);
       std::set<int> who;
       for (const auto& [key, place] : missing) who.insert(key.first);

@@ -106,8 +106,7 @@ Result<UniqueId> make_named_id(const NamedRoot& root) {
   return id;
 }
 
-Result<PrivateDescriptor> listen_named(const UniqueId& id, double timeout_s) {
-  const Patience patience(timeout_s, nullptr);
+Result<PrivateDescriptor> listen_named(const UniqueId& id, const Patience& patience) {
   for (;;) {
     auto listener = listen_tcp(id.port);
     if (listener.ok()) return std::move(listener.value().socket);

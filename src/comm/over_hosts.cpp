@@ -35,23 +35,19 @@ std::string describe_place(const Peer& peer) {
 
 }  // namespace
 
-Status Communicator::join_over_hosts(BootstrapResult found, ControlSegment segment) {
+Status Communicator::join_over_hosts(BootstrapResult found, Control::Memory memory) {
   const auto is_here = [&](const Peer& peer) { return peer.host == found.peers[rank_].host; };
   const auto here = static_cast<int>(std::ranges::count_if(found.peers, is_here));
   const int leader = std::ranges::find_if(found.peers, is_here)->rank;
   const protocol::SlotShape slots = Control::slots_over_hosts(ranks_);
   std::unique_ptr<Control> shared;
-  if (segment.bytes != 0) {
-    TUTTI_TRY_ASSIGN(Control opened, Control::open(segment.fd, segment.bytes, here, leader == rank_, slots));
-    shared = std::make_unique<Control>(std::move(opened));
-  }
+  if (const std::size_t bytes = found.control.bytes; bytes != 0)
+    shared = std::make_unique<Control>(Control::open(memory, bytes, here, leader == rank_, slots));
   std::vector<std::optional<Control>> copies(static_cast<std::size_t>(ranks_));
   for (int rank = 0, place = 0; shared && rank < ranks_; ++rank) {
     if (is_here(found.peers[rank])) copies[rank] = shared->copy(ranks_, place++, rank == 0 && rank_ == 0);
   }
-  if (!copies[rank_]) {
-    TUTTI_TRY_ASSIGN(copies[rank_], Control::open(-1, 0, ranks_, rank_ == 0, slots));
-  }
+  if (!copies[rank_]) copies[rank_] = Control::open(memory, 0, ranks_, rank_ == 0, slots);
   members_ = std::make_unique<Membership>(std::move(found.peers), *copies[rank_], rank_, planner::Rules{});
   members_->host_segment = std::move(shared);
   const bool over_mpi = !found.mpi.world_ranks.empty();
@@ -329,14 +325,14 @@ Result<std::uint64_t> wire_bytes(Communicator& communicator) {
 
 void Communicator::leave_over_hosts() {
   Bridge& bridge = *members_->bridge;
-  if (failed()) {
+  if (has_failure()) {
     // The others must not take it for a rank that left in peace.
     members_->peer_watch->finish_telling(kTellS);
     return bridge.close();
   }
   const auto until = Clock::now() + kLeaveTime;
   const auto go_on_until = [&](const auto& is_done) {
-    while (!failed() && Clock::now() < until && !is_done()) {
+    while (!has_failure() && Clock::now() < until && !is_done()) {
       bridge.wait(1);
       bridge.progress();
     }

@@ -29,7 +29,9 @@ Port port_of(int socket, const std::string& root) {
   const auto here = address_of(socket, getsockname);
   const auto there = address_of(socket, getpeername);
   if (!here || !there) return {};
-  const std::vector<Interface> interfaces = list_interfaces();
+  const auto all = list_interfaces();
+  if (!all.ok()) return {};
+  const std::vector<Interface>& interfaces = all.value();
   const auto with = [&](const IpAddress& address) {
     return std::ranges::find(interfaces, address, &Interface::address);
   };

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <functional>
+#include <optional>
 
 namespace tutti::comm {
 
@@ -23,6 +24,13 @@ class Patience {
     constexpr double kForever = 365 * 86400.0;
     const double bounded = timeout_s > 0 ? std::min(timeout_s, kForever) : kForever;
     deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(bounded));
+  }
+
+  /// The same, but that from a cancellation on so long is left still.
+  Patience lenient(double grace_s) const {
+    Patience made = *this;
+    made.grace_s_ = grace_s;
+    return made;
   }
 
   double timeout_s() const { return timeout_s_; }
@@ -45,7 +53,12 @@ class Patience {
   }
 
   Outcome now() const {
-    if (cancelled_ != nullptr && cancelled_->load(std::memory_order_acquire)) return Outcome::kCancelled;
+    if (cancelled_ != nullptr && cancelled_->load(std::memory_order_acquire)) {
+      if (!grace_end_)
+        grace_end_ =
+            Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(grace_s_));
+      if (Clock::now() >= *grace_end_) return Outcome::kCancelled;
+    }
     if (hopeless_ != nullptr && *hopeless_ && (*hopeless_)()) return Outcome::kCancelled;
     return Clock::now() >= deadline_ ? Outcome::kTimedOut : Outcome::kReady;
   }
@@ -62,6 +75,8 @@ class Patience {
   const std::atomic<bool>* cancelled_;
   const std::function<bool()>* hopeless_;
   Clock::time_point deadline_;
+  double grace_s_ = 0;
+  mutable std::optional<Clock::time_point> grace_end_;  ///< once it is cancelled
 };
 
 }  // namespace tutti::comm

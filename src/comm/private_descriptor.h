@@ -2,6 +2,7 @@
 // death of its owner would not close the connection, and nobody would notice it.
 #pragma once
 
+#include <cerrno>
 #include <functional>
 #include <utility>
 
@@ -32,5 +33,10 @@ class PrivateDescriptor {
  private:
   int fd_ = -1;
 };
+
+/// Of a call that makes one: this process or its host has none left, for the moment at least.
+constexpr bool lacks_descriptor(int failure) {
+  return failure == EMFILE || failure == ENFILE || failure == ENOBUFS || failure == ENOMEM;
+}
 
 }  // namespace tutti::comm

@@ -52,8 +52,8 @@ std::optional<std::vector<RankEndpoint>> decode_endpoints(const Bytes& bytes, in
 
 Result<std::vector<Interface>> interfaces_for_others() {
   const RootVariables variables = root_variables();
-  TUTTI_TRY_ASSIGN(const auto chosen,
-                   choose_interfaces(list_interfaces(), variables.socket_interfaces, variables.socket_family));
+  TUTTI_TRY_ASSIGN(const auto all, list_interfaces());
+  TUTTI_TRY_ASSIGN(const auto chosen, choose_interfaces(all, variables.socket_interfaces, variables.socket_family));
   if (chosen.empty()) {
     return error(Code::kSystem, "other hosts' ranks are to reach this one, and no network interface of its host is up");
   }

@@ -2,6 +2,7 @@
 
 #include "base/random.h"
 #include "comm/meetings.h"
+#include "comm/root_address.h"
 #include "comm/tcp_socket.h"
 #include "comm/unix_socket.h"
 
@@ -11,20 +12,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 namespace tutti::comm {
 namespace {
 
 using Outcome = Patience::Outcome;
 
-/// While the root's queue is full, or other threads of this process hold the last descriptors for a moment.
+/// While the root has no room.
 constexpr int kRetryMs = 5;
-constexpr auto kDescriptorPatience = std::chrono::seconds(5);
-/// For one address; for the network to come back; between two rounds.
-constexpr double kAttemptS = 2.5;
-constexpr auto kNetworkPatience = std::chrono::seconds(20);
-constexpr int kNetworkRetryMs = 100;
 constexpr int kLookMs = 25;
 /// For the root to say why all failed; and to find out who is missing, for which it calls the roll.
 constexpr double kAnswerS = 1;
@@ -36,19 +31,6 @@ constexpr auto kLastWordTime = std::chrono::milliseconds(200);
 /// For the root to tell why another rank has given up.
 constexpr auto kReasonTime = std::chrono::seconds(5);
 
-std::string unix_address_of(const UniqueId& id) {
-  return std::string(id.address, strnlen(id.address, sizeof(id.address)));
-}
-
-Error cancelled() { return error(Code::kInvalidUsage, "the communicator was aborted while it was being initialised"); }
-
-Error not_reached(const UniqueId& id, Outcome outcome, double timeout_s) {
-  if (outcome == Outcome::kCancelled) return cancelled();
-  return error(Code::kRemote,
-               fmt::format("the process that made the unique id did not answer at {} for {} s: is it stopped?",
-                           describe(id), timeout_s));
-}
-
 /// Answered where it is read, and nothing that a rank waits for.
 bool is_for_the_tree(const Frame& frame) {
   return frame.type == FrameType::kRollCall || frame.type == FrameType::kSignOfLife;
@@ -58,79 +40,12 @@ Error gave_up(int rank, const Error& why) {
   return error(Code::kRemote, fmt::format("rank {} (process {}) gave up: {}", rank, getpid(), why.message));
 }
 
-Error nobody_listens(const UniqueId& id, const std::string& tried) {
-  if (id.named) {
-    return error(Code::kRemote,
-                 fmt::format("rank 0 was not reached at {}, where it was to be: {}", describe(id), tried));
-  }
-  return error(Code::kRemote,
-               fmt::format("nobody listens at {}: the process that made the unique id has ended or runs in "
-                           "another network, or the id was used before (an id makes one communicator){}{}",
-                           describe(id), tried.empty() ? "" : "; tried ", tried));
-}
-
-/// One attempt by each of the id's addresses. Empty, and `why` says of each what went wrong.
-Result<PrivateDescriptor> connect_to_candidates(const UniqueId& id, const Patience& patience, std::string& why) {
-  why.clear();
-  for (const IpAddress& address : candidates_of(id)) {
-    PrivateDescriptor socket = connect_tcp(address, id.port);
-    int failure = socket ? 0 : errno;
-    if (socket) {
-      const Patience attempt(kAttemptS, nullptr);
-      bool answered = false;
-      while (!answered && attempt.now() == Outcome::kReady && patience.now() == Outcome::kReady) {
-        pollfd watched = {socket.get(), POLLOUT, 0};
-        answered = poll(&watched, 1, kLookMs) > 0;
-      }
-      if (patience.now() == Outcome::kCancelled) return cancelled();
-      failure = answered ? connect_result(socket.get()) : ETIMEDOUT;
-    }
-    if (failure == 0) return socket;
-    why += fmt::format("{}{}: {}", why.empty() ? "" : ", ", address.text(id.port), strerror(failure));
-  }
-  return PrivateDescriptor();
-}
-
-/// Where the id's maker was not met by the Unix socket: rank 0 of a named root may be late, networks may be down for a while.
-Result<PrivateDescriptor> connect_by_tcp(const UniqueId& id, const Patience& patience) {
-  const auto until = Patience::Clock::now() + kNetworkPatience;
-  for (;;) {
-    std::string why;
-    TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_to_candidates(id, patience, why));
-    if (socket) {
-      send_at_once(socket.get());
-      return socket;
-    }
-    const bool refused = why.empty() || why.find(strerror(ECONNREFUSED)) != std::string::npos;
-    if (!id.named && (refused || Patience::Clock::now() >= until)) return nobody_listens(id, why);
-    const Outcome outcome = patience.nap(kNetworkRetryMs);
-    if (outcome == Outcome::kTimedOut) return nobody_listens(id, why);
-    if (outcome != Outcome::kReady) return cancelled();
-  }
-}
-
-Result<PrivateDescriptor> connect_patiently(const UniqueId& id, const Patience& patience) {
-  if (id.named) return connect_by_tcp(id, patience);
-  const auto descriptors_until = Patience::Clock::now() + kDescriptorPatience;
-  for (;;) {
-    PrivateDescriptor socket = connect_unix(unix_address_of(id));
-    if (socket) return socket;
-    const bool no_descriptor = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-    if (errno == ECONNREFUSED) return connect_by_tcp(id, patience);
-    if (errno != EAGAIN && !(no_descriptor && Patience::Clock::now() < descriptors_until)) {
-      return system_error(fmt::format("connect to {}{}", describe(id), no_descriptor ? " (raise ulimit -n)" : ""));
-    }
-    const Outcome outcome = patience.nap(kRetryMs);
-    if (outcome != Outcome::kReady) return not_reached(id, outcome, patience.timeout_s());
-  }
-}
-
 }  // namespace
 
 Result<RootClient> RootClient::join(const UniqueId& id, const Patience& patience, FrameType type, const Body& body,
                                     int rank, double heartbeat_s) {
   for (;;) {
-    TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_patiently(id, patience));
+    TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_with_root(id, patience));
     const std::int32_t root_pid = peer_process(socket.get());
     std::string root = root_pid > 0 ? fmt::format("process {}", root_pid)
                                     : fmt::format("the process at {}", peer_address(socket.get()));
@@ -143,7 +58,7 @@ Result<RootClient> RootClient::join(const UniqueId& id, const Patience& patience
     const bool dropped = client.above_gone_ && !client.connection_.is_silent(heartbeat_s);
     if (!dropped) return std::move(status).error();
     const Outcome outcome = patience.nap(kRetryMs);
-    if (outcome != Outcome::kReady) return not_reached(id, outcome, patience.timeout_s());
+    if (outcome != Outcome::kReady) return root_not_reached(id, outcome, patience.timeout_s());
   }
 }
 
@@ -195,10 +110,14 @@ Result<RootClient> RootClient::enter(const UniqueId& id, const Patience& patienc
     }
     return encode(said);
   };
-  TUTTI_TRY_ASSIGN(RootClient root, join(id, patience, FrameType::kHello, hello, self.rank, heartbeat_s));
+  // Who is aborted says its hello still: else the others would wait for it.
+  const Patience coming = patience.lenient(kAnswerS);
+  TUTTI_TRY_ASSIGN(RootClient root, join(id, coming, FrameType::kHello, hello, self.rank, heartbeat_s));
+  root.patience_ = &patience;
   root.links_ = std::move(links);
   root.in_place_ = true;
   if (cannot_listen) return root.leave(*std::move(cannot_listen));
+  if (patience.now() == Outcome::kCancelled) return root.leave(initialisation_aborted());
   const auto place = decode_tree_place(root.place_);
   const bool good = place && place->parent < ranks && place->parent != self.rank &&
                     (place->parent == kBelowRoot || (place->parent >= 0 && root.links_));
@@ -231,7 +150,7 @@ Status RootClient::go_below(const TreePlace& place) {
       continue;
     }
     if (!open) return tell_below(root_gone());
-    if (auto silent = above_silent()) return *std::move(silent);
+    if (auto trouble = own_trouble()) return *std::move(trouble);
     if (Patience::Clock::now() >= until) {
       const Error stuck = error(
           Code::kRemote, fmt::format("rank {} (process {}), or one above it, has not told the root for {} s that rank "
@@ -284,8 +203,8 @@ void RootClient::pass_down(const Frame& frame) {
     case FrameType::kListen:
     case FrameType::kTable:
     case FrameType::kEndpoints:
-    case FrameType::kComplete:
-    case FrameType::kFailure: break;
+    case FrameType::kComplete: break;
+    case FrameType::kFailure: failure_passed_on_ = true; break;
     default: return;
   }
   if (!links_) return;
@@ -329,7 +248,7 @@ Status RootClient::send_all() {
     }
     if (!connection_.wants_to_write()) return {};
     (void)connection_.fill();  // a sign of life; whoever reads next sees the end, too
-    if (auto silent = above_silent()) return *std::move(silent);
+    if (auto trouble = own_trouble()) return *std::move(trouble);
     pass_up();
     if (const Outcome outcome = wait(POLLOUT); outcome != Outcome::kReady) return give_up(outcome);
   }
@@ -355,7 +274,7 @@ Result<Frame> RootClient::next_frame() {
       return std::move(*frame.value());
     }
     if (!open) return above_gone();
-    if (auto silent = above_silent()) return *std::move(silent);
+    if (auto trouble = own_trouble()) return *std::move(trouble);
     pass_up();
     if (const Outcome outcome = wait(POLLIN); outcome != Outcome::kReady) return give_up(outcome);
     open = connection_.fill() == Connection::Input::kOpen;
@@ -389,7 +308,7 @@ std::optional<Error> RootClient::failure_now() {
     if (!is_for_the_tree(*frame.value())) kept_.push_back(std::move(*frame.value()));
   }
   if (!open) return above_gone();
-  return above_silent();
+  return own_trouble();
 }
 
 Status RootClient::hear_failure() {
@@ -426,7 +345,7 @@ std::optional<Error> RootClient::ask_root(FrameType type, const Bytes& payload) 
 }
 
 Error RootClient::give_up(Outcome outcome) {
-  if (outcome == Outcome::kCancelled) return rank_ >= 0 ? leave(cancelled()) : cancelled();
+  if (outcome == Outcome::kCancelled) return rank_ >= 0 ? leave(initialisation_aborted()) : initialisation_aborted();
   const Error no_answer =
       error(Code::kRemote,
             fmt::format("initialisation took longer than {} s (TUTTI_TIMEOUT_S), and {}, which made the unique "
@@ -454,6 +373,18 @@ Error RootClient::give_up(Outcome outcome) {
   return silent;
 }
 
+/// The root tells those of its own process last: who has heard of a failure may end the process, and the root with it.
+void RootClient::await_failure() {
+  for (const auto until = Patience::Clock::now() + kLastWordTime; Patience::Clock::now() < until;) {
+    const bool open = connection_.fill() == Connection::Input::kOpen;
+    for (auto frame = connection_.next(); frame.ok() && frame.value(); frame = connection_.next())
+      if (frame.value()->type == FrameType::kFailure) return;
+    if (!open) return;
+    pollfd watched = {connection_.fd(), POLLIN, 0};
+    poll(&watched, 1, kLookMs);
+  }
+}
+
 Error RootClient::leave(Error why) {
   connection_.queue(FrameType::kLeave, encode(Leave{false, why.message}));
   connection_.flush();
@@ -462,7 +393,9 @@ Error RootClient::leave(Error why) {
     above->queue(FrameType::kLeave, encode(Leave{false, why.message}));
     above->flush();
   }
+  const bool is_new = !failure_passed_on_;
   (void)tell_below(gave_up(rank_, why));
+  if (is_new) await_failure();
   return why;
 }
 
@@ -471,6 +404,12 @@ Error RootClient::above_gone() {
   if (parent_ == kBelowRoot) return tell_below(root_gone());
   const Error own = error(Code::kRemote, fmt::format("{} ended before all ranks were initialised", above_));
   return tell_below(ask_root(FrameType::kLost, encode_rank(parent_)).value_or(own));
+}
+
+/// What this rank finds while it waits.
+std::optional<Error> RootClient::own_trouble() {
+  auto starved = links_ ? links_->starved() : std::nullopt;
+  return starved ? leave(*std::move(starved)) : above_silent();
 }
 
 std::optional<Error> RootClient::above_silent() {

@@ -73,9 +73,11 @@ class RootClient {
   std::optional<Error> ask_root(FrameType type, const Bytes& payload);
   Error give_up(Patience::Outcome outcome);
   Error above_gone();
+  std::optional<Error> own_trouble();
   std::optional<Error> above_silent();
   Error root_gone() const;
   Error tell_below(Error why);
+  void await_failure();
 
   UniqueId id_;
   Connection connection_;  ///< with the root, or the rank above
@@ -91,6 +93,7 @@ class RootClient {
   std::deque<Frame> kept_;  ///< that failure_now() has come across; passed on already
   bool in_place_ = false;   ///< in the tree: the end of the connection is the end of who is above
   bool above_gone_ = false;
+  bool failure_passed_on_ = false;
   bool done_ = false;  ///< says nothing more of itself, so that nothing is unread when the connection above is closed
 };
 

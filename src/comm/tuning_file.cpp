@@ -1,12 +1,9 @@
 #include "comm/tuning_file.h"
 
 #include "base/config.h"
-#include "base/descriptor.h"
+#include "base/regular_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <string>
@@ -15,30 +12,11 @@
 namespace tutti::comm {
 namespace {
 
-/// One byte more than there may be, so that a file that is too long is seen to be.
 Result<std::string> read_file(const std::string& path) {
-  const std::string what = fmt::format("TUTTI_TUNING_FILE={}", path);
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return system_error(what);
-  struct stat facts {};
-  if (fstat(file.get(), &facts) != 0) return system_error(what);
-  if (!S_ISREG(facts.st_mode)) return error(Code::kSystem, what + ": not a regular file");
-  std::string text(planner::kTuningBytesMax + 1, '\0');
-  std::size_t size = 0;
-  while (size < text.size()) {
-    const ssize_t got = read(file.get(), text.data() + size, text.size() - size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return system_error(what);
-    if (got == 0) break;
-    size += static_cast<std::size_t>(got);
-  }
-  if (size > planner::kTuningBytesMax) {
-    return error(Code::kInvalidUsage, fmt::format("{}: the file is larger than {} bytes; leave out comments, and rules "
-                                                  "for other numbers of ranks",
-                                                  what, planner::kTuningBytesMax));
-  }
-  text.resize(size);
-  return text;
+  auto text = read_regular_file(path, fmt::format("TUTTI_TUNING_FILE={}", path), planner::kTuningBytesMax);
+  if (text.ok() || text.error().code != Code::kInvalidUsage) return text;
+  return error(Code::kInvalidUsage,
+               text.error().message + "; leave out comments, and rules for other numbers of ranks");
 }
 
 Result<std::shared_ptr<const planner::Tuning>> read_tuning(std::string_view text) {

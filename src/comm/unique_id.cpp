@@ -33,8 +33,9 @@ Status start_root(std::vector<PrivateDescriptor> listeners, const UniqueId& id) 
 /// For ranks of other hosts. Where there is no network the id serves this host alone, unless the user has named an interface.
 Status listen_for_others(UniqueId& id, std::vector<PrivateDescriptor>& listeners) {
   const RootVariables variables = root_variables();
-  TUTTI_TRY_ASSIGN(const auto chosen,
-                   choose_interfaces(list_interfaces(), variables.socket_interfaces, variables.socket_family));
+  const auto all = list_interfaces();
+  TUTTI_TRY_ASSIGN(const auto chosen, choose_interfaces(all.ok() ? all.value() : std::vector<Interface>(),
+                                                        variables.socket_interfaces, variables.socket_family));
   auto listener = listen_tcp();
   if (chosen.empty() || !listener.ok()) {
     log_info("bootstrap: no other host can reach this one: {}",
@@ -96,9 +97,9 @@ Result<UniqueId> make_unique_id() {
   return id;
 }
 
-Status start_named_root(const UniqueId& id, double timeout_s) {
+Status start_named_root(const UniqueId& id, const Patience& patience) {
   std::vector<PrivateDescriptor> listeners;
-  TUTTI_TRY_ASSIGN(listeners.emplace_back(), listen_named(id, timeout_s));
+  TUTTI_TRY_ASSIGN(listeners.emplace_back(), listen_named(id, patience));
   return start_root(std::move(listeners), id);
 }
 

@@ -10,6 +10,8 @@
 
 namespace tutti::comm {
 
+class Patience;
+
 inline constexpr std::uint64_t kUniqueIdMagic = 0x3144492d49545554;  // "TUTI-ID1" in memory
 /// Of the bootstrap protocol. The frames of the handshake stay as they are in every version, so that skew can be told.
 inline constexpr std::uint32_t kProtocolVersion = 24;
@@ -44,6 +46,6 @@ Result<UniqueId> make_unique_id();
 Result<UniqueId> make_programs_id();
 
 /// Of an id with `named`, by rank 0: starts the root. Waits while an earlier communicator's root still holds the port.
-Status start_named_root(const UniqueId& id, double timeout_s);
+Status start_named_root(const UniqueId& id, const Patience& patience);
 
 }  // namespace tutti::comm

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -73,10 +74,18 @@ Result<std::shared_ptr<std::byte>> open_segment(int pid, const SharedReference& 
   const Descriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd) {
     const int number = errno;
+    const bool lives = kill(pid, 0) == 0 || errno == EPERM;
+    if (number == ENOENT && lives && access(fmt::format("/proc/{}", pid).c_str(), F_OK) != 0)
+      return import_error(pid, segment,
+                          fmt::format("/proc/{} is not seen from here (the processes must keep their user, root folder "
+                                      "and namespaces)",
+                                      pid),
+                          Code::kSystem);
     if (number == ENOENT || number == ESRCH)
       return import_error(pid, segment, "the process has ended or has freed the segment", Code::kRemote);
-    const char* hint =
-        number == EACCES || number == EPERM ? " (the processes must be of the same user and dumpable)" : "";
+    const char* hint = number == EACCES || number == EPERM
+                           ? " (the processes must be of the same user, stay so, and be dumpable)"
+                           : "";
     return import_error(pid, segment, fmt::format("open {}: {}{}", path, strerror(number), hint), Code::kSystem);
   }
   struct stat facts;

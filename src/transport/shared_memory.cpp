@@ -106,7 +106,7 @@ Result<void*> shared_allocate(std::size_t bytes) {
   if (rounded > memory_available_bytes()) return no_memory(rounded, "it is more than there is");
 
   auto file = create_memory_file("tutti-shared", rounded, Backing::kReserved);
-  if (!file.ok()) return no_memory(rounded, file.error().message);
+  if (!file.ok()) return error(Code::kSystem, "cannot allocate shared memory: " + file.error().message);
   Descriptor fd = std::move(file).value();
   struct stat facts;
   if (fstat(fd.get(), &facts) != 0) return system_error("cannot make a shared allocation: fstat");

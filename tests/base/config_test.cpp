@@ -4,6 +4,7 @@
 #include "base/log.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <catch2/catch.hpp>
@@ -326,13 +327,49 @@ TEST_CASE("NCCL's configuration files stand for variables that the environment d
   CHECK(missing.report == "|1800||");
   CHECK(count_of(missing.log, "/none is ignored: No such file") == 1);
   const Seen not_a_file = in_child({{"NCCL_DEBUG", "WARN"}, {"NCCL_CONF_FILE", folder.path()}}, values);
-  CHECK(count_of(not_a_file.log, " is ignored: Is a directory") == 1);
+  CHECK(count_of(not_a_file.log, " is ignored: not a regular file") == 1);
   const std::string bad = folder.write("bad.conf", "NCCL_ALGO=ring\nno value\n=5\nTUTTI_TIMEOUT_S=soon\n");
   const Seen told = in_child({{"NCCL_DEBUG", "WARN"}, {"NCCL_CONF_FILE", bad}}, values);
   CHECK(told.report == "ring|1800||");
   CHECK(count_of(told.log, "bad.conf, line 2: \"no value\" is ignored: expected NAME=value") == 1);
   CHECK(count_of(told.log, "bad.conf, line 3: ") == 1);
   CHECK(count_of(told.log, "TUTTI_TIMEOUT_S=soon is ignored") == 1);
+}
+
+TEST_CASE("only files of reasonable length are read for the configuration", "[config]") {
+  Folder folder;
+  const auto algorithm = [](const tutti::Config& c) {
+    alarm(20);  // for the log's
+    tutti::log_warn("a line");
+    return c.algorithm;
+  };
+  const auto log_of = [&](const std::string& file) {
+    return in_child({{"NCCL_DEBUG", "WARN"}, {"NCCL_CONF_FILE", file}}, algorithm).log;
+  };
+  const std::string fifo = folder.write("fifo", "");
+  REQUIRE(unlink(fifo.c_str()) == 0);
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  CHECK(count_of(log_of(fifo), "fifo is ignored: not a regular file") == 1);
+  CHECK(count_of(log_of("/dev/zero"), "/dev/zero is ignored: not a regular file") == 1);
+  const std::string large = folder.write("large", "NCCL_ALGO=ring\n");
+  REQUIRE(truncate(large.c_str(), off_t{3} << 30) == 0);
+  CHECK(count_of(log_of(large), "large is ignored: the file is larger than 1048576 bytes") == 1);
+
+  // That of the home folder: as the other if it is there.
+  const Environment at_home = {{"NCCL_DEBUG", "WARN"}, {"HOME", folder.path()}};
+  CHECK(count_of(in_child(at_home, algorithm).log, "ignored") == 0);
+  REQUIRE(rename(large.c_str(), folder.write(".nccl.conf", "").c_str()) == 0);
+  CHECK(count_of(in_child(at_home, algorithm).log, ".nccl.conf is ignored: the file is larger") == 1);
+
+  const std::string marked = folder.write("marked", "\xef\xbb\xbfNCCL_ALGO=ring\n");
+  CHECK(in_child({{"NCCL_CONF_FILE", marked}}, algorithm).report == "ring");
+
+  const Seen to_fifo = in_child({{"NCCL_DEBUG", "WARN"}, {"NCCL_DEBUG_FILE", fifo}}, algorithm);
+  CHECK(count_of(to_fifo.log, "fifo cannot be opened") == 1);
+  CHECK(count_of(to_fifo.log, "a line") == 1);
+  const int reader = open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  CHECK(in_child({{"NCCL_DEBUG", "WARN"}, {"NCCL_DEBUG_FILE", fifo}}, algorithm).log.empty());
+  CHECK(count_of(read_all(reader), "a line") == 1);
 }
 
 TEST_CASE("a family of addresses is taken in NCCL's spelling, and a wrong one is told", "[config]") {

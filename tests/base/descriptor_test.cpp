@@ -3,14 +3,50 @@
 #include "base/mapping.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
+#include <cstddef>
 #include <cstring>
+#include <string>
 #include <utility>
 
 namespace {
+
+/// What create_memory_file says in a child that gets EPERM for this system call; empty: no such filters here.
+std::string refused_by_filter(unsigned call) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog filter{4, program};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+      _exit(0);
+    const auto file = tutti::create_memory_file("tutti-test", 4096, tutti::Backing::kReserved);
+    const std::string text = file.ok() ? "it was made" : file.error().message;
+    _exit(write(ends[1], text.data(), text.size()) > 0 ? 0 : 1);
+  }
+  close(ends[1]);
+  char text[1024] = {};
+  CHECK(read(ends[0], text, sizeof(text) - 1) >= 0);
+  close(ends[0]);
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  return text;
+}
 
 bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 
@@ -95,5 +131,23 @@ TEST_CASE("shared memory that cannot be had is an error with the number of bytes
   REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
   REQUIRE_FALSE(file.ok());
   CHECK(file.error().code == tutti::Code::kSystem);
-  CHECK_THAT(file.error().message, Catch::Contains("123456789"));
+  CHECK_THAT(file.error().message, Catch::Contains("123456789") && Catch::Contains("ulimit -f"));
+}
+
+TEST_CASE("who forbids shared memory is named as what is short", "[mapping]") {
+  for (const unsigned call : {unsigned{SYS_memfd_create}, unsigned{SYS_fallocate}}) {
+    const std::string reason = refused_by_filter(call);
+    if (reason.empty()) continue;
+    CHECK_THAT(reason, Catch::Contains("seccomp") && Catch::Contains("Operation not permitted"));
+    CHECK_THAT(reason, !Catch::Contains("memory limit"));
+  }
+  rlimit before = {};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto file = tutti::create_memory_file("tutti-test", 4096, tutti::Backing::kReserved);
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  REQUIRE_FALSE(file.ok());
+  CHECK_THAT(file.error().message, Catch::Contains("ulimit -n"));
 }

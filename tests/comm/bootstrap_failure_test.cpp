@@ -439,6 +439,39 @@ TEST_CASE("cancelling ends the wait at once and is told to the others", "[bootst
   CHECK(least_s < 0.15);
 }
 
+TEST_CASE("who is aborted before it has come tells the others, and is soon gone where nobody listens", "[bootstrap]") {
+  const NothingLeft nothing_left(8);
+  const int ranks = GENERATE(3, 20);
+  UniqueId id = new_id();
+  const std::atomic<bool> cancelled{true};
+  const auto abort_1 = [&] {
+    return run_rank(id, 1, ranks, [&](BootstrapArgs& args) { args.cancelled = &cancelled; });
+  };
+  CHECK_THAT(abort_1().message, Contains("aborted"));
+  const Outcome other = run_rank(id, 0, ranks);
+  CHECK(other.code == Code::kRemote);
+  CHECK_THAT(other.message, Contains(fmt::format("rank 1 (process {}) gave up: ", getpid())) && Contains("aborted"));
+  id.address[0] ^= 1;
+  id.port = 0;
+  CHECK(abort_1().seconds < 2);
+}
+
+TEST_CASE("a control segment that one rank cannot take is told to all", "[bootstrap]") {
+  const NothingLeft nothing_left;
+  const int unable = GENERATE(0, 2);  // The leader and a follower.
+  const UniqueId id = new_id();
+  for (const Outcome& outcome : run_threads(id, all_ranks(3), 3, [&](BootstrapArgs& args) {
+         args.take_control = [rank = args.rank, unable](int fd, std::size_t bytes) -> tutti::Status {
+           if (rank == unable) return tutti::error(Code::kSystem, fmt::format("no room for {}", bytes));
+           return fd >= 0 ? tutti::Status() : tutti::error(Code::kInternal, "no segment");
+         };
+       })) {
+    CHECK_FALSE(outcome.ok);
+    CHECK_THAT(outcome.message, Contains("no room for 12288"));
+    if (outcome.code != Code::kSystem) CHECK_THAT(outcome.message, Contains(fmt::format("rank {} (process ", unable)));
+  }
+}
+
 TEST_CASE("bad arguments and used ids are refused with the reason", "[bootstrap]") {
   const NothingLeft nothing_left;
   const UniqueId id = new_id();

@@ -262,3 +262,26 @@ TEST_CASE("a rank whose host's leader has given up tells what the others do", "[
   CHECK(ended_well(children[1]));
   CHECK_FALSE(ended_well(children[0]));
 }
+
+TEST_CASE("the id's maker that gives up and ends at once has told the others why", "[bootstrap][forks]") {
+  const NothingLeft nothing_left;
+  for (int round = 0; round < 5; ++round) {
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    const pid_t maker = spawn([&]() -> std::string {
+      const UniqueId id = new_id();
+      if (write(ends[1], &id, sizeof id) != sizeof id) return "no id";
+      (void)run_rank(id, 0, 3, [](BootstrapArgs& args) {
+        args.take_control = [](int, std::size_t) { return tutti::error(Code::kSystem, "no room"); };
+      });
+      return "";
+    });
+    UniqueId id;
+    REQUIRE(read(ends[0], &id, sizeof id) == sizeof id);
+    close(ends[0]);
+    close(ends[1]);
+    const std::string told = fmt::format("rank 0 (process {}) gave up: no room", maker);
+    for (const Outcome& outcome : run_threads(id, {1, 2}, 3)) CHECK(outcome.message == told);
+    CHECK(ended_well(maker));
+  }
+}

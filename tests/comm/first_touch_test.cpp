@@ -24,9 +24,9 @@ Control opened(int ranks) {
   const std::size_t bytes = Control::bytes_for(ranks);
   auto file = create_memory_file("tutti-first-touch", bytes, Backing::kOnTouch);
   REQUIRE(file.ok());
-  auto control = Control::open(file.value().release(), bytes, ranks, true, Control::slots_on_host(ranks));
-  REQUIRE(control.ok());
-  return std::move(control).value();
+  auto memory = Control::map(file.value().get(), bytes, ranks);
+  REQUIRE(memory.ok());
+  return Control::open(std::move(memory).value(), bytes, ranks, true, Control::slots_on_host(ranks));
 }
 
 bool is_whole_pages(const void* at, std::size_t bytes) {

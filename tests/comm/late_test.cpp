@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -341,5 +342,35 @@ TEST_CASE("among many ranks, who does not come is named, though it carries other
           return fine(ncclCommAbort(comm), "ncclCommAbort");
         },
         90, 1));
+  }
+}
+
+TEST_CASE("a rank that has no descriptor left for the others is soon named, with the reason, by all", "[late]") {
+  const Placed placed("1");
+  // One is for the root, and another one to ask for the interfaces and to listen with.
+  for (const int left : {1, 2}) {
+    INFO(left << " descriptors are left");
+    crew::check(crew::run(
+        3,
+        [left](const Member& m) -> std::string {
+          rlimit limit{};
+          getrlimit(RLIMIT_NOFILE, &limit);
+          int last = 0;
+          for (int more = 0; more < left; ++more) last = dup(0);
+          for (int more = 0; more < left; ++more) close(last - more);
+          limit.rlim_cur = static_cast<rlim_t>(last + 1);
+          if (m.rank == 0 && setrlimit(RLIMIT_NOFILE, &limit) != 0) return "setrlimit";
+          ncclComm_t comm = nullptr;
+          const double began = crew::now_s();
+          const ncclResult_t result = ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank);
+          const double took_s = crew::now_s() - began;
+          limit.rlim_cur = limit.rlim_max;
+          setrlimit(RLIMIT_NOFILE, &limit);
+          CREW_TRY(m.rank == 0 ? crew::refused(result, ncclSystemError, {"Too many open files", "ulimit -n"})
+                               : crew::refused(result, ncclRemoteError,
+                                               {"rank 0 (process ", "gave up: ", "Too many open files", "ulimit -n"}));
+          return took_s < 15 ? "" : "that took " + std::to_string(took_s) + " s";
+        },
+        60, 1));
   }
 }

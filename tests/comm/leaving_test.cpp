@@ -6,10 +6,12 @@
 #include <catch2/catch.hpp>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <thread>
 #include <vector>
 
+#include <pthread.h>
 #include <unistd.h>
 
 namespace {
@@ -55,15 +57,45 @@ std::string leave(End end, ncclComm_t comm) {
 }
 
 ncclComm_t open_at_exit = nullptr;
+int open_sum = 0;
 
 /// After the library has seen the program end: what has left is destroyed, and makes no calls.
 void destroy_at_exit() {
   const std::string call =
       refused(ncclAllReduce(&open_at_exit, &open_at_exit, 0, ncclInt, ncclSum, open_at_exit, nullptr), ncclInvalidUsage,
-              {"the communicator's last operation"});
+              {"its program has ended"});
   const bool right = call.empty() && ncclCommDestroy(open_at_exit) == ncclSuccess;
   _exit(right ? 0 : 5);
 }
+
+/// Calls that need what the library keeps for a thread: a group's, one that is refused, the reason. What is freed is written over.
+std::string calls_late(ncclComm_t comm) {
+  static auto& others = *new std::vector<std::vector<char>>;
+  for (int i = 0; i < 20; ++i) {
+    int sent = i, received = -1, sum = -1;
+    CREW_TRY(fine(ncclGroupStart(), "ncclGroupStart"));
+    CREW_TRY(fine(ncclSend(&sent, 1, ncclInt, 0, comm, nullptr), "ncclSend"));
+    CREW_TRY(fine(ncclRecv(&received, 1, ncclInt, 0, comm, nullptr), "ncclRecv"));
+    CREW_TRY(fine(ncclAllReduce(&sent, &sum, 1, ncclInt, ncclSum, comm, nullptr), "ncclAllReduce"));
+    CREW_TRY(fine(ncclGroupEnd(), "ncclGroupEnd"));
+    if (received != i || sum != i) return "wrong data";
+    CREW_TRY(refused(ncclBroadcast(&sum, &sum, 1, ncclInt, 7, comm, nullptr), ncclInvalidArgument, {"root is 7"}));
+    for (std::size_t bytes = 16; bytes < 2048; bytes += 16) others.emplace_back(bytes, 'x');
+  }
+  return "";
+}
+
+/// What the thread was told before it ended, which is in force still; then more calls, and the group that was open.
+void call_at_exit() {
+  const bool told = std::string(ncclGetLastError(nullptr)) == "ncclGroupEnd without ncclGroupStart";
+  std::string wrong = told ? fine(ncclGroupEnd(), "ncclGroupEnd") : "the last error is forgotten";
+  if (wrong.empty()) wrong = open_sum == 3 ? calls_late(open_at_exit) : "the group that was open did not run";
+  if (!wrong.empty()) fprintf(stderr, "leaving_test: at exit: %s\n", wrong.c_str());
+  _exit(wrong.empty() ? 0 : 5);
+}
+
+std::string wrong_at_key = "the key's destructor was not called";
+void call_at_key(void*) { wrong_at_key = calls_late(open_at_exit); }
 
 }  // namespace
 
@@ -138,4 +170,34 @@ TEST_CASE("a communicator that is destroyed when the program has ended", "[leavi
     CREW_TRY(init(m, &open_at_exit));
     exit(0);
   }));
+}
+
+TEST_CASE("exit handlers make calls as if nothing had ended", "[leaving]") {
+  crew::check(crew::run(1, [](const Member& m) -> std::string {
+    CREW_TRY(init(m, &open_at_exit));
+    atexit(call_at_exit);
+    CREW_TRY(calls_late(open_at_exit));
+    static int three = 3;
+    (void)ncclGroupEnd();
+    CREW_TRY(fine(ncclGroupStart(), "ncclGroupStart"));
+    CREW_TRY(fine(ncclAllReduce(&three, &open_sum, 1, ncclInt, ncclSum, open_at_exit, nullptr), "ncclAllReduce"));
+    exit(0);
+  }));
+}
+
+TEST_CASE("a thread makes calls when its own objects are gone", "[leaving]") {
+  for (const bool before_the_library : {true, false}) {
+    crew::check(crew::run(1, [before_the_library](const Member& m) -> std::string {
+      pthread_key_t key{};
+      if (before_the_library) pthread_key_create(&key, call_at_key);
+      CREW_TRY(init(m, &open_at_exit));
+      if (!before_the_library) pthread_key_create(&key, call_at_key);
+      std::thread([key] {
+        (void)calls_late(open_at_exit);
+        pthread_setspecific(key, &open_at_exit);
+      }).join();
+      CREW_TRY(wrong_at_key);
+      return fine(ncclCommDestroy(open_at_exit), "ncclCommDestroy");
+    }));
+  }
 }

@@ -241,6 +241,10 @@ TEST_CASE("a listener that can take nobody in rests, and goes on when it can", "
   const rlimit none{static_cast<rlim_t>(next), before.rlim_max};
   REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
   const auto first = TwoRanks::look(ranks.to);
+  CHECK_FALSE(ranks.to.starved(std::chrono::seconds(1)));
+  const auto starved = ranks.to.starved({});
+  REQUIRE(starved);
+  CHECK_THAT(starved->message, Catch::Contains("Too many open files") && Catch::Contains("ulimit -n"));
   int looked = 0;
   for (const auto end = Clock::now() + std::chrono::milliseconds(50); Clock::now() < end; usleep(1000))
     looked += TwoRanks::look(ranks.to).front().fd >= 0 ? 1 : 0;
@@ -249,6 +253,30 @@ TEST_CASE("a listener that can take nobody in rests, and goes on when it can", "
   CHECK(first.front().revents != 0);
   CHECK(looked == 0);  // the listener is readable all the time: to poll it would be to spin
   CHECK(ranks.have(1, [] {}));
+  CHECK_FALSE(ranks.to.starved({}));
+}
+
+TEST_CASE("who has no descriptor to seek another rank with says so, not that the network is to blame", "[meetings]") {
+  TwoRanks ranks;
+  ListenPlace there;
+  there.port = ranks.port;
+  there.addresses = {kAddress};
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int next = fcntl(ranks.own.get(), F_DUPFD, 0);
+  close(next);
+  const rlimit none{static_cast<rlim_t>(next), before.rlim_max};
+  ranks.from.seek({1, Purpose::kData}, there);
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  TwoRanks::look(ranks.from);
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(ranks.from.starved({}));
+  const auto why = ranks.from.not_reached();
+  REQUIRE(why);
+  CHECK_THAT(why->message, Catch::Contains("rank 1") && Catch::Contains("(Too many open files)") &&
+                               Catch::Contains("ulimit -n") && !Catch::Contains("NCCL_SOCKET_IFNAME"));
+  CHECK(ranks.have(1, [] {}));
+  CHECK_FALSE(ranks.from.starved({}));
 }
 
 TEST_CASE("a ring is whole where somebody is connected, or nobody is left, on both sides", "[watch]") {

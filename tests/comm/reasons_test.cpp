@@ -5,9 +5,12 @@
 
 #include <catch2/catch.hpp>
 
-#include <cstdlib>
-
+#include <sys/resource.h>
 #include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
 
 namespace {
 
@@ -21,7 +24,54 @@ int count_of(const std::string& part, const std::string& text) {
   return count;
 }
 
+/// Rank 0 gives up by itself, and stays alive until all others have heard of it.
+void check_others_hear(const std::function<std::string(const Member&)>& give_up,
+                       const std::vector<std::string>& parts) {
+  auto& heard = *new (crew::shared_page()) std::atomic<int>{0};
+  crew::check(crew::run(3, [&](const Member& m) -> std::string {
+    if (m.rank == 0) {
+      CREW_TRY(give_up(m));
+      while (heard != m.ranks - 1) usleep(1000);
+      return "";
+    }
+    ncclComm_t comm = nullptr;
+    CREW_TRY(refused(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), ncclRemoteError, parts));
+    ++heard;
+    return "";
+  }));
+}
+
 }  // namespace
+
+TEST_CASE("a rank that cannot map what all share tells the others why, though it lives on") {
+  check_others_hear(
+      [](const Member& m) -> std::string {
+        std::size_t pages = 0;
+        std::ifstream("/proc/self/statm") >> pages;
+        rlimit before{};
+        getrlimit(RLIMIT_AS, &before);
+        // Less than the segment has, and more than the way there takes.
+        const rlimit little{pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (8 << 20), before.rlim_max};
+        if (setrlimit(RLIMIT_AS, &little) != 0) return "setrlimit";
+        ncclComm_t comm = nullptr;
+        const ncclResult_t result = ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank);
+        setrlimit(RLIMIT_AS, &before);
+        return refused(result, ncclSystemError, {"mapping the control segment", "Cannot allocate memory"});
+      },
+      {"rank 0 (process ", "gave up: mapping the control segment", "Cannot allocate memory"});
+}
+
+TEST_CASE("a rank that is aborted as soon as its initialisation has begun tells the others") {
+  check_others_hear(
+      [](const Member& m) -> std::string {
+        ncclComm_t comm = nullptr;
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = 0;
+        ncclCommInitRankConfig(&comm, m.ranks, m.ids[0], m.rank, &config);
+        return fine(ncclCommAbort(comm), "ncclCommAbort");
+      },
+      {"rank 0 (process ", "aborted"});
+}
 
 TEST_CASE("two ranks that both wait in a send are told of each other's, and of groups") {
   setenv("TUTTI_TIMEOUT_S", "2", 1);

@@ -305,7 +305,7 @@ TEST_CASE("processes: a long call that one rank has in a graph and another makes
 }
 
 TEST_CASE("processes: a call in place that all ranks have captured and one of them does not replay",
-          "[device][processes][places]") {
+          "[device][processes][places][in place]") {
   const int devices = GENERATE(from_range(over_gpus({1, 2})));
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     wait_for_others();
@@ -336,7 +336,7 @@ TEST_CASE("processes: a call in place that all ranks have captured and one of th
 }
 
 TEST_CASE("processes: a graph's buffer that is registered no more, when another one has its place",
-          "[device][processes][places]") {
+          "[device][processes][places][in place]") {
   const BufferKind kind = GENERATE(kR, kM);
   const int devices = GENERATE(from_range(over_gpus({1, 2})));
   const bool has_another = GENERATE(false, true);

@@ -228,7 +228,7 @@ TEST_CASE("processes: windows of threads of one process and of another process",
 }
 
 TEST_CASE("processes: a graph's window that is registered no more, when another one has its place",
-          "[device][processes]") {
+          "[device][processes][in place]") {
   const int devices = GENERATE(from_range(over_gpus({1, 2})));
   const int others = GENERATE(0, 8);  // so many have places
   crew::check(crew::run(2, [&](const Member& m) -> std::string {

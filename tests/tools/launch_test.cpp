@@ -15,6 +15,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -271,6 +272,11 @@ TEST_CASE("the launchers' variables") {
   CHECK(first_start == detected(torchrun(4, 8, "29500")).job);
 }
 
+TEST_CASE("of what is set by halves the other launchers' variables come first") {
+  CHECK(detected({{"PMI_RANK", "1"}, {"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "3"}, {"SLURM_STEP_ID", "0"}}).rank == 2);
+  CHECK(detected({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).size == 1);
+}
+
 TEST_CASE("variables that make no sense are named") {
   const std::vector<std::pair<Variables, std::string>> cases = {
       {{{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "4"}}, "OMPI_COMM_WORLD_RANK=4"},
@@ -281,6 +287,10 @@ TEST_CASE("variables that make no sense are named") {
       {{{"RANK", "1"}, {"WORLD_SIZE", "2"}}, "RANK=1 and WORLD_SIZE=2 are set, but nothing says where"},
       {{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "box-1"}}, "MASTER_PORT"},
       {{{"RANK", "abc"}, {"WORLD_SIZE", "2"}}, "RANK=\"abc\""},
+      {{{"RANK", "3"}, {"WORLD_SIZE", "1"}}, "RANK=3 does not fit WORLD_SIZE=1"},
+      {{{"RANK", "1"}, {"WORLD_SIZE", "0"}}, "RANK=1 does not fit WORLD_SIZE=0"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "0"}}, "RANK=0 does not fit WORLD_SIZE=0"},
+      {{{"PMI_RANK", "1"}}, "PMI_RANK is set, but PMI_SIZE is not"},
   };
   for (const auto& [variables, words] : cases) {
     forget_launchers();
@@ -398,6 +408,34 @@ TEST_CASE("local ranks: codes, signals, and an end for those that go on") {
   CHECK(outcome.signal == SIGKILL);
 
   CHECK(tuttiLaunchLocal(0, nullptr, nullptr, &outcome) == ncclInvalidArgument);
+}
+
+TEST_CASE("local ranks: an exception ends its rank alone, and no rank goes on in the caller's code") {
+  forget_launchers();
+  int pipe_ends[2];
+  REQUIRE(pipe(pipe_ends) == 0);
+  const auto body = [](const tuttiLaunchInfo_t* me, const ncclUniqueId*, void* context) -> int {
+    if (me->rank == 2) throw 2;
+    if (me->rank == 1) {
+      dup2(*static_cast<int*>(context), STDERR_FILENO);
+      throw std::runtime_error("mine");
+    }
+    signal(SIGTERM, SIG_DFL);  // not Catch2's handler
+    for (;;) pause();          // until the caller ends it
+  };
+  const pid_t caller = getpid();
+  tuttiLaunchOutcome_t outcome{};
+  const ncclResult_t result = tuttiLaunchLocal(3, body, &pipe_ends[1], &outcome);
+  if (getpid() != caller) _exit(0);
+  REQUIRE(result == ncclSuccess);
+  CHECK(outcome.failed_rank > 0);
+  CHECK(outcome.signal == 0);
+  CHECK(outcome.exit_code == 1);
+  close(pipe_ends[1]);
+  char told[64] = {};
+  CHECK(read(pipe_ends[0], told, sizeof(told) - 1) > 0);
+  CHECK(std::string(told) == "rank 1: mine\n");
+  close(pipe_ends[0]);
 }
 
 TEST_CASE("ranks that are forked while another one is answered can join") {

@@ -109,6 +109,14 @@ class MachineTest(FolderTest):
         log = self.good(perf(NCCL_DEBUG="WARN", NCCL_TOPO_FILE=path))
         self.assertRegex(log, rf"\[WARN\] Tutti NCCL_TOPO_FILE: open {re.escape(path)}: .*: the machine is looked at instead")
 
+    def test_nobody_waits_at_a_fifo(self):
+        path = os.path.join(self.folder, "fifo")
+        os.mkfifo(path)
+        log = self.good(perf(NCCL_DEBUG="WARN", NCCL_TOPO_FILE=path))
+        self.assertIn(f"NCCL_TOPO_FILE: {path}: not a regular file: the machine is looked at instead", log)
+        log = self.good(perf(NCCL_DEBUG="WARN", NCCL_TOPO_DUMP_FILE=path))
+        self.assertRegex(log, rf"NCCL_TOPO_DUMP_FILE={re.escape(path)}: not written: .*No such device or address")
+
     def test_without_the_plug_in_everything_works_and_info_says_so_once(self):
         broken = os.path.join(self.folder, "libtutti-topology.so")
         with open(broken, "w", encoding="utf-8") as file:

@@ -142,6 +142,29 @@ TEST_CASE("a freed segment and an ended peer are remote errors that name the pro
   CHECK(cache.size() == 0);
 }
 
+TEST_CASE("a process that cannot be seen has not ended") {
+  PeerProcess peer([](Letter& letter) { letter.segment = *shared_find(shared_with_pattern(4096), 1); }, [](char) {});
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    // A folder without /proc. Who may not do that has no such problem.
+    if (chroot("/sys") != 0) _exit(0);
+    const auto seen = ImportCache().map(peer.pid(), peer.letter().segment);
+    const std::string text = seen.ok() ? "it was mapped" : seen.error().message;
+    _exit(write(ends[1], text.data(), text.size()) > 0 && !seen.ok() && seen.error().code == Code::kSystem ? 0 : 1);
+  }
+  close(ends[1]);
+  char text[1024] = {};
+  const ssize_t got = read(ends[0], text, sizeof(text) - 1);
+  close(ends[0]);
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  INFO(text);
+  CHECK(status == 0);
+  if (got > 0) CHECK_THAT(text, Catch::Contains("is not seen from here"));
+}
+
 TEST_CASE("nonsense references are refused") {
   ImportCache cache;
   CHECK(cache.map(0, {}).error().code == Code::kInvalidArgument);

@@ -1,0 +1,113 @@
+#include "comm/root_address.h"
+
+#include "comm/tcp_socket.h"
+#include "comm/unix_socket.h"
+
+#include <fmt/format.h>
+
+#include <poll.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <string>
+
+namespace tutti::comm {
+namespace {
+
+using Outcome = Patience::Outcome;
+
+/// While the root's queue is full, or other threads of this process hold the last descriptors for a moment.
+constexpr int kRetryMs = 5;
+constexpr auto kDescriptorPatience = std::chrono::seconds(5);
+/// For one address; for the network to come back; between two rounds.
+constexpr double kAttemptS = 2.5;
+constexpr auto kNetworkPatience = std::chrono::seconds(20);
+constexpr int kNetworkRetryMs = 100;
+constexpr int kLookMs = 25;
+
+std::string unix_address_of(const UniqueId& id) {
+  return std::string(id.address, strnlen(id.address, sizeof(id.address)));
+}
+
+Error nobody_listens(const UniqueId& id, const std::string& tried) {
+  if (id.named) {
+    return error(Code::kRemote,
+                 fmt::format("rank 0 was not reached at {}, where it was to be: {}", describe(id), tried));
+  }
+  return error(Code::kRemote,
+               fmt::format("nobody listens at {}: the process that made the unique id has ended or runs in "
+                           "another network, or the id was used before (an id makes one communicator){}{}",
+                           describe(id), tried.empty() ? "" : "; tried ", tried));
+}
+
+/// One attempt by each of the id's addresses. Empty, and `why` says of each what went wrong.
+Result<PrivateDescriptor> connect_to_candidates(const UniqueId& id, const Patience& patience, std::string& why) {
+  why.clear();
+  for (const IpAddress& address : candidates_of(id)) {
+    PrivateDescriptor socket = connect_tcp(address, id.port);
+    int failure = socket ? 0 : errno;
+    if (socket) {
+      const Patience attempt(kAttemptS, nullptr);
+      bool answered = false;
+      while (!answered && attempt.now() == Outcome::kReady && patience.now() == Outcome::kReady) {
+        pollfd watched = {socket.get(), POLLOUT, 0};
+        answered = poll(&watched, 1, kLookMs) > 0;
+      }
+      if (patience.now() == Outcome::kCancelled) return initialisation_aborted();
+      failure = answered ? connect_result(socket.get()) : ETIMEDOUT;
+    }
+    if (failure == 0) return socket;
+    why += fmt::format("{}{}: {}", why.empty() ? "" : ", ", address.text(id.port), strerror(failure));
+  }
+  return PrivateDescriptor();
+}
+
+/// Where the id's maker was not met by the Unix socket: rank 0 of a named root may be late, networks may be down for a while.
+Result<PrivateDescriptor> connect_by_tcp(const UniqueId& id, const Patience& patience) {
+  const auto until = Patience::Clock::now() + kNetworkPatience;
+  for (;;) {
+    std::string why;
+    TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_to_candidates(id, patience, why));
+    if (socket) {
+      send_at_once(socket.get());
+      return socket;
+    }
+    const bool refused = why.empty() || why.find(strerror(ECONNREFUSED)) != std::string::npos;
+    if (!id.named && (refused || Patience::Clock::now() >= until)) return nobody_listens(id, why);
+    const Outcome outcome = patience.nap(kNetworkRetryMs);
+    if (outcome == Outcome::kTimedOut) return nobody_listens(id, why);
+    if (outcome != Outcome::kReady) return initialisation_aborted();
+  }
+}
+
+}  // namespace
+
+Error initialisation_aborted() {
+  return error(Code::kInvalidUsage, "the communicator was aborted while it was being initialised");
+}
+
+Error root_not_reached(const UniqueId& id, Outcome outcome, double timeout_s) {
+  if (outcome == Outcome::kCancelled) return initialisation_aborted();
+  return error(Code::kRemote,
+               fmt::format("the process that made the unique id did not answer at {} for {} s: is it stopped?",
+                           describe(id), timeout_s));
+}
+
+Result<PrivateDescriptor> connect_with_root(const UniqueId& id, const Patience& patience) {
+  if (id.named) return connect_by_tcp(id, patience);
+  const auto descriptors_until = Patience::Clock::now() + kDescriptorPatience;
+  for (;;) {
+    PrivateDescriptor socket = connect_unix(unix_address_of(id));
+    if (socket) return socket;
+    const bool no_descriptor = lacks_descriptor(errno);
+    if (errno == ECONNREFUSED) return connect_by_tcp(id, patience);
+    if (errno != EAGAIN && !(no_descriptor && Patience::Clock::now() < descriptors_until)) {
+      return system_error(fmt::format("connect to {}{}", describe(id), no_descriptor ? " (raise ulimit -n)" : ""));
+    }
+    const Outcome outcome = patience.nap(kRetryMs);
+    if (outcome != Outcome::kReady) return root_not_reached(id, outcome, patience.timeout_s());
+  }
+}
+
+}  // namespace tutti::comm

@@ -308,7 +308,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> finalized_{false};
   std::atomic<bool> is_aborted_{false};  ///< a call that takes its turn from now on finds it, or is found by is_idle()
-  bool has_left_ = false;
+  std::atomic<bool> has_left_{false};
   std::atomic<const std::uint64_t*> lone_abort_word_{nullptr};  ///< nullptr: takes_lone_calls() is false
   std::thread init_thread_;
   Turns turns_;

@@ -36,13 +36,13 @@ Status Communicator::finalize() {
   lone_abort_word_.store(nullptr, std::memory_order_release);
   executor::Backoff backoff(true);
   while (!is_idle() || (teams() && !teams()->is_idle())) backoff.wait();
-  if (failed()) return failure();
+  if (has_failure()) return failure();
   return {};
 }
 
 /// Others may need this rank for what it has begun, or for replays of graphs, which nobody counts.
 bool Communicator::is_needed() {
-  if (!is_idle() || (teams() && !teams()->is_idle())) return true;
+  if (!is_idle() || teams()) return true;  // of teams nobody knows what their kernels wait for
   if (!device_) return false;
   for (int r = 0; r < ranks_; ++r)
     if (std::atomic_ref(members_->control.device_card(r).captured).load() != 0) return true;
@@ -55,8 +55,11 @@ std::string Communicator::why_aborted() const { return fmt::format("rank {} call
 bool Communicator::abort_now() {
   cancelled_ = true;
   if (init_thread_.joinable()) init_thread_.join();
-  is_aborted_ = true;
-  if (!is_initialised() || !is_needed()) return true;
+  if (!is_initialised()) return true;
+  bool needed = is_needed();
+  is_aborted_ = !needed;
+  needed = needed || is_needed();  // a call that has come meanwhile
+  if (!needed) return true;
   return end_calls(why_aborted());
 }
 
@@ -65,7 +68,9 @@ void Communicator::leave_at_exit() {
   if (!is_initialised() || failed() || is_needed()) return;
   finalized_.store(true, std::memory_order_release);
   is_aborted_ = true;
-  if (!is_needed()) leave();
+  if (!is_needed()) return leave();
+  is_aborted_ = false;  // a call has come meanwhile
+  finalized_.store(false, std::memory_order_release);
 }
 
 bool Communicator::end_calls(const std::string& why) {
@@ -83,10 +88,10 @@ bool Communicator::end_calls(const std::string& why) {
 void Communicator::leave() {
   cancelled_ = cancelled_ || !is_initialised();
   if (init_thread_.joinable()) init_thread_.join();
-  if (!members_ || std::exchange(has_left_, true)) return;
+  if (!members_ || has_left_.exchange(true)) return;
   executor::Backoff backoff(true);
   while (!is_idle()) {
-    if (is_aborted_ && !has_failure()) end_calls(why_aborted());  // a replay, say, which has come since
+    if ((cancelled_ || is_aborted_) && !has_failure()) end_calls(why_aborted());  // a replay, say, which has come since
     backoff.wait();
   }
   if (teams()) teams()->leave();

@@ -66,6 +66,7 @@ Error Communicator::failure() const {
 }
 
 void Communicator::fail(Code code, int culprit, const std::string& text) {
+  if (is_aborted_ && !has_failure()) return;  // this rank's own end: abort_now() says so to whom it concerns
   if (!record_failure(members_->control.failure(), code, culprit, text)) return;
   const bool names_it = text.starts_with(fmt::format("rank {} ", rank_));
   if (!options_.is_team) log_warn("{}{}", names_it ? "" : fmt::format("rank {}: ", rank_), text);
@@ -88,13 +89,13 @@ void Communicator::keep_async(const Error& failure) {
 
 Code Communicator::async_state() {
   if (init_state_.load(std::memory_order_acquire) == InitState::kPending) return Code::kInProgress;
-  if (failed()) return failure().code;
+  if (members_ && has_failure()) return failure().code;
   const std::lock_guard lock(state_mutex_);
   return async_failure_ ? async_failure_->code : Code::kSuccess;
 }
 
 std::string Communicator::async_message() {
-  if (is_initialised() && failed()) return failure().message;
+  if (is_initialised() && has_failure()) return failure().message;
   const std::lock_guard lock(state_mutex_);
   return async_failure_ ? async_failure_->message : std::string();
 }

@@ -140,14 +140,18 @@ void DeviceExports::add(const void* begin, std::size_t bytes) {
   registered_.insert(std::ranges::upper_bound(registered_, at, {}, &Range::begin), {at, at + bytes});
 }
 
+void DeviceExports::end(const void* begin, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto at = reinterpret_cast<std::uint64_t>(begin);
+  const auto found = std::ranges::find(registered_, Range{at, at + bytes});
+  if (found != registered_.end()) registered_.erase(found);
+}
+
 void DeviceExports::remove(const void* begin, std::size_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     const auto at = reinterpret_cast<std::uint64_t>(begin);
     const Range gone{at, at + bytes};
-    const auto found = std::ranges::find(registered_, gone);
-    if (found == registered_.end()) return;
-    registered_.erase(found);
     if (config().export_buffers) return;
     std::erase_if(own_, [&](const Own& own) {
       const Range whole{own.extent.begin(), own.extent.end()};

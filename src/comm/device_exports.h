@@ -52,7 +52,9 @@ class DeviceExports {
 
   /// Of this communicator: may be exported as long as it is registered.
   void add(const void* begin, std::size_t bytes);
-  /// Its calls are through.
+  /// It is registered no more: nothing is exported for its sake. To be called before remove().
+  void end(const void* begin, std::size_t bytes);
+  /// Its calls are through: what was exported is taken back.
   void remove(const void* begin, std::size_t bytes);
 
   /// What is announced for `bytes` at this address, if others can come to them.

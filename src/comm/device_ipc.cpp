@@ -87,15 +87,26 @@ void DeviceIpc::end_registration(std::function<void()> end) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(ended_.empty() ? 1 : 0);
   ended_.push_back(std::move(end));
   DeviceWork::finish(*comm_, [&] { return order_.is_through() || std::chrono::steady_clock::now() > until; });
-  if (!order_.is_through()) return;
-  for (const auto& one : std::exchange(ended_, {})) one();
+  has_ended_ = !order_.is_through();
+  if (!has_ended_) run_ends();
 }
 
 void DeviceIpc::end_registrations() {
+  if (!has_ended_) return;
   const std::lock_guard lock(ending_);
-  if (ended_.empty()) return;
   finish();
+  run_ends();
+}
+
+void DeviceIpc::end_idle_registrations() {
+  if (!has_ended_) return;
+  const std::unique_lock lock(ending_, std::try_to_lock);
+  if (lock && order_.is_through()) run_ends();
+}
+
+void DeviceIpc::run_ends() {
   for (const auto& one : std::exchange(ended_, {})) one();
+  has_ended_ = false;
 }
 
 void DeviceIpc::close() {
@@ -106,6 +117,7 @@ void DeviceIpc::close() {
 }
 
 Result<bool> DeviceIpc::takes(Communicator& communicator, const CallArgs& args) {
+  end_idle_registrations();
   places_->exports().let_go();
   if (!bells_) return true;
   const std::uint64_t longest = DevicePlaces::longest_bytes(args, communicator.ranks());

@@ -36,6 +36,7 @@
 #include "comm/device_watch.h"
 #include "cuda/device.h"
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -87,10 +88,11 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   /// Waits until what is on the streams is done. It is over soon if the communicator fails.
   void finish() const { order_.finish(*comm_); }
   /// Does so once nothing goes on that may use what was registered. Waits for that a second at most, as programs end registrations before they
-  /// abort calls that are stuck: what is put off is done before more is registered.
+  /// abort calls that are stuck: what is put off is done at a later call, or before more is registered.
   void end_registration(std::function<void()> end);
-  /// What was put off.
+  /// What was put off; and the same without a wait, if nothing goes on.
   void end_registrations();
+  void end_idle_registrations();
   /// The same, before the communicator goes. The memory stays as long as somebody holds this: graphs do, into which calls were captured,
   /// as nobody knows their replays, and so do calls that wait for the program's own work. If the communicator has failed they wait for
   /// nobody else.
@@ -120,6 +122,7 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
 
   DeviceIpc(std::shared_ptr<cuda::Device> device, std::unique_ptr<DeviceSegment> segment)
       : device_(std::move(device)), segment_(std::move(segment)) {}
+  void run_ends();
   /// Passes a failure on to the communicator.
   Status fail(Status status) const;
   Result<Settled> settle(const CallArgs& args, const DevicePlaces::Arrival& arrival);
@@ -151,6 +154,7 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   std::uint32_t blocks_max_ = 1;  ///< of a launch
   DeviceOrder order_;
   std::mutex ending_;                         ///< of the next one
+  std::atomic<bool> has_ended_{false};        ///< some are put off
   std::vector<std::function<void()>> ended_;  ///< registrations whose end was put off
   std::uint64_t held_by_ = 0;                 ///< the last capture whose graph holds this
 };

@@ -65,12 +65,16 @@ void add_registered(Communicator& communicator, const void* memory, std::size_t 
 
 void remove_window(Communicator& communicator, const void* memory, std::size_t bytes) {
   const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
-  if (ipc) ipc->end_registration([places = &ipc->places(), memory, bytes] { places->windows().remove(memory, bytes); });
+  if (!ipc) return;
+  ipc->places().windows().end(memory, bytes);
+  ipc->end_registration([places = &ipc->places(), memory, bytes] { places->windows().remove(memory, bytes); });
 }
 
 void remove_registered(Communicator& communicator, const void* memory, std::size_t bytes) {
   const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
-  if (ipc) ipc->end_registration([places = &ipc->places(), memory, bytes] { places->exports().remove(memory, bytes); });
+  if (!ipc) return;
+  ipc->places().exports().end(memory, bytes);
+  ipc->end_registration([places = &ipc->places(), memory, bytes] { places->exports().remove(memory, bytes); });
 }
 
 Result<void*> allocate_device_memory(std::size_t bytes) {

@@ -172,7 +172,7 @@ void DeviceTeams::run() {
 }
 
 bool DeviceTeams::look() {
-  if (comm_.failed()) {
+  if (comm_.has_failure()) {
     tell_teams(comm_.failure());
     return true;
   }

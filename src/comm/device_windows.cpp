@@ -76,11 +76,22 @@ Status DeviceWindows::add(const void* begin, std::size_t bytes) {
   return shared;
 }
 
+void DeviceWindows::end(const void* begin, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto at = reinterpret_cast<std::uint64_t>(begin);
+  const auto is_it = [&](const Window& window) {
+    return window.begin == at && window.bytes == bytes && !window.is_ended;
+  };
+  if (const auto found = std::ranges::find_if(windows_, is_it); found != windows_.end()) found->is_ended = true;
+}
+
 void DeviceWindows::remove(const void* begin, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto at = reinterpret_cast<std::uint64_t>(begin);
-  const auto found =
-      std::ranges::find_if(windows_, [&](const Window& window) { return window.begin == at && window.bytes == bytes; });
+  const auto is_it = [&](const Window& window) {
+    return window.begin == at && window.bytes == bytes && window.is_ended;
+  };
+  const auto found = std::ranges::find_if(windows_, is_it);
   if (found != windows_.end()) {
     // Graphs that still use it are to find that it is gone.
     for (int r = 0; found->is_usable && r < comm_.ranks(); ++r) {
@@ -96,7 +107,7 @@ Result<std::optional<protocol::BufferReference>> DeviceWindows::find(const void*
   const auto at = reinterpret_cast<std::uint64_t>(address);
   const std::lock_guard lock(mutex_);
   for (Window& window : windows_) {
-    if (at < window.begin || at + bytes > window.begin + window.bytes) continue;
+    if (window.is_ended || at < window.begin || at + bytes > window.begin + window.bytes) continue;
     TUTTI_TRY_ASSIGN(const bool is_there, window.extent.is_there(at, bytes));
     // One that this rank could not share is found by none of them.
     if (!is_there && !window.extent.pieces.empty()) continue;

@@ -32,6 +32,8 @@ class DeviceWindows {
 
   /// Memory that cannot be exported, or of a window too many, is one that calls do not find. Failure: there is no window.
   Status add(const void* begin, std::size_t bytes);
+  /// Calls find it no more. To be called before remove().
+  void end(const void* begin, std::size_t bytes);
   /// The streams are done with it. The memory may be freed when every rank has removed its own.
   void remove(const void* begin, std::size_t bytes);
 
@@ -44,6 +46,7 @@ class DeviceWindows {
     std::uint64_t begin = 0;
     std::size_t bytes = 0;
     DeviceExtent extent;  ///< none: calls do not find it
+    bool is_ended = false;
     bool is_linked = false;
     bool is_usable = false;
     std::vector<cuda::ImportedMemory> imports;

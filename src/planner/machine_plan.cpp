@@ -198,7 +198,7 @@ void evaluate(const topology::Network& network, std::vector<Proposal> proposals,
 bool needs_no_trees(const MachinePlan& plan) {
   constexpr int kManyRanks = 64;
   if (plan.ranks <= kManyRanks || !plan.question.direct) return false;
-  return std::ranges::any_of(plan.candidates, [](const MachineCandidate& c) { return c.ratio >= kNear; });
+  return std::ranges::any_of(plan.candidates, [](const MachineCandidate& c) { return !c.waits && c.ratio >= kNear; });
 }
 
 /// Trees, and the rows of the table of algorithms.

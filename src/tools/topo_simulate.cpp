@@ -99,8 +99,9 @@ Result<Simulated> simulate_sizes(const Planned& planned, const SimulateOptions& 
   // Plans of so many ranks have no programs: what is simulated are rows of the table.
   const bool rows = planned.plan.ranks > planner::kPlannedRanksMax;
   const planner::MachinePlan& plan = planned.plan;
-  simulated.arena = planner::Arena::of_machine(network, planner::link_table(planned.graph, planned.view),
-                                               rows ? planner::rows_alone(network, plan.question) : plan);
+  planner::MachinePlan candidates = rows ? planner::rows_alone(network, plan.question) : plan;
+  candidates.certificate = plan.certificate;  // memories bind them, too
+  simulated.arena = planner::Arena::of_machine(network, planner::link_table(planned.graph, planned.view), candidates);
   for (int rank = 0; rank < planned.plan.ranks; ++rank) simulated.names.push_back(planned.name_of(rank));
   for (const topology::Arc& arc : network.arcs)
     simulated.links.push_back(fmt::format("{} -> {}", planned.name_of(arc.from), planned.name_of(arc.to)));

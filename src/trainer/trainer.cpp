@@ -65,10 +65,11 @@ Problem Trainer::run(Journal* journal) {
 
 /// Only what goes into the sums: ranks that differ in what is done with them have other parameters afterwards, which is noticed.
 Problem Trainer::compare_what_to_train() {
+  // First: what is held out follows from it.
+  if (auto problem = compare_replicas(replicas_, options_.seed, "the ranks differ in the --seed")) return problem;
   if (auto problem = compare_replicas(replicas_, dataset_.hash(), "the ranks differ in the data")) return problem;
   const auto model = hash_all_on(kHashOfNothing, model_.describe());
   if (auto problem = compare_replicas(replicas_, model, "the ranks differ in the model")) return problem;
-  if (auto problem = compare_replicas(replicas_, options_.seed, "the ranks differ in the --seed")) return problem;
   return compare_replicas(replicas_, options_.accumulate, "the ranks differ in the --accumulate");
 }
 

@@ -21,7 +21,7 @@ Result<std::string> read_regular_file(const std::string& path, const std::string
   std::string text(bytes_max + 1, '\0');
   std::size_t size = 0;
   while (size < text.size()) {
-    const ssize_t got = read(file.get(), text.data() + size, text.size() - size);
+    const ssize_t got = ::read(file.get(), text.data() + size, text.size() - size);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return system_error(what);
     if (got == 0) break;

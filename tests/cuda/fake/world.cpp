@@ -25,8 +25,14 @@ World& world() {
 }
 
 std::vector<CUcontext>& context_stack() {
-  static thread_local std::vector<CUcontext> stack;
-  return stack;
+  // As in a driver, it is there in exit handlers, when a thread's own objects with destructors are gone.
+  static std::mutex mutex;
+  static auto& all = *new std::deque<std::vector<CUcontext>>;
+  static thread_local std::vector<CUcontext>* const stack = [] {
+    const std::lock_guard lock(mutex);
+    return &all.emplace_back();
+  }();
+  return *stack;
 }
 CUstreamCaptureMode& capture_mode() {
   static thread_local CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;

@@ -262,8 +262,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Error did_not_finish(int rank, RankPhase phase) const;
   /// Why initialisation failed, by the parent's numbers of ranks if it is known there.
   Error explained(Error failure, const Communicator* parent) const;
-  /// Makes the members, with a copy of the control segment and the bridge to the others. `segment`: what this host's ranks share, slots
-  /// between them and their copies.
+  /// Makes the members, with a copy of the control segment and the bridge to the others. `memory`: what this host's ranks share, slots
+  /// between them and their copies, or this rank's own.
   Status join_over_hosts(BootstrapResult found, Control::Memory memory);
   /// Rank 0's slots are those that this rank's memory was made for. On one host the size of the segment shows it.
   Status check_slots() const;

@@ -49,7 +49,10 @@ bool Communicator::is_needed() {
   return device_->has_work(*this);
 }
 
-std::string Communicator::why_aborted() const { return fmt::format("rank {} called ncclCommAbort", rank_); }
+std::string Communicator::why_aborted() const {
+  return cancelled_ ? fmt::format("rank {} called ncclCommAbort", rank_)
+                    : fmt::format("the program of rank {} has ended", rank_);
+}
 
 /// Who is not needed leaves in peace, and so do those that do not need it: programs end so, and one may be at its last work still.
 bool Communicator::abort_now() {

@@ -77,7 +77,7 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   Result<bool> takes(Communicator& communicator, const CallArgs& args);
   /// Of calls by kernels: they come before and behind what goes through host memory, in whose turn only a thread waits.
   Turns& turns() { return turns_; }
-  /// Before enqueue(), by all ranks or by none: tells the others how this rank could do the calls. Waits for nobody.
+  /// Before settle(), by all ranks or by none: tells the others how this rank could do the calls. Waits for nobody.
   Status arrive(std::span<const CallArgs> calls);
   /// Then, by whoever has the turn of turns(), in the caller's thread; after a failure the communicator has failed too. What step() needs of
   /// others and of the device's memory. Waits for nobody but, after arrive(), a little for the others' calls: as long as they save by going

@@ -143,7 +143,8 @@ void StagedRank::run() {
   for (;;) {
     Work work;
     bool replays = false;
-    bool has_turn = false;
+    bool begins = false;  // waits for its turn
+    bool ends = false;    // and gives it to the next one
     {
       std::unique_lock lock(mutex_);
       // After a failure a call's first rounds do not wait for what its stream comes to before it: a replay that holds the stream, which is full,
@@ -152,24 +153,26 @@ void StagedRank::run() {
       news_.wait(lock, [&] { return ends_ || !queue_.empty() || may_replay(); });
       if (ends_ && queue_.empty()) return;
       replays = queue_.empty();
-      has_turn = replays && in_call;
-      if (replays && !has_turn) {
-        work.ticket = comm_.take_ticket();
-      } else if (!replays) {
+      if (replays) {
+        begins = ends = !in_call;
+        if (begins) work.ticket = comm_.take_ticket();
+      } else {
         work = std::move(queue_.front());
         queue_.pop_front();
-        in_call = !work.is_last;
+        begins = work.is_first;
+        ends = work.is_last;
+        in_call = !ends;
       }
     }
     executor::Backoff backoff(true);
-    while ((replays || work.is_first) && !has_turn && !comm_.is_turn(work.ticket)) backoff.wait();
+    while (begins && !comm_.is_turn(work.ticket)) backoff.wait();
     if (replays) {
       run_replay();
     } else {
       if (!work.parts.empty() && wait_until_ready(work)) run_calls(work);
       finish(work);
     }
-    if ((replays && !has_turn) || work.is_last) comm_.complete_ticket();
+    if (ends) comm_.complete_ticket();
   }
 }
 

@@ -43,13 +43,14 @@ std::string check_sum(const SharedBuffer& buffer, std::int32_t wanted, std::size
 /// More than the staging holds.
 constexpr std::size_t kLong = 1500007;
 
-std::string put_sum(const Rank& rank, const SharedBuffer& buffer) {
-  return fine(ncclAllReduce(buffer.data(), buffer.data(), kLong, ncclInt32, ncclSum, rank.comm, rank.stream), "sum");
+std::string put_sum(const Rank& rank, const SharedBuffer& buffer, std::size_t count = kLong) {
+  return fine(ncclAllReduce(buffer.data(), buffer.data(), count, ncclInt32, ncclSum, rank.comm, rank.stream), "sum");
 }
-std::string capture_sum(const Rank& rank, const SharedBuffer& buffer, CUgraphExec& executable) {
+std::string capture_sum(const Rank& rank, const SharedBuffer& buffer, CUgraphExec& executable,
+                        std::size_t count = kLong) {
   const Gpu& gpu = Gpu::get();
   gpu.begin_capture(rank.stream);
-  CREW_TRY(put_sum(rank, buffer));
+  CREW_TRY(put_sum(rank, buffer, count));
   CUgraph graph = gpu.end_capture(rank.stream);
   if (!graph) return "the capture was spoilt";
   executable = gpu.make_executable(graph);
@@ -249,13 +250,8 @@ TEST_CASE("processes: a captured call works in place when it is replayed", "[dev
     SharedBuffer other;
     CREW_TRY(buffer.open(rank.comm, m.rank == 0 ? kA : kR, kCount));
     CREW_TRY(other.open(rank.comm, kA, kCount));
-    gpu.begin_capture(rank.stream);
-    CREW_TRY(
-        fine(ncclAllReduce(buffer.data(), buffer.data(), kCount, ncclInt32, ncclSum, rank.comm, rank.stream), "sum"));
-    CUgraph graph = gpu.end_capture(rank.stream);
-    if (!graph) return "the capture was spoilt";
-    CUgraphExec executable = gpu.make_executable(graph);
-    gpu.destroy(graph);
+    CUgraphExec executable = nullptr;
+    CREW_TRY(capture_sum(rank, buffer, executable, kCount));
     for (int i = 0; i < 10; ++i) {
       buffer.write(Ints(kCount, m.rank + i));
       gpu.launch(executable, rank.stream);

@@ -24,7 +24,7 @@ def write_json(tool, path, document):
     """0, or 1 if the file cannot be written, which is said."""
     try:
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1)
+            json.dump(document, file)
             file.write("\n")
     except OSError as problem:
         print(f"{tool}: --json {path}: {problem.strerror}", file=sys.stderr)

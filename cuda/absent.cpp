@@ -61,13 +61,18 @@ Result<AddressRange> address_range(const Device&, const void*) { return absent()
 Status allow_access(const Device&, const void*, std::size_t, std::span<const int>) { return absent(); }
 Status allow_asides(const Device&, std::span<const int>) { return absent(); }
 Result<void*> allocate_for_user(std::size_t) { return absent(); }
-Status free_for_user(void*) { return absent(); }
 bool is_for_user(const void*) { return false; }
-Result<MemoryHandle> export_memory(const void*, void*) { return absent(); }
+std::optional<AddressRange> user_range(const void*) { return std::nullopt; }
+Result<UserMemory> UserMemory::take(void*) { return absent(); }
+UserMemory& UserMemory::operator=(UserMemory&&) noexcept { return *this; }
+void UserMemory::give_back() {}
+Status UserMemory::free() { return absent(); }
+Result<Sharing> sharing_of(const void*) { return absent(); }
+Result<MemoryHandle> export_memory(const void*, Sharing, void*) { return absent(); }
 Result<ImportedMemory> ImportedMemory::open(const MemoryHandle&, void*) { return absent(); }
 ImportedMemory::~ImportedMemory() = default;
 std::size_t SharedPieces::total() const { return 0; }
-Result<SharedPieces> export_pieces(const Device&, const void*, std::size_t, std::size_t) { return absent(); }
+Result<SharedPieces> export_pieces(const Device&, const void*, std::size_t, Sharing, std::size_t) { return absent(); }
 Result<ImportedPieces> ImportedPieces::open(const Device&, const SharedPieces&) { return absent(); }
 ImportedPieces::~ImportedPieces() = default;
 

@@ -21,7 +21,10 @@ def parse_arguments(doc):
 
 
 def commits(root):
-    result = subprocess.run(["git", "-C", root, "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(["git", "-C", root, "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False)
+    except OSError:  # there is no git
+        return 0
     return int(result.stdout) if result.returncode == 0 else 0
 
 

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """What the compiler makes of the kernels, without a GPU: payload goes 16 bytes at a time, nothing is spilled, the module is small.
 
-    assembly_test.py ROOT --nvcc NVCC --flags "FLAGS" --arch N --images FILE...
+    assembly_test.py ROOT --nvcc NVCC --flags "FLAG, a line each" --arch N --images FILE...
 
 PTX shows the width of accesses; ptxas reports registers, spills and stack. Where cuobjdump is, machine code is read as well.
 """
 import argparse
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -42,7 +41,7 @@ def parse_arguments():
 def compile_kernels(arguments, dtype, folder):
     """Returns (PTX, ptxas's report, the cubin's path)."""
     source = os.path.join(arguments.root, "cuda/kernels.cu")
-    common = [arguments.nvcc, *shlex.split(arguments.flags), f"-DTUTTI_DTYPE_NAME={dtype}", "-DTUTTI_WITH_MEASUREMENTS=0"]
+    common = [arguments.nvcc, *arguments.flags.splitlines(), f"-DTUTTI_DTYPE_NAME={dtype}", "-DTUTTI_WITH_MEASUREMENTS=0"]
     ptx = os.path.join(folder, "kernels.ptx")
     cubin = os.path.join(folder, "kernels.cubin")
     # As cuda/meson.build has them made: the one PTX, and machine code of that.

@@ -232,7 +232,8 @@ struct Capture {
   std::uint64_t id = 0;  ///< 0: none is under way
   void* graph = nullptr;
 };
-/// kInvalidUsage: the capture was invalidated.
+/// kInvalidUsage: the capture was invalidated, or it is the legacy default stream, and one that waits for that is captured. The program's
+/// mistake: nothing is spoilt by asking.
 Result<Capture> capture_of(const Device& device, StreamHandle stream);
 /// `held` lives until the graph, and all that was made of it, is gone. The last reference goes in the next call of this function or of
 /// release_graph_memory(): CUDA may not be called from where a graph ends.

@@ -193,8 +193,12 @@ Result<Capture> capture_of(const Device& device, StreamHandle stream) {
   CUgraph graph = nullptr;
   const CUresult result =
       driver().stream_capture_info.raw(static_cast<CUstream>(stream), &status, &id, &graph, nullptr, nullptr);
-  // The legacy default stream while another one is captured: the program must not use it, and CUDA will say so itself.
-  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return Capture{};
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+    return error(Code::kInvalidUsage,
+                 "the legacy default stream waits for a stream that is captured into a graph, and cannot be used "
+                 "before that capture ends; use another stream, or capture one that was made with "
+                 "cudaStreamNonBlocking");
+  }
   if (result != CUDA_SUCCESS) return driver_error(driver().stream_capture_info.name(), result);
   if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
     return error(Code::kInvalidUsage, "the stream's capture into a graph was invalidated by an earlier error; end it");

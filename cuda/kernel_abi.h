@@ -24,8 +24,9 @@
 // that failed leaves its counts behind: the communicator cannot be used on, as on the host. The host passes a failure on to
 // other ranks by their abort words.
 //
-// For measurements: tutti_nothing (no arguments; the price of a launch) and tutti_copy (CopyLaunch; a copy by the same payload loop, the
-// ceiling that the others are held against). Sums of 2 .. 16 sources into one destination are tutti_fold with Collective::kReduce.
+// tutti_copy (CopyLaunch; a copy by the same payload loop) copies from host memory to host memory (cuda/stream_words.h), and is the ceiling
+// that the others are held against. For measurements: tutti_nothing (no arguments; the price of a launch). Sums of 2 .. 16 sources into one
+// destination are tutti_fold with Collective::kReduce.
 #pragma once
 
 #include "base/device_call.h"
@@ -42,8 +43,6 @@ inline constexpr std::uint32_t kRanksMax = 16;   ///< of fold and lines; lanes h
 inline constexpr std::uint32_t kThreads = 512;   ///< of a block of any kernel
 inline constexpr std::uint32_t kBlocksMax = 64;  ///< of one rank, in kernels that wait
 inline constexpr std::uint32_t kCallsMax = 8;    ///< in one fold launch
-inline constexpr std::uint32_t kFoldUnroll =
-    2;  ///< vectors of each source that a thread has under way at once, where there are many
 
 // ---------------------------------------------------------------------------------------------- results
 

@@ -38,7 +38,11 @@ Status map_piece(CUdeviceptr at, std::size_t bytes, const Descriptor& descriptor
 
 std::size_t SharedPieces::total() const { return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}); }
 
-Result<SharedPieces> export_pieces(const Device& device, const void* address, std::size_t bytes, std::size_t most) {
+Result<SharedPieces> export_pieces(const Device& device, const void* address, std::size_t bytes, Sharing sharing,
+                                   std::size_t most) {
+  if (sharing == Sharing::kByHandle || sharing == Sharing::kByNothing) {
+    return error(Code::kInvalidArgument, "it is no memory of cuMemMap");
+  }
   const ContextScope scope(static_cast<CUcontext>(device.context()));
   TUTTI_TRY(scope.status());
   SharedPieces shared;

@@ -4,6 +4,7 @@
 #include "base/descriptor.h"
 #include "base/result.h"
 #include "cuda/device.h"
+#include "cuda/pointers.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +22,9 @@ struct SharedPieces {
 };
 
 /// Failure: this is no such memory, or it was made without CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or lies in more than `most` pieces.
-Result<SharedPieces> export_pieces(const Device& device, const void* address, std::size_t bytes, std::size_t most);
+/// `sharing`: what sharing_of() says of its beginning.
+Result<SharedPieces> export_pieces(const Device& device, const void* address, std::size_t bytes, Sharing sharing,
+                                   std::size_t most);
 
 /// The pieces of another process at consecutive addresses of this one, which `device` may use, while this lives.
 class ImportedPieces {

@@ -1,7 +1,7 @@
 // The payload loop: one or more blocks sum several sources, element by element and in the order given, into several destinations. What
 // ReduceArgs (base/reduce.h) asks for, with the same bits as the host's kernels.
 //
-// A Thread, of a GPU (device_thread.cuh) or of an emulated block (sim/block_thread.h), gives:
+// A Thread, of a GPU (device_thread.cuh) or of an emulated block (sim/block_machine.h), gives:
 //   index(), count(), block(), blocks()        its place in the launch
 //   sync(), any(bool)                          all threads of the block; any: whether one of them said true
 //   sync_apart()                               the same, where the threads of a warp come from different places

@@ -181,7 +181,24 @@ Status UserMemory::free() {
   return driver().mem_free(reinterpret_cast<CUdeviceptr>(std::exchange(memory_, nullptr)));
 }
 
-Result<MemoryHandle> export_memory(const void* allocation, void* context) {
+Result<Sharing> sharing_of(const void* address) {
+  int plain = 0;
+  CUmemoryPool pool = nullptr;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+  void* values[] = {&plain, &pool};
+  const CUresult result = driver().pointer_attributes.raw(std::size(attributes), attributes, values,
+                                                          reinterpret_cast<CUdeviceptr>(address));
+  if (result == CUDA_ERROR_INVALID_VALUE) return Sharing::kUnknown;
+  if (result != CUDA_SUCCESS) return driver_error(driver().pointer_attributes.name(), result);
+  if (plain != 0) return Sharing::kByHandle;
+  return pool ? Sharing::kByNothing : Sharing::kByDescriptors;
+}
+
+Result<MemoryHandle> export_memory(const void* allocation, Sharing sharing, void* context) {
+  if (sharing == Sharing::kByDescriptors || sharing == Sharing::kByNothing) {
+    return error(Code::kInvalidArgument, "it is no memory of cudaMalloc");
+  }
   const ContextScope scope(static_cast<CUcontext>(context));
   TUTTI_TRY(scope.status());
   CUipcMemHandle handle{};

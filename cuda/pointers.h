@@ -71,11 +71,21 @@ class UserMemory {
   std::shared_ptr<Device> device_;
 };
 
+/// How other processes may come to a device's memory. To be asked before it is exported: what the driver refuses is an error of the program's
+/// to tools that watch its calls.
+enum class Sharing : std::uint8_t {
+  kByHandle,       ///< of cudaMalloc
+  kByDescriptors,  ///< of cuMemMap, mostly, if it was made for that
+  kByNothing,      ///< of a pool
+  kUnknown,        ///< the driver does not tell: either may be tried
+};
+Result<Sharing> sharing_of(const void* address);
+
 /// 64 bytes that another process opens.
 struct MemoryHandle {
   std::uint8_t bytes[64];
 };
-Result<MemoryHandle> export_memory(const void* allocation, void* context);
+Result<MemoryHandle> export_memory(const void* allocation, Sharing sharing, void* context);
 
 /// Memory of another process, mapped while this lives.
 class ImportedMemory {

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace tutti::cuda {
@@ -12,12 +14,43 @@ namespace {
 CUcontext context_of(const Device& device) { return static_cast<CUcontext>(device.context()); }
 CUdeviceptr address(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
 
+/// Where kernels find memory that CUDA may take for the host's; null: it is the device's alone, or they do not reach it.
+Result<void*> found_as_host_memory(const void* data) {
+  unsigned type = 0;
+  unsigned managed = 0;
+  CUdeviceptr on_device = 0;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                      CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
+  void* values[] = {&type, &managed, &on_device};
+  const CUresult result = driver().pointer_attributes.raw(std::size(attributes), attributes, values, address(data));
+  if (result == CUDA_ERROR_INVALID_VALUE) return nullptr;  // older drivers' answer for what they do not know
+  if (result != CUDA_SUCCESS) return driver_error(driver().pointer_attributes.name(), result);
+  const bool may_be_host = managed != 0 || type == CU_MEMORYTYPE_HOST;
+  return may_be_host ? reinterpret_cast<void*>(on_device) : nullptr;
+}
+
+/// The copy that a kernel has to do; nothing to do for it: `to` is null.
+Result<CopyLaunch> copy_for_kernel(void* to, const void* from, std::size_t bytes) {
+  TUTTI_TRY_ASSIGN(void* const source, found_as_host_memory(from));
+  if (source == nullptr) return CopyLaunch{};
+  TUTTI_TRY_ASSIGN(void* const target, found_as_host_memory(to));
+  return target == nullptr ? CopyLaunch{} : CopyLaunch{source, target, bytes};
+}
+
+Status launch(const Device& device, const CopyLaunch& copy, StreamHandle stream) {
+  // What a link to the host takes, with some to spare.
+  constexpr std::uint32_t kBlocks = 32;
+  const std::uint32_t useful = fold_blocks(copy.bytes, device.facts().multiprocessors);
+  return device.launch_copy(copy, std::min(useful, kBlocks), stream);
+}
+
 }  // namespace
 
 Result<RegisteredMemory> RegisteredMemory::add(std::shared_ptr<Device> device, void* memory, std::size_t bytes) {
   const ContextScope scope(context_of(*device));
   TUTTI_TRY(scope.status());
-  if (Status made = driver().host_register(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE); !made.ok()) {
+  if (Status made = driver().host_register(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+      !made.ok()) {
     return error(Code::kUnhandledCuda, fmt::format("pinning {} bytes of host memory: {}", bytes, made.error().message));
   }
   RegisteredMemory registered;
@@ -37,6 +70,8 @@ Status copy_on_stream(const Device& device, void* to, const void* from, std::siz
   if (bytes == 0) return {};
   const ContextScope scope(context_of(device));
   TUTTI_TRY(scope.status());
+  TUTTI_TRY_ASSIGN(const CopyLaunch by_kernel, copy_for_kernel(to, from, bytes));
+  if (by_kernel.to != nullptr) return launch(device, by_kernel, stream);
   return driver().copy_async(address(to), address(from), bytes, static_cast<CUstream>(stream));
 }
 
@@ -44,14 +79,16 @@ Status copy_by_engine(const Device& device, void* to, const void* from, std::siz
   // Of few bytes the driver makes work for what kernels run on; of rows it does not (580, H100: up to 1 KiB).
   constexpr std::size_t kFew = 2048;
   if (bytes >= kFew || bytes < 2) return copy_on_stream(device, to, from, bytes, stream);
+  const ContextScope scope(context_of(device));
+  TUTTI_TRY(scope.status());
+  TUTTI_TRY_ASSIGN(const CopyLaunch by_kernel, copy_for_kernel(to, from, bytes));
+  if (by_kernel.to != nullptr) return launch(device, by_kernel, stream);
   CUDA_MEMCPY2D rows{};
   rows.Height = bytes % 2 == 0 ? 2 : bytes;
   rows.WidthInBytes = rows.srcPitch = rows.dstPitch = bytes / rows.Height;
   rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
   rows.srcDevice = address(from);
   rows.dstDevice = address(to);
-  const ContextScope scope(context_of(device));
-  TUTTI_TRY(scope.status());
   return driver().copy_rows_async(&rows, static_cast<CUstream>(stream));
 }
 

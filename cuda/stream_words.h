@@ -32,10 +32,12 @@ class RegisteredMemory {
   void* memory_ = nullptr;
 };
 
-/// Between memory of the device and memory that is pinned or registered, in the stream's order.
+/// Between memory of the device and memory that is pinned or registered, in the stream's order. Either may be the user's, and managed or
+/// pinned, too: for a copy from host memory to host memory CUDA would have the caller wait until the stream has made it, so that a kernel
+/// does that, where it reaches both.
 Status copy_on_stream(const Device& device, void* to, const void* from, std::size_t bytes, StreamHandle stream);
 
-/// The same from pinned memory into the device's, by a copy engine, however few the bytes are, unless there is but one.
+/// The same, into the device's memory by a copy engine, however few the bytes are, unless there is but one.
 Status copy_by_engine(const Device& device, void* to, const void* from, std::size_t bytes, StreamHandle stream);
 
 /// The word, in PinnedMemory, has the value once everything before it on the stream is done, and can be seen by whoever has read the value.

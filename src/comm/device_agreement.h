@@ -15,6 +15,9 @@
 //  A4. A call that only some have captured is staged, and so is all that comes after it: where one rank replays it another makes a call, and their
 //      numbers are those of other calls from then on. A rank that has captured one refuses until it sees that all have; but for the other
 //      calls that it captures in the same group, between which it replays nothing.
+//  A5. A call that its rank refuses before it arrives (I5 in device_ipc.h: its capture was spoilt) has no number. Where all ranks make that mistake
+//      their numbers stay alike. Where one does, the others' call is staged, as this one has not come; made again, it has the others' number. If it
+//      never is and the others have captured theirs, they have a call that only some have captured (A4): all is staged from then on, and right.
 #pragma once
 
 #include "executor/backoff.h"

@@ -66,8 +66,11 @@ Result<bool> DeviceRank::takes(Communicator& communicator, const CallArgs& args,
     device = device_;
   }
   if (!device) return false;
-  TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*device, args.stream));
-  return capture.id == 0;
+  const Result<cuda::Capture> capture = cuda::capture_of(*device, args.stream);
+  // The program's mistake, which the way through host memory finds before it does anything, and fails nobody for.
+  if (!capture.ok() && capture.error().code == Code::kInvalidUsage) return false;
+  if (!capture.ok()) return capture.error();
+  return capture.value().id == 0;
 }
 
 /// Sends and receives go one way on all ranks. Calls by kernels in several processes note themselves.

@@ -258,11 +258,12 @@ Result<std::optional<DeviceExports::Own>> DeviceExports::share(const Range& want
   Place& place = board(rank_).places[at];
   place.allocation = whole.begin;
   Own own{{}, at};
+  const auto* const begin = reinterpret_cast<const void*>(whole.begin);
+  TUTTI_TRY_ASSIGN(const cuda::Sharing sharing, cuda::sharing_of(begin));
   const bool is_one = wanted.end <= end;
   std::string why_no_handle = "it lies in several allocations";
   if (is_one) {
-    const auto* const begin = reinterpret_cast<const void*>(whole.begin);
-    const Result<cuda::MemoryHandle> handle = cuda::export_memory(begin, device_->context());
+    const Result<cuda::MemoryHandle> handle = cuda::export_memory(begin, sharing, device_->context());
     if (handle.ok()) {
       ++exported_;
       std::memcpy(place.handle, &handle.value(), sizeof place.handle);
@@ -272,9 +273,9 @@ Result<std::optional<DeviceExports::Own>> DeviceExports::share(const Range& want
     }
     why_no_handle = handle.error().message;
   }
-  Result<cuda::SharedPieces> pieces = send(allowed);
+  Result<cuda::SharedPieces> pieces = send(allowed, sharing);
   // All that is registered around it may be more than can be sent, or of several kinds.
-  if (!pieces.ok() && allowed != wanted) pieces = send(wanted);
+  if (!pieces.ok() && allowed != wanted) pieces = send(wanted, sharing);
   if (!pieces.ok()) {
     log_unshared(fmt::format("the memory of rank {} at {:#x}", rank_, wanted.begin), why_no_handle, pieces.error());
     const bool lacks_resources = pieces.error().code == Code::kSystem;
@@ -287,13 +288,13 @@ Result<std::optional<DeviceExports::Own>> DeviceExports::share(const Range& want
   return std::optional(own);
 }
 
-Result<cuda::SharedPieces> DeviceExports::send(const Range& range) {
+Result<cuda::SharedPieces> DeviceExports::send(const Range& range, cuda::Sharing sharing) {
   std::vector<const DeviceCard*> workers;
   for (std::size_t r = 0; r < works_.size(); ++r) {
     if (works_[r] && !same_process_[r]) workers.push_back(&control_.device_card(static_cast<int>(r)));
   }
-  return DeviceMail::share(*device_, reinterpret_cast<const void*>(range.begin), range.end - range.begin, workers,
-                           {MailOf::kExport, rank_, ++exported_});
+  return DeviceMail::share(*device_, reinterpret_cast<const void*>(range.begin), range.end - range.begin, sharing,
+                           workers, {MailOf::kExport, rank_, ++exported_});
 }
 
 Status DeviceExports::take_back_freed() {

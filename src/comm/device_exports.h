@@ -119,7 +119,7 @@ class DeviceExports {
   /// Writes at the place how others open it. nullopt: it cannot be shared, and the log says why.
   Result<std::optional<Own>> share(const Range& wanted, const Range& allowed, std::size_t place);
   /// Under the next number.
-  Result<cuda::SharedPieces> send(const Range& range);
+  Result<cuda::SharedPieces> send(const Range& range, cuda::Sharing sharing);
   /// Of which nothing is left.
   Status take_back_freed();
   std::size_t free_place() const;

@@ -131,12 +131,28 @@ Status DeviceIpc::fail(Status status) const {
   return status;
 }
 
+Status DeviceIpc::look_at_captures(std::span<const CallArgs> calls) {
+  captures_.clear();
+  for (const CallArgs& call : calls) {
+    if (!captures_.empty() && call.stream == calls[captures_.size() - 1].stream) {
+      captures_.push_back(captures_.back());
+      continue;
+    }
+    const Result<cuda::Capture> capture = cuda::capture_of(*device_, call.stream);
+    if (!capture.ok() && capture.error().code == Code::kInvalidUsage) return capture.error();
+    if (!capture.ok()) return fail(capture.error());
+    captures_.push_back(capture.value());
+  }
+  return {};
+}
+
 Status DeviceIpc::arrive(std::span<const CallArgs> calls) {
   arrivals_.clear();
-  for (const CallArgs& call : calls) {
+  TUTTI_TRY(look_at_captures(calls));
+  for (std::size_t i = 0; i < calls.size(); ++i) {
     auto& arrival = arrivals_.emplace_back();
-    if (path_for(*comm_, call).path != DevicePath::kDirect) continue;
-    Result<DevicePlaces::Arrival> made = places_->arrive(call);
+    if (path_for(*comm_, calls[i]).path != DevicePath::kDirect) continue;
+    Result<DevicePlaces::Arrival> made = places_->arrive(calls[i], captures_[i].id != 0);
     if (!made.ok()) return fail(made.error());
     arrival = std::move(made).value();
   }
@@ -145,20 +161,21 @@ Status DeviceIpc::arrive(std::span<const CallArgs> calls) {
 
 Status DeviceIpc::settle(std::span<const CallArgs> calls) {
   std::vector<DevicePlaces::Arrival> arrivals = std::exchange(arrivals_, {});
+  if (arrivals.size() != calls.size()) TUTTI_TRY(look_at_captures(calls));
   arrivals.resize(calls.size());
   settled_.clear();
   next_ = done_ = 0;
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    Result<Settled> settled = settle(calls[i], arrivals[i]);
+    Result<Settled> settled = settle(calls[i], captures_[i], arrivals[i]);
     if (!settled.ok()) return fail(settled.error());
     settled_.push_back(std::move(settled).value());
   }
   return {};
 }
 
-Result<DeviceIpc::Settled> DeviceIpc::settle(const CallArgs& args, const DevicePlaces::Arrival& arrival) {
+Result<DeviceIpc::Settled> DeviceIpc::settle(const CallArgs& args, const cuda::Capture& capture,
+                                             const DevicePlaces::Arrival& arrival) {
   Settled settled;
-  TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(*device_, args.stream));
   if (capture.id != 0 && capture.id != held_by_) {
     TUTTI_TRY(cuda::keep_for_graph(capture, shared_from_this()));
     held_by_ = capture.id;
@@ -176,9 +193,12 @@ Result<bool> DeviceIpc::step(std::span<const CallArgs> calls) {
   const CallArgs& args = calls[next_];
   const Settled& settled = settled_[next_];
   if (done_ == 0) TUTTI_TRY(fail(begin(args, settled)));
-  TUTTI_TRY(fail(put(args, settled)));
-  if (done_ < args.count) return true;
-  TUTTI_TRY(fail(order_.end(args.stream, settled.capture)));
+  Status status = put(args, settled);
+  if (status.ok() && done_ < args.count) return true;
+  // Of a call that breaks off, too (I6).
+  Status ended = order_.end(args.stream, settled.capture);
+  if (status.ok()) status = std::move(ended);
+  TUTTI_TRY(fail(std::move(status)));
   done_ = 0;
   return ++next_ < calls.size();
 }
@@ -196,6 +216,8 @@ Status DeviceIpc::begin(const CallArgs& args, const Settled& settled) {
 
 Status DeviceIpc::put(const CallArgs& args, const Settled& settled) {
   const auto& [capture, in_windows, places, lanes] = settled;
+  // Whoever aborts waits for this thread, and the stream has yet to be let go of at each piece.
+  if (capture == 0 && comm_->failed()) return comm_->failure();
   const Signature signature = signature_of(args);
   const DevicePath path = path_for(*comm_, args).path;
   if (path == DevicePath::kDirect && !places) return put_next_piece(args);

@@ -23,6 +23,9 @@
 //  I4. What one rank's stream waits for may be another rank's of the same thread. So before the first of them puts anything all settle their calls,
 //      which is all that may wait for a device; then they put a piece each by turns, as a stream that is full (about 1000 operations) keeps
 //      the thread waiting: for pieces then that all of them have put.
+//  I5. A call that cannot be made as its stream is (a capture that was spoilt, the legacy default stream while another one is captured) is refused
+//      before anything is known of it elsewhere: it has no number, nowhere, and fails nobody. Whatever ends a call later fails the communicator.
+//  I6. The event is behind what a call has put, also of one that breaks off between its pieces: it uses memory that goes with the communicator.
 #pragma once
 
 #include "comm/communicator.h"
@@ -77,13 +80,13 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   Result<bool> takes(Communicator& communicator, const CallArgs& args);
   /// Of calls by kernels: they come before and behind what goes through host memory, in whose turn only a thread waits.
   Turns& turns() { return turns_; }
-  /// Before settle(), by all ranks or by none: tells the others how this rank could do the calls. Waits for nobody.
+  /// Before settle(), by all ranks or by none: tells the others how this rank could do the calls. Waits for nobody. A failure is the communicator's
+  /// too, but for a stream's that cannot be used (I5): then nothing has been told.
   Status arrive(std::span<const CallArgs> calls);
-  /// Then, by whoever has the turn of turns(), in the caller's thread; after a failure the communicator has failed too. What step() needs of
-  /// others and of the device's memory. Waits for nobody but, after arrive(), a little for the others' calls: as long as they save by going
-  /// in place.
+  /// Then, by whoever has the turn of turns(), in the caller's thread; fails as arrive() does. What step() needs of others and of the
+  /// device's memory. Waits for nobody but, after arrive(), a little for the others' calls: as long as they save by going in place.
   Status settle(std::span<const CallArgs> calls);
-  /// Puts the next piece of the collectives on its stream, in order. Whether there are more.
+  /// Puts the next piece of the collectives on its stream, in order. Whether there are more. After a failure the communicator has failed too.
   Result<bool> step(std::span<const CallArgs> calls);
   /// Waits until what is on the streams is done. It is over soon if the communicator fails.
   void finish() const { order_.finish(*comm_); }
@@ -125,7 +128,8 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   void run_ends();
   /// Passes a failure on to the communicator.
   Status fail(Status status) const;
-  Result<Settled> settle(const CallArgs& args, const DevicePlaces::Arrival& arrival);
+  Status look_at_captures(std::span<const CallArgs> calls);
+  Result<Settled> settle(const CallArgs& args, const cuda::Capture& capture, const DevicePlaces::Arrival& arrival);
   Status begin(const CallArgs& args, const Settled& settled);
   Status put(const CallArgs& args, const Settled& settled);
   Status put_lines(const CallArgs& args, DevicePath path);
@@ -142,6 +146,7 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   Communicator* comm_ = nullptr;  ///< only for whoever has the turn
   Turns turns_;
   // Of the calls that come next; for whoever has the turn:
+  std::vector<cuda::Capture> captures_;  ///< of their streams
   std::vector<DevicePlaces::Arrival> arrivals_;
   std::vector<Settled> settled_;
   std::size_t next_ = 0;                ///< the call

@@ -103,8 +103,9 @@ Result<std::unique_ptr<DeviceMail>> DeviceMail::open(DeviceCard& card) {
 }
 
 Result<cuda::SharedPieces> DeviceMail::share(const cuda::Device& device, const void* begin, std::size_t bytes,
-                                             std::span<const DeviceCard* const> to, const MailKey& key) {
-  TUTTI_TRY_ASSIGN(cuda::SharedPieces pieces, cuda::export_pieces(device, begin, bytes, kPiecesMax));
+                                             cuda::Sharing sharing, std::span<const DeviceCard* const> to,
+                                             const MailKey& key) {
+  TUTTI_TRY_ASSIGN(cuda::SharedPieces pieces, cuda::export_pieces(device, begin, bytes, sharing, kPiecesMax));
   for (const DeviceCard* const card : to) {
     const Status sent = send(*card, key, pieces);
     if (sent.ok()) continue;

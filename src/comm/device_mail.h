@@ -43,7 +43,8 @@ class DeviceMail {
   static Status send(const DeviceCard& to, const MailKey& key, const cuda::SharedPieces& pieces);
   /// Sends what the range lies in to all of these. Failure: it is no memory of cuMemMap, or cannot be shared.
   static Result<cuda::SharedPieces> share(const cuda::Device& device, const void* begin, std::size_t bytes,
-                                          std::span<const DeviceCard* const> to, const MailKey& key);
+                                          cuda::Sharing sharing, std::span<const DeviceCard* const> to,
+                                          const MailKey& key);
   /// What has come; kInternal if nothing has. Call it when the number is published.
   Result<cuda::SharedPieces> take(const MailKey& key);
   /// Lets go of what has come and is not wanted.

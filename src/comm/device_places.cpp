@@ -12,7 +12,6 @@ DevicePlaces::DevicePlaces(Communicator& communicator, const DeviceSegment& segm
                            DeviceCrew crew, std::vector<bool> works)
     : comm_(communicator),
       crew_(crew),
-      device_(*device),
       windows_(communicator, segment, *device, mail),
       exports_(DeviceExports::make(communicator.members().control, communicator.members().reach, segment,
                                    std::move(device), mail, order, communicator.rank(), std::move(works))),
@@ -57,7 +56,7 @@ Result<std::optional<DevicePlaces::Places>> DevicePlaces::in_windows(const CallA
   return find(args, [this](const void* address, std::size_t bytes) { return windows_.find(address, bytes); });
 }
 
-Result<DevicePlaces::Arrival> DevicePlaces::arrive(const CallArgs& args) {
+Result<DevicePlaces::Arrival> DevicePlaces::arrive(const CallArgs& args, bool is_captured) {
   Arrival arrival;
   TUTTI_TRY_ASSIGN(arrival.windows, in_windows(args));
   const std::uint64_t bytes = longest_bytes(args, comm_.ranks());
@@ -66,8 +65,7 @@ Result<DevicePlaces::Arrival> DevicePlaces::arrive(const CallArgs& args) {
                      return exports_->find(address, length);
                    }));
   arrival.patience = patience_for(bytes);
-  TUTTI_TRY_ASSIGN(const cuda::Capture capture, cuda::capture_of(device_, args.stream));
-  arrival.agreement = agreement_.arrive(arrival.shared.has_value(), capture.id != 0);
+  arrival.agreement = agreement_.arrive(arrival.shared.has_value(), is_captured);
   return arrival;
 }
 

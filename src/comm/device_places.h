@@ -49,8 +49,8 @@ class DevicePlaces {
   static std::uint64_t longest_bytes(const CallArgs& args, int ranks);
   /// Nothing if the call's buffers are not in windows.
   Result<std::optional<Places>> in_windows(const CallArgs& args);
-  /// By all ranks or by none.
-  Result<Arrival> arrive(const CallArgs& args);
+  /// By all ranks or by none. `is_captured`: into a graph.
+  Result<Arrival> arrive(const CallArgs& args, bool is_captured);
   /// Nothing: through staging. The same on all ranks, if all or none use windows.
   Result<std::optional<Places>> settle(const Arrival& arrival);
 
@@ -61,7 +61,6 @@ class DevicePlaces {
 
   Communicator& comm_;
   const DeviceCrew crew_;
-  const cuda::Device& device_;
   DeviceWindows windows_;
   const std::shared_ptr<DeviceExports> exports_;
   DeviceAgreement agreement_;

@@ -110,7 +110,8 @@ Result<std::unique_ptr<DeviceSegment>> DeviceSegment::open(std::shared_ptr<cuda:
   TUTTI_TRY_ASSIGN(made->pinned_, cuda::PinnedMemory::allocate(device, sizeof(Words)));
   DeviceCard& card = control.device_card(rank);
   if (use == SegmentUse::kProcesses) {
-    TUTTI_TRY_ASSIGN(const cuda::MemoryHandle handle, cuda::export_memory(made->memory_.data(), device->context()));
+    TUTTI_TRY_ASSIGN(const cuda::MemoryHandle handle,
+                     cuda::export_memory(made->memory_.data(), cuda::Sharing::kByHandle, device->context()));
     static_assert(sizeof card.handle == sizeof handle);
     std::memcpy(card.handle, &handle, sizeof handle);
   }

@@ -122,9 +122,14 @@ Status post_among_processes(std::span<const Leg* const> legs) {
   std::iota(by_communicator.begin(), by_communicator.end(), std::size_t{0});
   std::ranges::sort(by_communicator, std::less(), [&](std::size_t i) { return legs[i]->communicator; });
   std::vector<std::optional<Enqueuing>> open(legs.size());
-  for (const std::size_t i : by_communicator) keep(open[i].emplace(*legs[i]->communicator, legs[i]->calls).arrive());
+  for (const std::size_t i : by_communicator) {
+    const Status arrived = open[i].emplace(*legs[i]->communicator, legs[i]->calls).arrive();
+    keep(arrived);
+    if (!arrived.ok()) open[i].reset();
+  }
   std::vector<std::size_t> left;
   for (std::size_t i = 0; i < legs.size(); ++i) {
+    if (!open[i]) continue;
     const Status settled = open[i]->settle();
     keep(settled);
     settled.ok() ? left.push_back(i) : open[i].reset();

@@ -17,8 +17,9 @@ Status DeviceWindows::share(Window& window, DeviceWindow& place) const {
   if (facts.kind != cuda::MemoryKind::kDevice) return {};
   TUTTI_TRY_ASSIGN(const cuda::AddressRange range, cuda::address_range(device_, begin));
   const auto* const allocation = reinterpret_cast<const void*>(range.begin);
-  const Result<cuda::MemoryHandle> handle = cuda::export_memory(allocation, device_.context());
-  if (!handle.ok()) return share_pieces(window, place, handle.error().message);
+  TUTTI_TRY_ASSIGN(const cuda::Sharing sharing, cuda::sharing_of(allocation));
+  const Result<cuda::MemoryHandle> handle = cuda::export_memory(allocation, sharing, device_.context());
+  if (!handle.ok()) return share_pieces(window, place, sharing, handle.error().message);
   std::memcpy(place.handle, &handle.value(), sizeof place.handle);
   place.allocation = range.begin;
   place.bytes = range.bytes;
@@ -28,14 +29,15 @@ Status DeviceWindows::share(Window& window, DeviceWindow& place) const {
   return {};
 }
 
-Status DeviceWindows::share_pieces(Window& window, DeviceWindow& place, const std::string& why_no_handle) const {
+Status DeviceWindows::share_pieces(Window& window, DeviceWindow& place, cuda::Sharing sharing,
+                                   const std::string& why_no_handle) const {
   const Membership& members = comm_.members();
   std::vector<const DeviceCard*> others;
   for (int r = 0; r < comm_.ranks(); ++r) {
     if (!members.reach.same_process(r)) others.push_back(&members.control.device_card(r));
   }
   const Result<cuda::SharedPieces> shared =
-      DeviceMail::share(device_, reinterpret_cast<const void*>(window.begin), window.bytes, others,
+      DeviceMail::share(device_, reinterpret_cast<const void*>(window.begin), window.bytes, sharing, others,
                         {MailOf::kWindow, comm_.rank(), window.number});
   if (!shared.ok()) {
     // Memory of pools, for instance.

@@ -58,7 +58,8 @@ class DeviceWindows {
   }
   Status share(Window& window, DeviceWindow& place) const;
   /// Where CUDA has no handle for the memory.
-  Status share_pieces(Window& window, DeviceWindow& place, const std::string& why_no_handle) const;
+  Status share_pieces(Window& window, DeviceWindow& place, cuda::Sharing sharing,
+                      const std::string& why_no_handle) const;
   Status link(Window& window);
   /// Where a peer's window begins in this process, from now on.
   Result<std::uint64_t> map(int peer, Window& window);

@@ -1,5 +1,6 @@
 #include "comm/staged_rounds.h"
 
+#include "base/round_up.h"
 #include "comm/call.h"
 #include "comm/device_messages.h"
 #include "comm/two_shot.h"
@@ -10,8 +11,6 @@ namespace tutti::comm {
 namespace {
 
 constexpr std::size_t kLine = 256;  ///< parts begin at multiples of it
-
-std::size_t round_up(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 bool has_block_per_rank(Collective collective) {
   switch (collective) {
@@ -107,7 +106,7 @@ void StagedRounds::pass(Sequence& sequence, std::size_t elements) const {
 void StagedRounds::place(StagedRound& round, StagedPart part) const {
   const auto place = [&](std::size_t bytes) {
     const std::size_t begin = round.bytes;
-    round.bytes += round_up(bytes);
+    round.bytes += round_up(bytes, kLine);
     return begin;
   };
   part.is_in_place = stays(part.args);

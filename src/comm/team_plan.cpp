@@ -1,5 +1,6 @@
 #include "comm/team_plan.h"
 
+#include "base/round_up.h"
 #include "comm/staged_rounds.h"
 
 #include <algorithm>
@@ -9,8 +10,6 @@ namespace tutti::comm {
 namespace {
 
 constexpr std::size_t kLine = 256;
-
-std::size_t round_up(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 bool goes_by_blocks(Collective collective) {
   return collective == Collective::kAllGather || collective == Collective::kReduceScatter;
@@ -59,10 +58,10 @@ TeamPlan::TeamPlan(const CallArgs& call, const TeamLayout& layout, std::size_t p
       by_shares_(layout.inside.size() >= 2 * layout.shares),
       most_(longest(call, layout, part_bytes)),
       parts_(by_blocks_ ? (call.count + most_ - 1) / most_ : (call.count + shares() * most_ - 1) / (shares() * most_)),
-      packed_bytes_(round_up(bytes_of(places() * (by_blocks_ ? hosts() * slice_of(most_) : most_)))),
-      crossing_bytes_(by_blocks_ ? round_up(bytes_of(hosts() * slice_of(most_))) : 0),
+      packed_bytes_(round_up(bytes_of(places() * (by_blocks_ ? hosts() * slice_of(most_) : most_)), kLine)),
+      crossing_bytes_(by_blocks_ ? round_up(bytes_of(hosts() * slice_of(most_)), kLine) : 0),
       half_bytes_(packed_bytes_ + crossing_bytes_ +
-                  (by_blocks_ && !layout.is_even() ? round_up(bytes_of(places() * slice_of(most_))) : 0)) {}
+                  (by_blocks_ && !layout.is_even() ? round_up(bytes_of(places() * slice_of(most_)), kLine) : 0)) {}
 
 TeamPlan::Range TeamPlan::range(std::size_t part) const {
   const std::size_t step = by_blocks_ ? most_ : shares() * most_;

@@ -191,6 +191,10 @@ CUgraph Gpu::end_capture(CUstream stream) const {
   (void)end_capture_(stream, &graph);
   return graph;
 }
+void Gpu::spoil_capture() const {
+  CUdeviceptr memory = 0;
+  if (mem_alloc_(&memory, 8) == CUDA_SUCCESS) check(mem_free_(memory), "cuMemFree");
+}
 CUgraphExec Gpu::make_executable(CUgraph graph) const {
   CUgraphExec executable = nullptr;
   check(instantiate_(&executable, graph, 0), "cuGraphInstantiate");

@@ -52,6 +52,8 @@ class Gpu {
   void begin_capture(CUstream stream, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) const;
   /// Null if the capture was spoilt.
   CUgraph end_capture(CUstream stream) const;
+  /// By what a global one forbids its thread.
+  void spoil_capture() const;
   CUgraphExec make_executable(CUgraph graph) const;
   void launch(CUgraphExec executable, CUstream stream) const;
   void destroy(CUgraphExec executable) const;

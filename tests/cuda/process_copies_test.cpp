@@ -185,6 +185,41 @@ TEST_CASE("processes: pieces stay shared while one beside them is registered, an
   }));
 }
 
+TEST_CASE("processes: memory is exported only as what it is", "[device][processes][places]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  const BufferKind kind = GENERATE(kA, kR, kM, kP, kO);  // kO: of a pool
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(open_for_places(rank, devices));
+    const Gpu& gpu = Gpu::get();
+    constexpr std::size_t kBytes = (SharedBuffer::kFirst + kCount) * sizeof(std::int32_t);
+    SharedBuffer buffer;
+    void* pooled = nullptr;
+    void* handle = nullptr;
+    ncclWindow_t window = nullptr;
+    if (kind != kO) CREW_TRY(buffer.open(rank.comm, kind, kCount));
+    if (kind == kO) pooled = gpu.allocate_from_pool(kBytes, rank.stream);
+    if (kind == kO) CREW_TRY(fine(ncclCommRegister(rank.comm, pooled, kBytes, &handle), "ncclCommRegister"));
+    void* const data = pooled ? pooled : buffer.data() - SharedBuffer::kFirst;
+    for (const bool in_window : {false, true}) {
+      if (in_window) {
+        CREW_TRY(fine(ncclCommWindowRegister(rank.comm, data, kBytes, &window, NCCL_WIN_COLL_SYMMETRIC), "a window"));
+      }
+      fake_driver::note_given();
+      CREW_TRY(fine(ncclAllReduce(data, data, kCount, ncclInt32, ncclMax, rank.comm, rank.stream), "max"));
+      gpu.wait(rank.stream);
+      if ((copies() != 0) != (kind == kO)) return std::to_string(copies()) + " copies";
+    }
+    if (fake_driver::refused_exports() != 0) return std::to_string(fake_driver::refused_exports()) + " were refused";
+    CREW_TRY(fine(ncclCommWindowDeregister(rank.comm, window), "ncclCommWindowDeregister"));
+    if (handle) CREW_TRY(fine(ncclCommDeregister(rank.comm, handle), "ncclCommDeregister"));
+    if (pooled) gpu.release_to_pool(pooled, rank.stream);
+    if (pooled) gpu.wait(rank.stream);
+    if (kind != kO) CREW_TRY(buffer.close(rank));
+    return rank.close();
+  }));
+}
+
 TEST_CASE("processes: what is freed while another rank has it open is kept until it has not",
           "[device][processes][places]") {
   const int devices = GENERATE(from_range(over_gpus({1, 2})));

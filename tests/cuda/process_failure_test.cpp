@@ -20,9 +20,6 @@
 namespace tutti::test {
 namespace {
 
-using crew::fine;
-using crew::Member;
-
 constexpr std::size_t kCount = 3000;
 /// Of a call on which ranks agree.
 constexpr std::size_t kLargeCount = (1 << 18) + 5;
@@ -30,15 +27,6 @@ constexpr std::size_t kLargeCount = (1 << 18) + 5;
 constexpr int kCallsBeforeMeeting = 3;
 /// Of how many calls one fails, where they take turns.
 constexpr std::size_t kShare = 3;
-
-/// What the processes share: they go through the rounds together.
-struct Rounds {
-  std::atomic<int> begun;  ///< by rank 0, when the id is there
-  std::atomic<int> done[3];
-  std::atomic<int> over;    ///< nothing failed any more
-  std::atomic<int> broken;  ///< a rank has a complaint
-  ncclUniqueId id;
-};
 
 /// Remembers the first failure.
 class Outcome {
@@ -93,21 +81,6 @@ Outcome everything(const Member& m, const ncclUniqueId& id, const OnGpu<std::int
   return outcome;
 }
 
-/// Frees what communicators have left for their peers' sake: the next one on the device does.
-std::string settle() {
-  ncclComm_t alone = nullptr;
-  const int device = 0;
-  CREW_TRY(fine(ncclCommInitAll(&alone, 1, &device), "ncclCommInitAll"));
-  return fine(ncclCommDestroy(alone), "ncclCommDestroy");
-}
-
-void meet(const Member& m, Rounds& rounds, int round) {
-  rounds.done[m.rank] = round;
-  for (int r = 0; r < m.ranks; ++r) {
-    while (rounds.done[r] < round && rounds.broken == 0) usleep(100);
-  }
-}
-
 /// Calls that end something, or come before one that does, may fail unseen.
 bool may_go_unseen(const std::string& function) {
   for (const char* part : {"Free", "Destroy", "Release", "Unload", "Close", "Unregister", "Unmap", "Query"}) {
@@ -145,7 +118,7 @@ std::string rank_of_rounds(const Member& m, Rounds& rounds, int devices) {
   ncclComm_t keeper = nullptr;
   const int device = m.rank % devices;
   CREW_TRY(fine(ncclCommInitAll(&keeper, 1, &device), "ncclCommInitAll"));
-  CREW_TRY(settle());
+  CREW_TRY(settle(0));
   const fake_driver::Live before = fake_driver::live();
   const std::size_t step = is_in_turns() ? kShare : 1;
   int failures = 0;
@@ -174,7 +147,7 @@ std::string rank_of_rounds(const Member& m, Rounds& rounds, int devices) {
       if (outcome.failed() && outcome.reason().find(function) == std::string::npos) return where + outcome.reason();
     }
     meet(m, rounds, 2 * round);
-    CREW_TRY(settle());
+    CREW_TRY(settle(0));
     const fake_driver::Live after = fake_driver::live();
     if (!(after == before)) {
       return where + "before: " + fake_driver::describe(before) + "; after: " + fake_driver::describe(after);
@@ -395,7 +368,7 @@ TEST_CASE("processes: an abort leaves a graph what its replays use, and lets the
     gpu.wait(rank.stream);
     gpu.destroy(executable);
     gpu.destroy(graph);
-    CREW_TRY(settle());
+    CREW_TRY(settle(0));
     if (fake_driver::live().imports != 0) return "left: " + fake_driver::describe(fake_driver::live());
     gpu.release_pinned(gate);
     gpu.destroy(rank.stream);
@@ -432,7 +405,7 @@ TEST_CASE("processes: an abort leaves calls whose stream is held up what they us
     }
     std::atomic_ref(*gate).store(1);
     gpu.wait(rank.stream);
-    CREW_TRY(settle());
+    CREW_TRY(settle(0));
     if (fake_driver::live().imports != 0) return "left: " + fake_driver::describe(fake_driver::live());
     gpu.release_pinned(gate);
     gpu.destroy(rank.stream);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -84,6 +85,29 @@ struct TwoAndOne {
     return "";
   }
 };
+
+/// What processes share that go through rounds together, in each of which something fails.
+struct Rounds {
+  std::atomic<int> begun;  ///< by the rank that made the id
+  std::atomic<int> done[4];
+  std::atomic<int> over;    ///< nothing failed any more
+  std::atomic<int> broken;  ///< a rank has a complaint
+  ncclUniqueId id;
+};
+
+inline void meet(const Member& m, Rounds& rounds, int round) {
+  rounds.done[m.rank] = round;
+  for (int r = 0; r < m.ranks; ++r) {
+    while (rounds.done[r] < round && rounds.broken == 0) usleep(100);
+  }
+}
+
+/// Lets go of what communicators have left until streams were through, or for their peers' sake: the next one on the device does.
+inline std::string settle(int device) {
+  ncclComm_t alone = nullptr;
+  CREW_TRY(fine(ncclCommInitAll(&alone, 1, &device), "ncclCommInitAll"));
+  return fine(ncclCommDestroy(alone), "ncclCommDestroy");
+}
 
 /// Asks until the communicator has failed so, up to 10 s.
 inline std::string fails(ncclComm_t comm, ncclResult_t wanted, const std::vector<std::string>& parts) {

@@ -194,15 +194,6 @@ TEST_CASE("teams: a rank that left, or does not come, is not waited for", "[team
 
 namespace {
 
-/// What the processes share: they go through the rounds together.
-struct Rounds {
-  std::atomic<int> begun;  ///< by rank 0, when the id is there
-  std::atomic<int> done[4];
-  std::atomic<int> over;    ///< nothing failed any more
-  std::atomic<int> broken;  ///< a rank has a complaint
-  ncclUniqueId id;
-};
-
 /// A communicator from beginning to end. "" or the first failure.
 std::string everything(const Rank& rank, const ncclUniqueId& id, const OnGpu<std::int32_t>& data) {
   std::string reason;
@@ -222,20 +213,6 @@ std::string everything(const Rank& rank, const ncclUniqueId& id, const OnGpu<std
   if (comm) keep(reason.empty() ? ncclCommDestroy(comm) : ncclCommAbort(comm));
   fake_driver::set_counting(false);
   return reason;
-}
-
-void meet(const Member& m, Rounds& rounds, int round) {
-  rounds.done[m.rank] = round;
-  for (int r = 0; r < m.ranks; ++r) {
-    while (rounds.done[r] < round && rounds.broken == 0) usleep(100);
-  }
-}
-
-/// Lets go of what communicators have left until streams were through, or their peers.
-std::string settle(const Rank& rank) {
-  ncclComm_t alone = nullptr;
-  CREW_TRY(fine(ncclCommInitAll(&alone, 1, &rank.device), "ncclCommInitAll"));
-  return fine(ncclCommDestroy(alone), "ncclCommDestroy");
 }
 
 /// `unlucky`: the rank whose CUDA call fails.
@@ -262,7 +239,7 @@ std::string check_round(const Rank& rank, int unlucky, Rounds& rounds, int round
       reason.find("CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos || reason.find(function) != std::string::npos;
   if (!function.empty() && !reason.empty() && !said) return where + reason;
   meet(m, rounds, 2 * round);
-  return settle(rank);
+  return settle(rank.device);
 }
 
 std::string left_over(const fake_driver::Live& before) {
@@ -294,7 +271,7 @@ TEST_CASE("teams: CUDA calls fail once, one after another, and nothing is left",
         rank.stream = Gpu::get().make_stream();
         ncclComm_t keeper = nullptr;
         CREW_TRY(fine(ncclCommInitAll(&keeper, 1, &rank.device), "ncclCommInitAll"));
-        CREW_TRY(settle(rank));
+        CREW_TRY(settle(rank.device));
         const OnGpu<std::int32_t> data(Values(kCount, m.rank));
         const fake_driver::Live before = fake_driver::live();
         int round = 0;

@@ -41,7 +41,7 @@ std::string watch(const Rank& rank, const std::function<ncclResult_t()>& call, M
 constexpr std::size_t kLines = 16384;
 
 /// A rank with a share copies so many bytes to its host, and sends as many to another one; to all others where it passes on what they send
-/// to each other (docs/decisions/0044). Without: none.
+/// to each other (decision 44). Without: none.
 std::string moves(const Moved& moved, const Hosts& hosts, int rank, std::size_t to_host, std::size_t share) {
   const bool sends = hosts.sends(rank);
   const std::size_t wanted = sends ? to_host : 0;

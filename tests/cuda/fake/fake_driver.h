@@ -59,6 +59,9 @@ FAKE_EXPORT std::string describe(const Live& live);
 /// Kernels that were given to streams so far, and how many of them were captured.
 FAKE_EXPORT std::uint64_t launches();
 
+/// How often it was asked so far to export memory that is of no such kind, which tools tell as the program's error.
+FAKE_EXPORT std::uint64_t refused_exports();
+
 /// What streams were given so far that has to do with pinned memory: bytes that they copy to and from it, replays of graphs apart, and waits
 /// for words there that flush what others have written to the device.
 struct Staged {

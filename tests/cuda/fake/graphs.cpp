@@ -49,6 +49,7 @@ CUresult stream_capture_info(CUstream stream, CUstreamCaptureStatus* status, cuu
   FAKE_CALL("cuStreamGetCaptureInfo");
   Queue* const queue = queue_of(stream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  if (queue == &world().legacy && is_legacy_barred(false)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   *status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (queue->capture == 0) return CUDA_SUCCESS;
   Capture& capture = world().captures.at(queue->capture);

@@ -105,7 +105,7 @@ CUresult retain(CUmemGenericAllocationHandle* handle, void* address) {
   FAKE_CALL("cuMemRetainAllocationHandle");
   std::uintptr_t begin = 0;
   const Allocation* const memory = find_allocation(reinterpret_cast<std::uintptr_t>(address), &begin);
-  if (!memory || memory->kind != Allocation::Kind::kMapped) return CUDA_ERROR_INVALID_VALUE;
+  if (!memory || memory->kind != Allocation::Kind::kMapped) return refuse_export();
   Physical* const physical = mapped().at(begin);
   ++physical->holders;
   *handle = reinterpret_cast<CUmemGenericAllocationHandle>(physical);

@@ -93,6 +93,7 @@ CUresult pointer_attributes(unsigned count, CUpointer_attribute* attributes, voi
         break;
       case CU_POINTER_ATTRIBUTE_IS_MANAGED: *static_cast<unsigned*>(values[i]) = 0; break;
       case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(values[i]) = found ? found->device : -2; break;
+      case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *static_cast<CUdeviceptr*>(values[i]) = found ? address : 0; break;
       case CU_POINTER_ATTRIBUTE_BUFFER_ID: *static_cast<unsigned long long*>(values[i]) = found ? found->id : 0; break;
       case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
         *static_cast<unsigned long long*>(values[i]) = !found ? 0 : found->block != 0 ? found->block : found->id;
@@ -143,7 +144,7 @@ CUresult ipc_get_handle(CUipcMemHandle* handle, CUdeviceptr address) {
   const char* const shares = std::getenv("FAKE_CUDA_IPC");
   if (shares && *shares == '0') return CUDA_ERROR_NOT_SUPPORTED;
   const Allocation* const found = find_allocation(address);
-  if (!found || found->kind != Kind::kDevice) return CUDA_ERROR_INVALID_VALUE;
+  if (!found || found->kind != Kind::kDevice) return refuse_export();
   const Handle made{kMagic, getpid(), found->fd, found->device, found->bytes, found->id};
   static_assert(sizeof made <= sizeof handle->reserved);
   std::memset(handle, 0, sizeof *handle);

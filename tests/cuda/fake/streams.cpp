@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 namespace fake_driver {
 namespace {
@@ -113,13 +114,15 @@ CUresult record(CUevent event, CUstream stream, unsigned flags) {
     event_of(event)->last = mark;
     return give_marked(*queue, mark.get(), true);
   }
-  event_of(event)->last = mark;
-  return give(*queue, [mark](const std::shared_ptr<GraphRun>&) -> Work {
+  const auto before = std::exchange(event_of(event)->last, mark);
+  const CUresult given = give(*queue, [mark](const std::shared_ptr<GraphRun>&) -> Work {
     return [mark] {
       mark->when = std::chrono::steady_clock::now();
       return mark->reached = true;
     };
   });
+  if (given != CUDA_SUCCESS) event_of(event)->last = before;
+  return given;
 }
 CUresult event_record(CUevent event, CUstream stream) {
   nap();
@@ -195,33 +198,46 @@ CUresult stream_wait_event(CUstream stream, CUevent event, unsigned flags) {
   return give(*queue, [mark](const std::shared_ptr<GraphRun>&) -> Work { return [mark] { return mark->reached; }; });
 }
 
-void count_staged(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-  const auto is_pinned = [](CUdeviceptr at) {
-    const Allocation* const found = find_allocation(at);
-    return found && (found->kind == Allocation::Kind::kHost || found->kind == Allocation::Kind::kRegistered);
-  };
-  if (is_pinned(to) || is_pinned(from)) world().staged.bytes += bytes;
-}
+/// One end of a copy.
+struct CopyEnd {
+  bool is_pinned = false;
+  bool is_host = true;   ///< pinned, or nothing that CUDA knows
+  bool is_whole = true;  ///< it does not go beyond the allocation; of pieces nobody looks
 
-/// With the lock.
-CUresult give_copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  CopyEnd(CUdeviceptr at, std::size_t bytes) {
+    std::uintptr_t begin = 0;
+    const Allocation* const found = find_allocation(at, &begin);
+    if (!found) return;
+    is_pinned = found->kind == Allocation::Kind::kHost || found->kind == Allocation::Kind::kRegistered;
+    is_host = is_pinned;
+    is_whole = found->kind == Allocation::Kind::kMapped || at + bytes <= begin + found->bytes;
+  }
+};
+
+/// From host memory to host memory it returns when the stream has made the copy.
+CUresult give_copy(Lock& lock, CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   Queue* const queue = queue_of(stream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
-  const Allocation* const target = find_allocation(to);
-  const bool to_host =
-      target && (target->kind == Allocation::Kind::kHost || target->kind == Allocation::Kind::kRegistered);
-  (void)note({.what = to_host ? Given::What::kCopyToHost : Given::What::kCopy, .stream = stream, .bytes = bytes});
-  count_staged(to, from, bytes);
-  return give(*queue, [to, from, bytes](const std::shared_ptr<GraphRun>&) -> Work {
+  const CopyEnd target(to, bytes);
+  const CopyEnd source(from, bytes);
+  if (!target.is_whole || !source.is_whole) return CUDA_ERROR_INVALID_VALUE;
+  const auto what = target.is_pinned ? Given::What::kCopyToHost : Given::What::kCopy;
+  (void)note({.what = what, .stream = stream, .bytes = bytes});
+  if (target.is_pinned || source.is_pinned) world().staged.bytes += bytes;
+  const CUresult given = give(*queue, [to, from, bytes](const std::shared_ptr<GraphRun>&) -> Work {
     return [to, from, bytes] {
       std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
       return true;
     };
   });
+  if (given != CUDA_SUCCESS || queue->capture != 0 || !target.is_host || !source.is_host) return given;
+  const std::uint64_t end = queue->given;
+  work_until(lock, [&] { return queue->done >= end; });
+  return CUDA_SUCCESS;
 }
 CUresult copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   FAKE_CALL("cuMemcpyAsync");
-  return give_copy(to, from, bytes, stream);
+  return give_copy(lock, to, from, bytes, stream);
 }
 #if CUDA_VERSION >= 13000
 /// With attributes for all of them.
@@ -233,7 +249,7 @@ CUresult copy_batch_async(CUdeviceptr* to, CUdeviceptr* from, std::size_t* bytes
                          attributes->srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
   if (!is_simple) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i) {
-    if (const CUresult given = give_copy(to[i], from[i], bytes[i], stream); given != CUDA_SUCCESS) return given;
+    if (const CUresult given = give_copy(lock, to[i], from[i], bytes[i], stream); given != CUDA_SUCCESS) return given;
   }
   return CUDA_SUCCESS;
 }
@@ -245,7 +261,7 @@ CUresult copy_rows_async(const CUDA_MEMCPY2D* rows, CUstream stream) {
   const bool is_unified = rows->srcMemoryType == CU_MEMORYTYPE_UNIFIED && rows->dstMemoryType == CU_MEMORYTYPE_UNIFIED;
   if (!is_unified || width == 0 || rows->srcPitch != width || rows->dstPitch != width) return CUDA_ERROR_INVALID_VALUE;
   ++world().staged.rows;
-  return give_copy(rows->dstDevice, rows->srcDevice, width * rows->Height, stream);
+  return give_copy(lock, rows->dstDevice, rows->srcDevice, width * rows->Height, stream);
 }
 CUresult set_bytes_async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {
   FAKE_CALL("cuMemsetD8Async");

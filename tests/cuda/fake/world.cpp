@@ -79,6 +79,21 @@ CUresult forbidden_by_capture() {
   return result;
 }
 
+bool is_legacy_barred(bool spoils) {
+  bool barred = false;
+  for (const Queue* queue : world().queues) {
+    if (!queue->blocking || queue->capture == 0) continue;
+    barred = true;
+    if (spoils) world().captures.at(queue->capture).invalid = true;
+  }
+  return barred;
+}
+
+CUresult refuse_export() {
+  ++world().refused_exports;
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
 // Memory: anonymous files, so that another process can map it as CUDA's IPC would.
 
 Allocation* find_allocation(std::uintptr_t address, std::uintptr_t* begin) {
@@ -211,10 +226,7 @@ CUresult give(Queue& queue, const Node& node) {
     capture.graph->lanes[queue.lane].push_back(node);
     return CUDA_SUCCESS;
   }
-  if (&queue == &w.legacy && !w.captures.empty() && capture_mode() != CU_STREAM_CAPTURE_MODE_RELAXED) {
-    for (auto& [id, capture] : w.captures) capture.invalid = true;
-    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  }
+  if (&queue == &w.legacy && is_legacy_barred(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   wait_for_room(queue);
   order_with_legacy(queue);
   push(queue, node(nullptr));
@@ -301,6 +313,10 @@ std::string describe(const Live& l) {
       l.events, l.modules, l.contexts, l.user_objects);
 }
 std::uint64_t launches() { return world().launches; }
+std::uint64_t refused_exports() {
+  const Lock lock(world().mutex);
+  return world().refused_exports;
+}
 Staged staged() {
   const Lock lock(world().mutex);
   return world().staged;

@@ -126,6 +126,7 @@ struct World {
   CUresult fail_with = CUDA_SUCCESS;
   std::string failed;
   std::uint64_t launches = 0;
+  std::uint64_t refused_exports = 0;
   Staged staged;
   bool notes = false;
   std::vector<Given> given;
@@ -148,6 +149,11 @@ bool reaches(int device, int other);
 bool fails(const char* name, CUresult& error);
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and captures are spoilt, if one forbids this thread calls like this.
 CUresult forbidden_by_capture();
+
+/// Whether a stream that the legacy default stream waits for is captured, so that this one may not be used; `spoils`: and it is.
+bool is_legacy_barred(bool spoils);
+/// CUDA_ERROR_INVALID_VALUE for memory that is shared in another way, or not at all.
+CUresult refuse_export();
 
 /// The one pool of a device.
 CUmemoryPool pool_of(int device);

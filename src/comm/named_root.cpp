@@ -21,6 +21,7 @@ namespace {
 
 /// Between two attempts to take the port.
 constexpr int kRetryMs = 20;
+constexpr unsigned kLastPort = 65535;
 
 struct Named {
   std::string host;
@@ -43,7 +44,12 @@ Result<Named> parse(const NamedRoot& root) {
   const char* const end = text.data() + text.size();
   const auto [stop, failure] = std::from_chars(text.data() + colon + 1, end, named.port);
   if (failure != std::errc() || stop != end || named.port == 0 || named.host.empty()) return malformed(root);
-  named.port = static_cast<std::uint16_t>(named.port + root.port_offset);
+  const unsigned port = unsigned{named.port} + root.port_offset;
+  if (port > kLastPort) {
+    return error(Code::kInvalidUsage, fmt::format("{}: \"{}\": {} ports on from there is behind the last one, {}",
+                                                  root.from, root.place, root.port_offset, kLastPort));
+  }
+  named.port = static_cast<std::uint16_t>(port);
   return named;
 }
 

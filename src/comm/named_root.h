@@ -16,7 +16,8 @@ struct NamedRoot {
   std::string label;              ///< goes into the key with TUTTI_SECRET
   std::uint16_t port_offset = 0;  ///< to be added to the port
 };
-/// The same in every process that is told the same. kInvalidUsage: no address and port, or a name that is none of a host.
+/// The same in every process that is told the same. kInvalidUsage: no address and port, a port behind the last one, or a name that
+/// is none of a host.
 Result<UniqueId> make_named_id(const NamedRoot& root);
 
 /// The id that NCCL_COMM_ID and TUTTI_SECRET make.

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "comm/messages.h"
 #include "comm/quiet_thread.h"
+#include "comm/signs_of_life.h"
 #include "comm/wire.h"
 #include "executor/host_machine.h"
 
@@ -28,15 +29,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// Signs of life in the time after which their absence means something.
-constexpr int kSignsPerTimeout = 5;
-constexpr auto kSlowestSign = std::chrono::seconds(2);
-constexpr auto kFastestSign = milliseconds(10);
 /// For the others to take the goodbye.
 constexpr auto kGoodbyeTime = milliseconds(500);
 /// So often a rank refuses to be connected with before it counts as gone.
 constexpr int kRefusalsMax = 3;
-/// Who seeks others looks more often than this; and tries the next one beyond, too, when one has not answered for so long.
+/// Who seeks others tries the next one beyond, too, when one has not answered for so long.
 constexpr auto kPauseTime = std::chrono::seconds(1);
 
 class Watch final : public PeerWatch, private WatchedBeside::Keeper {
@@ -47,7 +44,8 @@ class Watch final : public PeerWatch, private WatchedBeside::Keeper {
         reach_time_(args.reach_time),
         callbacks_(std::move(args.callbacks)),
         beside_(args.beside),
-        graph_(args.rank, static_cast<int>(args.sockets.size())) {
+        graph_(args.rank, static_cast<int>(args.sockets.size())),
+        signs_(args.timeout_s) {
     for (std::size_t rank = 0; rank < args.sockets.size(); ++rank) {
       if (args.sockets[rank])
         add(static_cast<int>(rank), Connection(std::move(args.sockets[rank]), payload_max()), true);
@@ -86,7 +84,6 @@ class Watch final : public PeerWatch, private WatchedBeside::Keeper {
   void keep(int peer, Connection made) override { made_.emplace_back(peer, std::move(made)); }
 
   void run();
-  Clock::duration interval() const;
   void wait(Clock::time_point until);
   void listen_to_all(Clock::time_point now);
   void listen(Peer& peer, Clock::time_point now);
@@ -130,7 +127,8 @@ class Watch final : public PeerWatch, private WatchedBeside::Keeper {
   std::vector<std::pair<int, Connection>> made_;  ///< peers to be
   std::map<int, Clock::time_point> sought_;       ///< since when
   std::set<int> unreached_;                       ///< not sought any more
-  Clock::time_point looked_ = Clock::now();       ///< when the thread did last
+  SignsOfLife signs_;
+  Clock::time_point due_ = Clock::now();  ///< when the thread is to look again at the latest
   bool says_goodbye_ = false;
   std::optional<Bytes> own_words_;
   std::vector<WatchGraph::Gone> deaths_;  ///< callbacks_.on_death is still to be called for these
@@ -138,7 +136,6 @@ class Watch final : public PeerWatch, private WatchedBeside::Keeper {
   PrivateDescriptor wake_;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
-  Clock::time_point next_sign_ = Clock::now();
   bool failure_told_ = false;
   std::mutex mutex_;
   std::condition_variable told_;
@@ -178,17 +175,12 @@ void Watch::finish_telling(double seconds) {
   told_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return all_told_; });
 }
 
-Clock::duration Watch::interval() const {
-  if (timeout_s_ <= 0) return std::chrono::hours(1);
-  const auto wanted = std::chrono::duration<double>(timeout_s_ / kSignsPerTimeout);
-  return std::clamp<Clock::duration>(std::chrono::duration_cast<Clock::duration>(wanted), kFastestSign, kSlowestSign);
-}
-
 void Watch::run() {
   while (!stopping_) {
     // What was heard is judged by the time before it was looked for: a process that was stopped itself hears first.
     const auto now = Clock::now();
     leave_out_pause(now);
+    due_ = now;
     listen_to_all(now);
     judge(now);
     send_signs(now);
@@ -196,7 +188,7 @@ void Watch::run() {
     tell_words();
     tell_deaths();
     close_ring(now);
-    wait(made_.empty() ? next_sign_ : now);
+    wait(made_.empty() ? signs_.next() : now);
   }
   listen_to_all(Clock::now());  // after the goodbyes the end of a connection tells nothing any more
   tell_failure();
@@ -216,6 +208,7 @@ void Watch::wait(Clock::time_point until) {
     beside_->add_to(watched);
     until = std::min(until, beside_->due());
   }
+  due_ = std::max(due_, until);
   const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
   const int ready = poll(watched.data(), watched.size(), static_cast<int>(std::clamp<long>(left, 0, 60000)));
   if (ready < 0 && errno != EINTR) poll(nullptr, 0, 10);
@@ -261,6 +254,7 @@ void Watch::handle(Peer& peer, const Frame& frame) {
   if (frame.type == FrameType::kGone) {
     if (const auto gone = graph_.decode(frame.payload)) note_gone(*gone, peer.rank);
   }
+  if (frame.type == FrameType::kSignOfLife) signs_.hear(frame.payload);
   if (frame.type != FrameType::kTold) return;
   if (auto told = decode_failure(frame.payload)) record_failure(failure_, told->code, peer.rank, told->message);
   tell_failure();
@@ -292,11 +286,10 @@ void Watch::judge(Clock::time_point now) {
 }
 
 void Watch::send_signs(Clock::time_point now) {
-  if (now < next_sign_) return;
-  next_sign_ = now + interval();
+  if (!signs_.take(now)) return;
   for (Peer& peer : peers_) {
     if (!peer.open || peer.connection.wants_to_write()) continue;
-    peer.connection.queue(FrameType::kSignOfLife, {});
+    peer.connection.queue(FrameType::kSignOfLife, signs_.make());
     send(peer);
   }
 }
@@ -394,7 +387,7 @@ void Watch::take_made() {
 
 /// To one that may have missed it: the first reason before others, and what ranks have said before who of them has gone, as everywhere.
 void Watch::tell_all_known(Peer& peer) {
-  peer.connection.queue(FrameType::kSignOfLife, {});
+  peer.connection.queue(FrameType::kSignOfLife, signs_.make());
   for (const Bytes& words : callbacks_.words_known()) peer.connection.queue(FrameType::kShrink, words);
   if (own_words_) peer.connection.queue(FrameType::kShrink, *own_words_);
   if (failure_told_)
@@ -430,11 +423,12 @@ void Watch::let_go() {
   }
 }
 
-/// The time in which this process was stopped itself is not time in which others did not answer.
+/// The time in which this process was stopped itself, and with it perhaps all others, is not time in which they did not answer.
 void Watch::leave_out_pause(Clock::time_point now) {
-  const auto pause = now - std::exchange(looked_, now);
-  if (pause <= kPauseTime) return;
+  const auto pause = now - due_;
+  if (pause <= signs_.needed()) return;  // too short to count beside the timeout
   for (auto& [rank, since] : sought_) since += pause;
+  for (Peer& peer : peers_) peer.heard += pause;
 }
 
 void Watch::judge_sought(Clock::time_point now) {

@@ -1,5 +1,6 @@
 #include "comm/rails.h"
 
+#include "base/round_up.h"
 #include "comm/far_inputs.h"
 
 #include <algorithm>
@@ -13,9 +14,9 @@ using Pattern = LineRoutes::Pattern;
 /// Parts begin with a cache line.
 constexpr std::size_t kLine = 64;
 
-constexpr std::size_t round_up(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-
-constexpr std::size_t part_bytes_max(int ranks) { return round_up(RailRoom::kBytesMax / static_cast<unsigned>(ranks)); }
+constexpr std::size_t part_bytes_max(int ranks) {
+  return round_up(RailRoom::kBytesMax / static_cast<unsigned>(ranks), kLine);
+}
 
 /// The number has a line of its own, and so has what is left between blocks: they do not begin in the same sets of a cache.
 constexpr std::size_t stride(int ranks) { return part_bytes_max(ranks) + 2 * kLine; }
@@ -78,7 +79,7 @@ Rails::Rails(PartCarrier& network, RailRoom room, HostRanks hosts, int rank, Rai
 /// Of the ranks at that place of all hosts.
 Rails::Part Rails::part(int place) const {
   const std::size_t all = call_.count * call_.element_bytes;
-  const std::size_t each = round_up((all + index(room_.ranks()) - 1) / index(room_.ranks()));
+  const std::size_t each = round_up((all + index(room_.ranks()) - 1) / index(room_.ranks()), kLine);
   const std::size_t first = std::min(all, each * index(place));
   return {first, std::min(each, all - first)};
 }
@@ -87,7 +88,7 @@ Rails::Part Rails::part(int place) const {
 const std::byte* Rails::found(int from, int to) const {
   for (unsigned turn = 0; turn < kTurns; ++turn) {
     const RailRoom::Block block = room_.block(from, to, turn);
-    if (executor::load_acquire(block.number) == call_.number) return block.bytes;
+    if (executor::load_acquire(block.number) == marked_) return block.bytes;
   }
   return nullptr;
 }
@@ -101,6 +102,7 @@ void Rails::send(int host, std::uint32_t part, const void* bytes) {
 void Rails::begin(const Call& call, executor::HostMachine& machine) {
   if (stage_ != Stage::kOver) turn_ = 1 - turn_;  // the last call was refused: others may still read
   call_ = call;
+  marked_ = marked(call.number);
   next_ = 0;
   round_ = 0;
   own_ = part(place_);
@@ -112,7 +114,7 @@ void Rails::begin(const Call& call, executor::HostMachine& machine) {
     if (to == place_ || its.bytes == 0) continue;
     const RailRoom::Block block = room_.block(place_, to, turn_);
     machine.store_bytes(block.bytes, input + its.first, its.bytes);
-    executor::store_release(block.number, std::uint64_t{call.number});
+    executor::store_release(block.number, marked_);
   }
   if (own_.bytes == 0) return;
   for (const Share& share : shares_out_) network_.hold_lines(rank_on(share.host), call.number);
@@ -140,8 +142,8 @@ void Rails::find_shares() {
 
 /// Of those that have not gone.
 void Rails::tell_refused(std::uint32_t number) {
-  refused_ = number;
-  if (call_.number != number) return;  // this rank's does not go by rails
+  refused_ = marked(number);
+  if (marked_ != refused_) return;  // this rank's does not go by rails
   const std::size_t sent = stage_ != Stage::kAcross              ? 0
                            : plan_.pattern == Pattern::kDoubling ? round_ + 1
                                                                  : shares_out_.size();
@@ -150,7 +152,7 @@ void Rails::tell_refused(std::uint32_t number) {
 }
 
 bool Rails::end_refused(std::uint32_t number, const std::function<bool(int)>& is_by_rails) {
-  if (refused_ != number) tell_refused(number);
+  if (refused_ != marked(number)) tell_refused(number);
   const auto is_owed = [&](const Share& share) {
     return is_by_rails(rank_on(share.host)) && !network_.has_part(number, share.part);
   };
@@ -229,7 +231,7 @@ bool Rails::go_across(executor::HostMachine& machine, bool alike) {
   } else {
     add_hosts(both, machine);
   }
-  executor::store_release(shown.number, std::uint64_t{call_.number});
+  executor::store_release(shown.number, marked_);
   if (sums_for_all())
     for (const Share& share : shares_in_) send(share.host, FarInputs::kSumOfAll, shown.bytes);
   stage_ = Stage::kShare;

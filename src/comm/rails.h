@@ -44,7 +44,7 @@ class RailRoom {
   static constexpr std::size_t kOverNetworkMax = std::size_t{512} << 10;
 
   struct Block {
-    std::uint64_t* number;  ///< of the call whose bytes these are: stored after them
+    std::uint64_t* number;  ///< of the call whose bytes these are, marked: stored after them; 0: none are
     std::byte* bytes;
   };
 
@@ -121,6 +121,7 @@ class Rails {
   std::uint32_t last_round() const { return static_cast<std::uint32_t>(routes_.rounds() - 1); }
   void find_shares();
   void tell_refused(std::uint32_t number);
+  static constexpr std::uint64_t marked(std::uint32_t number) { return std::uint64_t{1} << 32 | number; }
   const std::byte* found(int from, int to) const;
   std::byte* far(std::uint32_t part) const;
   void send(int host, std::uint32_t part, const void* bytes);
@@ -145,9 +146,10 @@ class Rails {
   std::vector<Share> shares_in_;
 
   Call call_;
+  std::uint64_t marked_ = 0;  ///< its number; 0: there was no call
   Stage stage_ = Stage::kOver;
   Part own_;
-  std::uint32_t refused_ = 0;  ///< the last call that was
+  std::uint64_t refused_ = 0;  ///< the last call that was, marked
   int owed_by_ = -1;
   unsigned turn_ = 0;
   int next_ = 0;                      ///< the first place whose inputs, or results, were not there

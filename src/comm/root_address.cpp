@@ -41,9 +41,15 @@ Error nobody_listens(const UniqueId& id, const std::string& tried) {
                            describe(id), tried.empty() ? "" : "; tried ", tried));
 }
 
-/// One attempt by each of the id's addresses. Empty, and `why` says of each what went wrong.
-Result<PrivateDescriptor> connect_to_candidates(const UniqueId& id, const Patience& patience, std::string& why) {
-  why.clear();
+/// What went wrong at an id's addresses.
+struct Tried {
+  std::string why;
+  bool refused = true;  ///< at all of them: one may be that of another host, too, as the loopback's is
+};
+
+/// One attempt by each. Empty: see `tried`.
+Result<PrivateDescriptor> connect_to_candidates(const UniqueId& id, const Patience& patience, Tried& tried) {
+  tried = {};
   for (const IpAddress& address : candidates_of(id)) {
     PrivateDescriptor socket = connect_tcp(address, id.port);
     int failure = socket ? 0 : errno;
@@ -58,7 +64,8 @@ Result<PrivateDescriptor> connect_to_candidates(const UniqueId& id, const Patien
       failure = answered ? connect_result(socket.get()) : ETIMEDOUT;
     }
     if (failure == 0) return socket;
-    why += fmt::format("{}{}: {}", why.empty() ? "" : ", ", address.text(id.port), strerror(failure));
+    tried.refused = tried.refused && failure == ECONNREFUSED;
+    tried.why += fmt::format("{}{}: {}", tried.why.empty() ? "" : ", ", address.text(id.port), strerror(failure));
   }
   return PrivateDescriptor();
 }
@@ -67,16 +74,15 @@ Result<PrivateDescriptor> connect_to_candidates(const UniqueId& id, const Patien
 Result<PrivateDescriptor> connect_by_tcp(const UniqueId& id, const Patience& patience) {
   const auto until = Patience::Clock::now() + kNetworkPatience;
   for (;;) {
-    std::string why;
-    TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_to_candidates(id, patience, why));
+    Tried tried;
+    TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_to_candidates(id, patience, tried));
     if (socket) {
       send_at_once(socket.get());
       return socket;
     }
-    const bool refused = why.empty() || why.find(strerror(ECONNREFUSED)) != std::string::npos;
-    if (!id.named && (refused || Patience::Clock::now() >= until)) return nobody_listens(id, why);
+    if (!id.named && (tried.refused || Patience::Clock::now() >= until)) return nobody_listens(id, tried.why);
     const Outcome outcome = patience.nap(kNetworkRetryMs);
-    if (outcome == Outcome::kTimedOut) return nobody_listens(id, why);
+    if (outcome == Outcome::kTimedOut) return nobody_listens(id, tried.why);
     if (outcome != Outcome::kReady) return initialisation_aborted();
   }
 }

@@ -97,3 +97,13 @@ TEST_CASE("a named root's address is of the family that is asked for", "[interfa
   CHECK_THAT(refused, Contains("error: NCCL_COMM_ID names the host 10.0.0.7: "));
   CHECK(taken == "[fd00::7]:4711");
 }
+
+TEST_CASE("a named root's port is counted on from there, and ends with the last one", "[interfaces]") {
+  const auto at = [](std::uint16_t offset) {
+    const auto id = make_named_id({.place = "10.0.0.7:65530", .from = "HERE", .port_offset = offset});
+    return id.ok() ? describe(id.value()) : "error: " + id.error().message;
+  };
+  CHECK(at(5) == "10.0.0.7:65535");
+  for (const std::uint16_t offset : {6, 7, 65535})
+    CHECK_THAT(at(offset), Contains("error: HERE: \"10.0.0.7:65530\"") && Contains("65535"));
+}

@@ -1,13 +1,18 @@
 // PeerWatch of more ranks than can all watch each other (watch_job.h).
+#include "rank_runs.h"
 #include "watch_job.h"
 
 #include <catch2/catch.hpp>
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <condition_variable>
+#include <csignal>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -229,6 +234,72 @@ TEST_CASE("all have the words of one that has noticed a silence", "[watch]") {
       return job.failure(rank) == "rank " + std::to_string(kStopped) + " for rank " + std::to_string(noticing);
     }));
   }
+}
+
+namespace {
+
+/// A rank's watch over another one that never says a word, and what it gets.
+struct Watched {
+  explicit Watched(double timeout_s) {
+    int pair[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
+    other = std::make_unique<Connection>(PrivateDescriptor::open([&] { return pair[0]; }), 64);
+    PeerWatch::Args args{.rank = 0, .failure = &failure, .timeout_s = timeout_s};
+    args.sockets.resize(2);
+    args.sockets[1] = PrivateDescriptor::open([&] { return pair[1]; });
+    args.callbacks.on_gone = [](int, PeerLife, std::uint32_t) {};
+    args.callbacks.on_death = [](int, PeerLife) {};
+    auto started = PeerWatch::start(std::move(args));
+    REQUIRE(started.ok());
+    watch = std::move(started).value();
+  }
+  int signs() {
+    int found = 0;
+    other->fill();
+    for (auto frame = other->next(); frame.ok() && frame.value(); frame = other->next())
+      found += frame.value()->type == FrameType::kSignOfLife ? 1 : 0;
+    return found;
+  }
+
+  FailureRecord failure;
+  std::unique_ptr<Connection> other;
+  std::unique_ptr<PeerWatch> watch;
+};
+
+}  // namespace
+
+TEST_CASE("a rank shows that it lives each second, whether it listens for others that long or not", "[watch]") {
+  Watched patient(60);
+  Watched debugged(0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+  CHECK(patient.signs() >= 3);
+  CHECK(debugged.signs() >= 3);
+}
+
+TEST_CASE("ranks hear each other in time, whatever their own timeouts are", "[watch]") {
+  constexpr int kRanks = 4;
+  Job job(kRanks, {}, [] {}, {.silence_s = 60, .silence_of_s = {{0, 1}, {1, 0}}});
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  for (int rank = 0; rank < kRanks; ++rank) {
+    CAPTURE(rank, job.failure(rank));
+    CHECK_FALSE(job.has_failed(rank));
+  }
+}
+
+TEST_CASE("the time in which all were stopped is no silence", "[watch][forks]") {
+  constexpr int kRanks = 3;
+  const pid_t all = rank_runs::spawn([]() -> std::string {
+    Job job(kRanks, {}, [] {}, {.silence_s = 1});
+    std::this_thread::sleep_for(std::chrono::milliseconds(4500));
+    for (int rank = 0; rank < kRanks; ++rank)
+      if (job.has_failed(rank)) return job.failure(rank);
+    return "";
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  kill(all, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  kill(all, SIGCONT);
+  CHECK(rank_runs::ended_well(all));
 }
 
 TEST_CASE("a rank that is gone unheard is no death, and all hear that it cannot be reached", "[watch]") {

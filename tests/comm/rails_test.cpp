@@ -98,7 +98,7 @@ struct Rank {
   std::unique_ptr<Rails> rails;
   tutti::executor::HostMachine machine{nullptr, nullptr};
   std::vector<float> input, output;
-  std::uint32_t begun = 0;
+  std::uint32_t begun = ~0u;
   bool in_call = false;
   bool knows = false;  ///< that calls differ
 };
@@ -175,7 +175,7 @@ class Crowd {
   }
 
   bool all_have_begun(std::uint32_t number) const {
-    return std::ranges::all_of(ranks_, [number](const Rank& one) { return one.begun >= number; });
+    return std::ranges::all_of(ranks_, [number](const Rank& one) { return one.begun == number; });
   }
 
   bool step(int rank, std::uint32_t number, std::size_t count, const Call& call, bool differs) {
@@ -287,6 +287,20 @@ TEST_CASE("rails: what some of them gave or sent in a call that differed is nobo
           crowd.run(++number, {1000, odd % 2 == 0, 0}, odd, odd_count);
         crowd.run(++number, {1000, odd % 2 == 1, 0});
       }
+    }
+  }
+}
+
+TEST_CASE("rails: numbers that wrap", "[rails]") {
+  for (const Pattern pattern : {Pattern::kDirect, Pattern::kDoubling, Pattern::kStar}) {
+    INFO("pattern " << static_cast<int>(pattern));
+    // What has never been written has number 0; so has a rank that has made no call yet.
+    for (const std::uint32_t first : {~0u - 1, 0u}) {
+      Crowd crowd(4, 3, pattern, 1);
+      for (const std::uint32_t later : {0u, 1u, 2u, 3u}) crowd.run(first + later, {1000, later % 2 == 0, 0});
+      Crowd differing(4, 3, pattern, 1);
+      for (const std::uint32_t later : {0u, 1u, 2u, 3u})
+        differing.run(first + later, {1000, false, 0}, 1, later % 2 == 0 ? 500 : Crowd::kNotByRails);
     }
   }
 }

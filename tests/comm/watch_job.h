@@ -45,6 +45,7 @@ inline std::vector<Ties> ties_of_rank(int rank, int ranks, bool over_mpi) {
 struct Times {
   double silence_s = 60;
   std::chrono::seconds reach{30};
+  std::map<int, double> silence_of_s = {};  ///< ranks of which it is another one
 };
 
 class Job {
@@ -208,10 +209,11 @@ class Job {
       note([&] { return member.deaths.insert(who).second; });
       at_death_();
     };
+    const auto own = times_.silence_of_s.find(rank);
     auto watch = PeerWatch::start({.rank = rank,
                                    .sockets = std::move(member.sockets),
                                    .failure = &member.failure,
-                                   .timeout_s = times_.silence_s,
+                                   .timeout_s = own == times_.silence_of_s.end() ? times_.silence_s : own->second,
                                    .reach_time = times_.reach,
                                    .callbacks = std::move(callbacks),
                                    .beside = member.ties.get()});

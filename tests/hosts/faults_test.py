@@ -76,6 +76,39 @@ def case_stopped(hosts, library):
     patient.end()
 
 
+def case_all_stopped(hosts, library):
+    """All ranks stopped for longer than TUTTI_HEARTBEAT_TIMEOUT_S, as when a job is suspended: they go on as if nothing had been."""
+    job = Job(hosts, library, 3, 7, {"TUTTI_HEARTBEAT_TIMEOUT_S": "2"})
+    job.wait_ready()
+    for sign, seconds in ((signal.SIGSTOP, 4), (signal.SIGCONT, 0)):
+        for process in job.processes.values():
+            process.send_signal(sign)
+        time.sleep(seconds)
+    expect_done(job.results([0, 1, 2], 60))
+    job.end()
+
+
+def case_other_timeouts(hosts, library):
+    """Ranks whose own TUTTI_HEARTBEAT_TIMEOUT_S is long, or 0 as in a debugger, are heard in time by one whose own is short."""
+    job = Job(hosts, library, 3, 5, last=0)
+    for rank, timeout in enumerate(("2", "0", "60")):
+        job.begin(rank, {"TUTTI_HEARTBEAT_TIMEOUT_S": timeout})
+    expect_done(job.results([0, 1, 2], 60))
+    job.end()
+
+
+def case_link_down_at_the_start(hosts, library):
+    """A link that is down when a rank comes is waited for, though the id also names an address, here the loopback, that refuses at once."""
+    job = Job(hosts, library, 2, 1, {"NCCL_SOCKET_IFNAME": "^docker"}, last=1)
+    assert job.read(lambda: os.path.exists(job.id_file), 20)
+    hosts.link(1, "down")
+    job.begin(1)
+    time.sleep(4)
+    hosts.link(1, "up")
+    expect_done(job.results([0, 1], 60))
+    job.end()
+
+
 def case_link_down_and_back(hosts, library):
     """A link that is down for 4 s is survived, with the right sums."""
     job = Job(hosts, library, 3, 9)

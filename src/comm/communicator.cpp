@@ -2,6 +2,7 @@
 
 #include "base/config.h"
 #include "base/descriptor.h"
+#include "base/elapsed.h"
 #include "base/log.h"
 #include "base/mapping.h"
 #include "comm/batch.h"
@@ -29,8 +30,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -49,7 +48,7 @@ constexpr double kLastWordS = 0.5;
 Membership::Membership(std::vector<Peer> all, Control c, int rank, planner::Rules rules)
     : peers(std::move(all)),
       control(std::move(c)),
-      reach(rank, peers, control.failure()),
+      reach(rank, peers, control),
       plans(std::move(rules)),
       sent_calls(peers.size()),
       received_calls(peers.size()),
@@ -82,11 +81,12 @@ Communicator::Communicator(Options options) : options_(std::move(options)) {}
 
 Communicator::~Communicator() {
   cancelled_ = true;
-  if (init_thread_.joinable()) init_thread_.join();
+  await_initialisation();
 }
 
 Status Communicator::initialise(std::vector<UniqueId> ids, const Communicator* parent) {
   Status status = connect(std::move(ids), parent);
+  if (status.ok() && cancelled_) status = error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
   if (!status.ok()) {
     status = explained(status.error(), parent);
     const Error& why = status.error();
@@ -103,10 +103,24 @@ Status Communicator::initialise(std::vector<UniqueId> ids, const Communicator* p
 
 void Communicator::skip_initialisation() { init_state_.store(InitState::kSkipped, std::memory_order_release); }
 
-void Communicator::start_background(std::function<void()> work) { init_thread_ = std::thread(std::move(work)); }
+void Communicator::run_here(const std::function<void()>& work) {
+  const std::lock_guard lock(init_mutex_);
+  work();
+}
 
-void Communicator::initialise_in_background(std::vector<UniqueId> ids) {
-  start_background([this, ids = std::move(ids)]() mutable { (void)initialise(std::move(ids)); });
+void Communicator::start_background(std::function<void()> work) {
+  const std::lock_guard lock(init_mutex_);
+  init_thread_ = std::thread(std::move(work));
+}
+
+void Communicator::await_initialisation() {
+  const std::lock_guard lock(init_mutex_);
+  if (init_thread_.joinable()) init_thread_.join();
+}
+
+void Communicator::stop_initialising() {
+  cancelled_ = cancelled_ || !is_initialised();
+  await_initialisation();
 }
 
 void Communicator::make_collective_call() { collective_call_ = std::make_unique<CollectiveCall>(*this); }
@@ -123,7 +137,7 @@ Batch& Communicator::batch() {
 }
 
 Status Communicator::wait_initialised() {
-  if (init_thread_.joinable()) init_thread_.join();
+  await_initialisation();
   const InitState state = init_state_.load(std::memory_order_acquire);
   if (state == InitState::kReady || state == InitState::kSkipped) return {};
   const std::lock_guard lock(state_mutex_);
@@ -262,7 +276,7 @@ Descriptor Communicator::offer_mapping_probe() {
   struct stat facts = {};
   if (!file.ok() || fstat(file.value().get(), &facts) != 0) return {};
   own.fd = file.value().get();
-  own.inode = facts.st_ino;
+  own.file = transport::file_identity(facts);
   return std::move(file).value();
 }
 
@@ -274,7 +288,7 @@ void Communicator::probe_mapping() {
   for (int r = 0; r < ranks_; ++r) {
     const MappingProbe& probe = members_->control.mapping(r);
     probes[r].fd = probe.fd;
-    probes[r].inode = probe.inode;
+    probes[r].file = probe.file;
   }
   const Status status = members_->reach.probe_mapping(probes, *members_->control.copies(rank_) != 0);
   if (status.ok()) return;

@@ -139,9 +139,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   }
   /// Before initialisation: the network's prices are known, of a communicator that this one is a part of.
   void inherit_network(const planner::NetworkCosts& costs) { known_network_ = costs; }
-  /// The same in a thread of its own; `async_error` tells when it is over.
-  void initialise_in_background(std::vector<UniqueId> ids);
-  /// Any work that ends in initialise(), in a thread of its own.
+  /// Any work that ends in initialise(), here.
+  void run_here(const std::function<void()>& work);
+  /// The same in a thread of its own; async_state() tells when it is over.
   void start_background(std::function<void()> work);
   void fail_initialisation(const Error& failure);
   /// Somebody has aborted the communicator before it was ready.
@@ -150,6 +150,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void skip_initialisation();
   /// Waits for a background initialisation.
   Status wait_initialised();
+  /// Ends an initialisation that is under way, in whichever thread, and one that is still to come. When it returns none is.
+  void stop_initialising();
   bool is_initialised() const { return init_state_.load(std::memory_order_acquire) == InitState::kReady; }
 
   /// Calls of a communicator run one after another in the order they were taken, whatever their streams. Those that kernels do among
@@ -159,9 +161,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool is_turn(std::uint64_t ticket) const { return turns_.is_turn(ticket); }
   /// By whoever has the turn.
   void complete_ticket() { turns_.complete(); }
-  /// In place of complete_ticket(), of a call that goes on without its turn until end_passed(): Turns::pass().
-  void pass_turn() { turns_.pass(); }
-  void end_passed() { turns_.end_passed(); }
   /// Somebody's call ended without being carried through (no memory, for instance): no peer may wait for it.
   void give_up_ticket(std::uint64_t ticket, Code code, const std::string& text);
   /// No call is under way or waits, whichever way it goes.
@@ -212,7 +211,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool abort_now();
   /// Fails the communicator for all ranks, if it has not failed yet, and waits for this rank's own calls to end. False: one did not.
   bool end_calls(const std::string& why);
-  /// Waits for calls under way and leaves, once.
+  /// Waits for calls under way and leaves, once. No initialisation is under way.
   void leave();
   /// When the program ends without ncclCommDestroy.
   void leave_at_exit();
@@ -241,6 +240,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   enum class InitState : std::uint8_t { kPending, kReady, kFailed, kSkipped };
 
   Status connect(std::vector<UniqueId> ids, const Communicator* parent);
+  void await_initialisation();
   void make_collective_call();
   void make_point_to_point_call(const CallArgs& args, std::size_t index);
   void warn_late(int peer, const std::string& what, std::chrono::steady_clock::time_point since, Lateness& lateness);
@@ -310,7 +310,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> is_aborted_{false};  ///< a call that takes its turn from now on finds it, or is found by is_idle()
   std::atomic<bool> has_left_{false};
   std::atomic<const std::uint64_t*> lone_abort_word_{nullptr};  ///< nullptr: takes_lone_calls() is false
-  std::thread init_thread_;
+  std::mutex init_mutex_;    ///< held by a thread that initialises here, or waits for init_thread_
+  std::thread init_thread_;  ///< guarded by init_mutex_
   Turns turns_;
   std::uint32_t sequence_ = 0;
   std::unique_ptr<CollectiveCall> collective_call_;

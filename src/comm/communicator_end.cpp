@@ -1,4 +1,5 @@
 // The end of a communicator: of its calls, or of itself, in peace or not.
+#include "base/elapsed.h"
 #include "comm/communicator.h"
 #include "comm/device_rank.h"
 #include "comm/device_teams.h"
@@ -14,8 +15,6 @@ namespace tutti::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// How long an abort waits for this rank's own calls to notice.
 constexpr double kAbortGraceS = 10;
@@ -43,6 +42,7 @@ Status Communicator::finalize() {
 /// Others may need this rank for what it has begun, or for replays of graphs, which nobody counts.
 bool Communicator::is_needed() {
   if (!is_idle() || teams()) return true;  // of teams nobody knows what their kernels wait for
+  if (members_->mpi && !members_->mpi->problem().empty()) return true;  // its goodbye would not come
   if (!device_) return false;
   for (int r = 0; r < ranks_; ++r)
     if (std::atomic_ref(members_->control.device_card(r).captured).load() != 0) return true;
@@ -57,7 +57,7 @@ std::string Communicator::why_aborted() const {
 /// Who is not needed leaves in peace, and so do those that do not need it: programs end so, and one may be at its last work still.
 bool Communicator::abort_now() {
   cancelled_ = true;
-  if (init_thread_.joinable()) init_thread_.join();
+  stop_initialising();
   if (!is_initialised()) return true;
   bool needed = is_needed();
   is_aborted_ = !needed;
@@ -66,9 +66,9 @@ bool Communicator::abort_now() {
   return end_calls(why_aborted());
 }
 
-/// Of one that is needed the others learn by its death.
+/// Of one that is needed the others learn by its death, and so they do over MPI: they must not call it for a process that is gone.
 void Communicator::leave_at_exit() {
-  if (!is_initialised() || failed() || is_needed()) return;
+  if (!is_initialised() || failed() || members_->mpi || is_needed()) return;
   finalized_.store(true, std::memory_order_release);
   is_aborted_ = true;
   if (!is_needed()) return leave();
@@ -89,8 +89,6 @@ bool Communicator::end_calls(const std::string& why) {
 }
 
 void Communicator::leave() {
-  cancelled_ = cancelled_ || !is_initialised();
-  if (init_thread_.joinable()) init_thread_.join();
   if (!members_ || has_left_.exchange(true)) return;
   executor::Backoff backoff(true);
   while (!is_idle()) {

@@ -1,4 +1,5 @@
 // What went wrong with a communicator: who says why, who is told, and what is kept.
+#include "base/elapsed.h"
 #include "base/log.h"
 #include "comm/communicator.h"
 #include "executor/backoff.h"
@@ -11,8 +12,6 @@ namespace tutti::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// A rank that dies while a communicator is split or shrunk is missed by the new one's bootstrap and by the old one's watchdog,
 /// which knows it by its number; that is waited for a little.
@@ -54,7 +53,7 @@ Error Communicator::not_ready() {
 
 Error Communicator::failure() const {
   if (!has_failure())
-    return error(Code::kInvalidUsage, "the communicator was aborted, or its program has ended: it makes no more calls");
+    return error(cancelled_ ? Code::kRemote : Code::kInvalidUsage, why_aborted() + ": it makes no more calls");
   const FailureRecord& record = members_->control.failure();
   executor::Backoff backoff(true);
   const auto start = Clock::now();

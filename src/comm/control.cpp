@@ -1,6 +1,7 @@
 #include "comm/control.h"
 
 #include "base/config.h"
+#include "base/round_up.h"
 #include "comm/device_agreement.h"
 #include "comm/device_bells.h"
 #include "comm/device_exports.h"
@@ -25,8 +26,6 @@ namespace tutti::comm {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-
-std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 /// At least schedule::kSlotsMin. Larger slots amortise the hand-over; many ranks share the memory. A pair's FIFO is to be as large as a
 /// second-level cache: a slot is written faster when its reader's cache has lost it to one that both share.
@@ -66,9 +65,11 @@ constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
 struct Header {
   protocol::SlotShape slots;
   Settings settings;
+  alignas(64) std::uint64_t frees;
   FailureRecord failure;
   CalibrationBoard calibration;
 };
+static_assert(offsetof(Header, failure.word) < offsetof(Header, frees) + 64);
 
 struct RankState {
   alignas(64) std::uint64_t phase;
@@ -149,7 +150,7 @@ planner::SlotStores slot_stores_of(std::string_view name) {
 
 struct Control::Layout {
   std::size_t tuning, machine, ranks, processors, cards, bells, bells_end, agreement, exports, shrinks, shrink_lists,
-      announces, inputs, signatures, pairs, pair_inputs, counts, lines, slots, end;
+      freed, announces, inputs, signatures, pairs, pair_inputs, counts, lines, slots, end;
 
   Layout(std::size_t n, protocol::SlotShape shape) {
     // A rank has no channel to itself, and one that is alone announces and carries nothing.
@@ -171,7 +172,8 @@ struct Control::Layout {
     exports = agreement + (has_gpus ? round_up(DeviceAgreement::bytes_for(n), 64) : 0);
     shrinks = exports + (has_gpus ? round_up(DeviceExports::bytes_for(n), 64) : 0);
     shrink_lists = shrinks + n * sizeof(ShrinkPlace);
-    announces = round_up(shrink_lists + n * kShrinkLists * ((n + 63) / 64) * sizeof(std::uint64_t), 64);
+    freed = round_up(shrink_lists + n * kShrinkLists * ((n + 63) / 64) * sizeof(std::uint64_t), 64);
+    announces = freed + (n > 1 ? n * sizeof(transport::FreedList) : 0);
     inputs = round_up(announces + protocol::kAnnounceDepth * announcing * sizeof(protocol::AnnounceLine), kPage);
     signatures = inputs + protocol::kAnnounceDepth * announcing * input_stride;
     pairs = round_up(signatures + CollectiveSignatures::kDepth * announcing * sizeof(CollectiveSignatures::Place), 64);
@@ -295,6 +297,8 @@ void Control::set_up(protocol::SlotShape slots) const {
 
 Settings& Control::settings() const { return at<Header>(0)->settings; }
 FailureRecord& Control::failure() const { return at<Header>(0)->failure; }
+std::uint64_t* Control::frees() const { return &at<Header>(0)->frees; }
+transport::FreedList& Control::freed(int rank) const { return at<transport::FreedList>(before_lines_->freed)[rank]; }
 CalibrationBoard& Control::calibration() const { return at<Header>(0)->calibration; }
 protocol::SlotShape Control::slot_shape() const { return at<Header>(0)->slots; }
 Control::Layout Control::layout() const { return Layout(static_cast<std::size_t>(ranks_), slot_shape()); }
@@ -361,7 +365,7 @@ std::vector<std::span<const std::byte>> Control::written_by_leader() const {
   const std::byte* const text = at<std::byte>(before_lines_->tuning);
   // Over hosts the number may be another process's.
   const std::size_t bytes = std::min<std::size_t>(settings().tuning_bytes, planner::kTuningBytesMax);
-  return {{base_.get(), offsetof(Header, failure)}, {text, bytes}};
+  return {{base_.get(), offsetof(Header, frees)}, {text, bytes}};
 }
 
 std::span<const std::byte> Control::abilities(int rank) const {

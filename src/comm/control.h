@@ -16,6 +16,7 @@
 #include "protocol/channel.h"
 #include "protocol/lines.h"
 #include "protocol/pair.h"
+#include "transport/freed_list.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -136,7 +137,7 @@ struct Settings {
 struct MappingProbe {
   std::int32_t fd = -1;
   std::uint32_t works = 0;  ///< it maps the others' memory, or needs not. There once all are ready
-  std::uint64_t inode = 0;
+  std::uint64_t file = 0;   ///< transport::file_identity()
 };
 
 /// The first failure, kept once per communicator: it wins over what follows from it.
@@ -196,6 +197,11 @@ class Control {
   FailureRecord& failure() const;
   CalibrationBoard& calibration() const;
   const std::uint64_t* abort_word() const { return &failure().word; }
+  /// How many shared allocations the ranks' processes have freed, each counted for each of its ranks. In the abort word's cache line,
+  /// which all calls look at.
+  std::uint64_t* frees() const;
+  /// Those of the rank's process.
+  transport::FreedList& freed(int rank) const;
   /// Of a plan with one lane, and of send and receive. Lanes of collectives have parts of the same slots (planner::slot_part).
   protocol::SlotShape slot_shape() const;
   protocol::LineShape line_shape() const;

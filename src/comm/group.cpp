@@ -13,14 +13,16 @@
 #include "executor/stream.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 
 namespace tutti::comm {
-
 namespace {
 
 struct QueuedCall {
@@ -260,10 +262,22 @@ Status launch(std::vector<Work>& works) {
   return {};
 }
 
+/// Calls come to streams in the order of their tickets, whichever threads make them: a stream that has come to a call would wait for ever for
+/// one with an earlier ticket behind it. Nothing waits while it is held, and a forked child has a new one.
+constinit std::mutex order_on_streams;
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] { new (&order_on_streams) std::mutex; });
+
+Status begin_works(const Group& ended, std::vector<Work>& works) {
+  std::unique_lock order(order_on_streams, std::defer_lock);
+  if (!ended.plain) order.lock();
+  works = sort_by_communicator(ended);
+  return launch(works);
+}
+
 /// Calls of several communicators, or on streams.
 Status run_works(const Group& ended) {
-  std::vector<Work> works = sort_by_communicator(ended);
-  if (Status launched = launch(works); !launched.ok()) {
+  std::vector<Work> works;
+  if (Status launched = begin_works(ended, works); !launched.ok()) {
     for (const Work& work : works) {
       if (!work.launched) {
         work.communicator->give_up_ticket(work.ticket, launched.error().code, launched.error().message);

@@ -1,5 +1,7 @@
 #include "comm/launch.h"
 
+#include "comm/registry.h"
+
 #include <fmt/format.h>
 
 #include <sys/prctl.h>
@@ -105,7 +107,8 @@ int run_body(tuttiLaunchBody_t body, const tuttiLaunchInfo_t& info, const ncclUn
   if (getppid() != parent) _exit(128 + SIGKILL);  // it died before the line above
   signals.restore();
   const int code = run_body(body, info, id, context);
-  // No exit(): the caller's statics are not this process's to destroy.
+  // As by exit(), but the caller's statics are not this process's to destroy.
+  leave_all();
   std::fflush(nullptr);
   _exit(code & 0xff);
 }

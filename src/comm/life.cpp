@@ -128,7 +128,7 @@ Status run_jobs(std::vector<InitJob> jobs) {
     if (job.turn) job.turn->take();
   }
   if (jobs.size() == 1 && jobs[0].communicator->options().blocking) {
-    jobs[0].work();
+    jobs[0].communicator->run_here(jobs[0].work);
     return jobs[0].communicator->wait_initialised();
   }
   for (InitJob& job : jobs) job.communicator->start_background(std::move(job.work));
@@ -204,6 +204,7 @@ Status destroy(Handle handle) {
   if (forget_inherited(handle)) return {};
   const std::shared_ptr<Communicator> communicator = remove(handle);
   if (!communicator) return error(Code::kInvalidArgument, "not a communicator, or destroyed already");
+  communicator->stop_initialising();
   if (communicator->device()) communicator->device()->finish();
   communicator->leave();
   bury(nullptr);

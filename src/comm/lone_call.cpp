@@ -25,7 +25,6 @@ void HeldTurn::give_up(Communicator& communicator, std::uint64_t ticket) {
 namespace {
 
 void run(Communicator& communicator, const CallArgs& args, Status& status) {
-  communicator.members().reach.settle();
   if (is_point_to_point(args)) {
     PointToPointCall& call = communicator.point_to_point_call(args);
     call.run(args);
@@ -37,6 +36,7 @@ void run(Communicator& communicator, const CallArgs& args, Status& status) {
     if (!call.status().ok()) [[unlikely]]
       status = call.status();
   }
+  communicator.members().reach.settle();
 }
 
 }  // namespace

@@ -280,16 +280,19 @@ PeerLife Communicator::life_of(int peer) const {
   return has_left(peer) ? PeerLife::kLeft : ended ? PeerLife::kEnded : PeerLife::kThere;
 }
 
-/// A rank that was killed when all that watched it had left.
+/// A rank that was killed when all that watched it had left, or one whose last words should come by MPI, which it could not call any more.
 void Communicator::check_unreached(int peer, const std::string& what, Clock::time_point since, Lateness& lateness) {
-  if (life_of(peer) != PeerLife::kUnreached || has_left(peer)) return;
+  const PeerLife life = life_of(peer);
+  const bool is_cut_short = life == PeerLife::kLeft && members_->mpi;
+  if ((life != PeerLife::kUnreached && !is_cut_short) || has_left(peer)) return;
   if (!lateness.unreached) lateness.unreached = Clock::now();
   const std::chrono::duration<double> waited = Clock::now() - std::max(since, *lateness.unreached);
   if (waited.count() < kGoneS) return;
   fail(Code::kRemote, peer,
-       fmt::format("{}: rank {} ({}) has gone: nobody has heard it leave, and nobody listens where it did. It was "
-                   "killed or has exited",
-                   what, peer, describe_place(members_->peers[peer])));
+       fmt::format("{}: rank {} ({}) has {}", what, peer, describe_place(members_->peers[peer]),
+                   is_cut_short ? "left the communicator, and what it sent last does not come by MPI"
+                                : "gone: nobody has heard it leave, and nobody listens where it did. It was killed or "
+                                  "has exited"));
 }
 
 void Communicator::check_streams() {

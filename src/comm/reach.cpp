@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 
 namespace tutti::comm {
@@ -14,7 +15,7 @@ void describe_buffer(const void* address, std::size_t bytes, protocol::BufferRef
   fd = -1;
   if (bytes == 0) return;
   if (const auto shared = transport::shared_find(address, bytes)) {
-    buffer = {shared->inode, shared->offset};
+    buffer = {shared->file, shared->offset};
     fd = shared->fd;
   } else {
     mappable = false;
@@ -23,17 +24,25 @@ void describe_buffer(const void* address, std::size_t bytes, protocol::BufferRef
 
 }  // namespace
 
-Reach::Reach(int rank, std::span<const Peer> peers, FailureRecord& failure) : rank_(rank), failure_(failure) {
+Reach::Reach(int rank, std::span<const Peer> peers, const Control& control)
+    : rank_(rank), frees_(control.frees()), own_(&control.freed(rank)), failure_(control.failure()) {
   const std::uint64_t own = peers[rank].process_token;
   for (const Peer& peer : peers) {
     const bool same = peer.process_token == own;
     one_process_ = one_process_ && same;
-    members_.push_back({peer.pid, same, peer.probe_address, peer.probe_value, 0, {}});
+    const transport::FreedList& freed = control.freed(static_cast<int>(members_.size()));
+    members_.push_back({peer.pid, same, peer.probe_address, peer.probe_value, 0, 0, &freed, {}});
   }
 }
 
 Reach::~Reach() {
+  transport::shared_untell(*own_);
   for (const Member& member : members_) transport::ImportCache::process().drop(member.pid);
+}
+
+void Reach::set_maps(bool maps) {
+  maps_ = maps;
+  if (maps && !one_process_) transport::shared_tell(*own_, *frees_);
 }
 
 protocol::BufferReferences Reach::describe(const void* input, std::size_t input_bytes, void* output,
@@ -61,28 +70,53 @@ protocol::BufferReferences Reach::describe(const void* input, std::size_t input_
 
 Result<std::uint64_t> Reach::mapped_address(Member& member, const protocol::BufferReference& buffer, std::int32_t fd) {
   for (const Held& held : member.held) {
-    if (held.inode == buffer.address) return reinterpret_cast<std::uint64_t>(held.memory.get()) + buffer.offset;
+    if (held.file == buffer.address) return reinterpret_cast<std::uint64_t>(held.memory.get()) + buffer.offset;
   }
   transport::SharedReference segment;
   segment.fd = fd;
-  segment.inode = buffer.address;
+  segment.file = buffer.address;
   auto memory = transport::ImportCache::process().hold(member.pid, segment);
   if (!memory.ok()) return std::move(memory).error();
   member.held.push_back({buffer.address, memory.value()});
   return reinterpret_cast<std::uint64_t>(member.held.back().memory.get()) + buffer.offset;
 }
 
+/// What else is mapped of the peer stays where it is: to map it again takes a millisecond for each 10 MiB. What other communicators of this
+/// process have mapped of what is freed is not found any more, as it may be a part of a file that has grown.
+void Reach::retire_freed(Member& member) {
+  if (!member.freed->has_more_than(member.freed_seen)) return;
+  transport::ImportCache& cache = transport::ImportCache::process();
+  found_.clear();
+  const bool all = !member.freed->read(member.freed_seen, found_);
+  if (all) cache.drop(member.pid);
+  for (const std::uint64_t file : found_) cache.drop(member.pid, file);
+  const auto is_freed = [&](const Held& held) { return all || std::ranges::find(found_, held.file) != found_.end(); };
+  const auto gone = std::stable_partition(member.held.begin(), member.held.end(), std::not_fn(is_freed));
+  if (gone == member.held.end()) return;
+  std::move(gone, member.held.end(), std::back_inserter(retired_));
+  member.held.erase(gone, member.held.end());
+  ++drops_;
+  settled_frees_ = kUnsettled;
+}
+
+void Reach::let_go() {
+  const std::uint64_t frees = executor::load_acquire(frees_);
+  for (Member& member : members_) {
+    if (!member.held.empty()) retire_freed(member);
+  }
+  retired_.clear();
+  settled_frees_ = frees;
+}
+
 Status Reach::resolve(int peer, const protocol::BufferReferences& announced, bool input,
                       protocol::PeerBuffers& buffers) {
   Member& member = members_[peer];
-  // A rank of the same process is no exception: beside processes it announces segments too.
-  // An older announcement (of a call that another one has overtaken in a group) is no news.
-  if (static_cast<std::int32_t>(announced.reserved - member.freed) > 0) {
-    std::ranges::move(member.held, std::back_inserter(retired_));
-    member.held.clear();
-    ++drops_;
-    transport::ImportCache::process().drop(member.pid);
-    member.freed = announced.reserved;
+  // What is announced may lie in a file that has grown. A rank of the same process is no exception: beside processes it announces
+  // segments too. An older announcement (of a call that another one has overtaken in a group) is no news; nor is this one when the other
+  // buffer is asked for, so that of one call no address is given that is retired before the call knows drops().
+  if (static_cast<std::int32_t>(announced.reserved - member.announced) > 0) {
+    member.announced = announced.reserved;
+    retire_freed(member);
   }
   const protocol::BufferReference& buffer = input ? announced.input : announced.output;
   const std::int32_t fd = input ? announced.input_fd : announced.output_fd;

@@ -16,8 +16,8 @@ namespace tutti::comm {
 
 class Reach : public executor::RemoteMemory {
  public:
-  /// Keeps the failure record: where it says why a transfer failed.
-  Reach(int rank, std::span<const Peer> peers, FailureRecord& failure);
+  /// Keeps parts of `control`: where it says why a transfer failed, and where ranks say what they have freed.
+  Reach(int rank, std::span<const Peer> peers, const Control& control);
   /// Lets go of the peers' memory; other communicators keep what they hold.
   ~Reach() override;
 
@@ -26,26 +26,27 @@ class Reach : public executor::RemoteMemory {
   bool same_process(int peer) const { return members_[peer].same_process; }
   std::int32_t pid(int peer) const { return members_[peer].pid; }
 
-  /// Whether processes map each other's shared memory. Where they do not, it counts as private. All ranks say the same.
+  /// Whether processes map each other's shared memory. Where they do not, it counts as private. All ranks say the same, before the
+  /// first call; from then on they say what they free.
   bool maps() const { return maps_; }
-  void set_maps(bool maps) { maps_ = maps; }
+  void set_maps(bool maps);
 
   /// What this rank tells the others of its buffers; a null or unused buffer is mappable.
   protocol::BufferReferences describe(const void* input, std::size_t input_bytes, void* output,
                                       std::size_t output_bytes) const;
 
   /// Completes `buffers` by the peer's input or output, as this rank reaches it. To be asked only for what a plan reads or
-  /// writes there: a peer whose buffer nobody needs may have freed it by now. Memory that is mapped stays so until the
-  /// peer frees it.
+  /// writes there: a peer whose buffer nobody needs may have freed it by now. Memory that is mapped stays so until its
+  /// own peer frees it.
   Status resolve(int peer, const protocol::BufferReferences& announced, bool input, protocol::PeerBuffers& buffers);
 
-  /// How often resolve() has found that a peer had freed memory: addresses that it gave before may not be used any more.
+  /// How often mapped memory was found to be freed: addresses that resolve() gave before may not be used any more.
   std::uint64_t drops() const { return drops_; }
 
   /// To be called while no transfer is under way: lets go of memory that peers have freed.
   void settle() {
-    if (!retired_.empty()) [[unlikely]]
-      retired_.clear();
+    if (executor::load_acquire(frees_) != settled_frees_) [[unlikely]]
+      let_go();
   }
 
   /// Tries a single copy from every other process; false: not everywhere.
@@ -59,7 +60,7 @@ class Reach : public executor::RemoteMemory {
 
  private:
   struct Held {
-    std::uint64_t inode = 0;
+    std::uint64_t file = 0;
     std::shared_ptr<std::byte> memory;
   };
   struct Member {
@@ -67,19 +68,28 @@ class Reach : public executor::RemoteMemory {
     bool same_process = false;
     std::uint64_t probe_address = 0;
     std::uint64_t probe_value = 0;
-    std::uint32_t freed = 0;  ///< the peer's count of freed allocations when last looked at
+    std::uint32_t announced = 0;   ///< how much its process had freed by its last announcement that was looked at
+    std::uint64_t freed_seen = 0;  ///< of `freed`
+    const transport::FreedList* freed = nullptr;
     std::vector<Held> held;
   };
+  static constexpr std::uint64_t kUnsettled = ~std::uint64_t{0};
 
   Result<std::uint64_t> mapped_address(Member& member, const protocol::BufferReference& buffer, std::int32_t fd);
+  void let_go();
+  void retire_freed(Member& member);
   bool failed(std::uint32_t peer, const Error& failure);
 
   int rank_;
   bool one_process_ = true;
   bool maps_ = true;
   std::vector<Member> members_;
-  std::vector<Held> retired_;
+  std::vector<Held> retired_;  ///< freed, but transfers may be under way
   std::uint64_t drops_ = 0;
+  std::uint64_t* const frees_;        ///< Control::frees()
+  std::uint64_t settled_frees_ = 0;   ///< when settle() last looked; kUnsettled: it has to
+  transport::FreedList* const own_;   ///< where this process says what it frees
+  std::vector<std::uint64_t> found_;  ///< retire_freed()'s
   FailureRecord& failure_;
 };
 

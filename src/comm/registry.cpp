@@ -81,17 +81,6 @@ Slot* slot_of(Handle handle) {
   return slot.handle.load(std::memory_order_acquire) == bits ? &slot : nullptr;
 }
 
-/// Programs end without destroying their communicators. Others would take their ranks for dead.
-void leave_all() {
-  std::vector<std::shared_ptr<Communicator>> open;
-  {
-    const std::lock_guard lock(mutex);
-    for (std::uint32_t i = 0; i < used; ++i)
-      if (slots[i].owner && slots[i].process == getpid()) open.push_back(slots[i].owner);
-  }
-  for (const auto& communicator : open) communicator->leave_at_exit();
-}
-
 }  // namespace
 
 Handle add(std::shared_ptr<Communicator> communicator) {
@@ -161,6 +150,16 @@ void bury(std::shared_ptr<Communicator> communicator) {
     gone.push_back(std::move(graves->front().second));
   }
   if (communicator) graves->emplace_back(Clock::now(), std::move(communicator));
+}
+
+void leave_all() {
+  std::vector<std::shared_ptr<Communicator>> open;
+  {
+    const std::lock_guard lock(mutex);
+    for (std::uint32_t i = 0; i < used; ++i)
+      if (slots[i].owner && slots[i].process == getpid()) open.push_back(slots[i].owner);
+  }
+  for (const auto& communicator : open) communicator->leave_at_exit();
 }
 
 Registry::Registry() : lock_(mutex) {}

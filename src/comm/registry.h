@@ -20,6 +20,9 @@ bool forget_inherited(Handle handle);
 /// that it is over. So what was aborted stays in memory for a while; the next to make or end one cleans up. nullptr: only that.
 void bury(std::shared_ptr<Communicator> communicator);
 
+/// Programs end without destroying their communicators. Others would take their ranks for dead.
+void leave_all();
+
 /// Under the lock, as often as needed: for whoever must keep communicators alive. nullptr for a stale handle.
 class Registry {
  public:

@@ -62,10 +62,10 @@ std::uint64_t Turns::take() {
 void Turns::end_ownership() {
   if (!owned_.load(std::memory_order_seq_cst)) return;
   const std::lock_guard lock(mutex_);
-  const void* const owner = owner_.load(std::memory_order_relaxed);
+  const Seat* const owner = owner_.load(std::memory_order_relaxed);
   if (owner == nullptr) return;
   owner_.store(nullptr, std::memory_order_release);
-  if (owner != thread_mark()) {
+  if (owner->thread != thread_mark()) {
     process_barrier();
     want_longer_streak();
   }
@@ -81,6 +81,14 @@ bool Turns::has_last_ticket() const {
   return issued_.load(std::memory_order_seq_cst) == completed_.load(std::memory_order_relaxed) + 1;
 }
 
+Turns::Seat* Turns::seat_of(const void* thread) {
+  for (Seat& seat : seats_) {
+    if (seat.thread == nullptr) seat.thread = thread;
+    if (seat.thread == thread) return &seat;
+  }
+  return nullptr;
+}
+
 void Turns::offer() {
   if (last_ != thread_mark()) {
     last_ = thread_mark();
@@ -90,7 +98,10 @@ void Turns::offer() {
   streak_ = 0;
   if (!has_last_ticket() || !barrier_is_ready.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(mutex_);
-  owner_.store(last_, std::memory_order_relaxed);
+  Seat* const seat = seat_of(last_);
+  if (seat == nullptr) return;
+  last_owner_.store(seat, std::memory_order_release);
+  owner_.store(seat, std::memory_order_release);
   owned_.store(true, std::memory_order_seq_cst);
   if (has_last_ticket()) return;
   owner_.store(nullptr, std::memory_order_relaxed);  // somebody has come meanwhile, and may have seen no owner
@@ -99,8 +110,8 @@ void Turns::offer() {
 
 bool Turns::is_idle() {
   end_ownership();
-  return completed_.load(std::memory_order_acquire) == issued_.load(std::memory_order_acquire) &&
-         !inside_.load(std::memory_order_acquire) && passed_.load(std::memory_order_acquire) == 0;
+  return completed_.load(std::memory_order_acquire) == issued_.load(std::memory_order_acquire) && !is_inside() &&
+         passed_.load(std::memory_order_acquire) == 0;
 }
 
 }  // namespace tutti::comm

@@ -12,10 +12,14 @@
 // With a full fence on both sides one of them would see the other's store. The kernel makes the owner's: what of the owner's program lies
 // before it there is seen by the other thread, and what lies behind it sees the other's store. Where the kernel refuses that
 // system call, or until it is ready for it, nobody owns the order, and all take tickets.
+//
+// `inside` is the owner's own, in its seat: a thread that owned the order once may go on in the middle of enter() at any later time, and
+// what it stores there must say nothing about whoever owns the order by then.
 #pragma once
 
 #include "comm/this_thread.h"
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -26,21 +30,29 @@ class Turns {
  public:
   /// The short way: true if the calling thread owns the order. It has the turn then until leave().
   bool enter() {
-    const void* const self = thread_mark();
-    if (owner_.load(std::memory_order_relaxed) != self) return false;
-    inside_.store(true, std::memory_order_relaxed);
+    return enter([] {});
+  }
+  /// `gap()` is called where another thread may take the ownership away: for tests.
+  template <class Gap>
+  bool enter(const Gap& gap) {
+    Seat* const seat = owner_.load(std::memory_order_acquire);
+    if (seat == nullptr || seat->thread != thread_mark()) return false;
+    gap();
+    seat->inside.store(true, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (owner_.load(std::memory_order_acquire) == self) [[likely]]
+    if (owner_.load(std::memory_order_acquire) == seat) [[likely]] {
+      entered_ = seat;
       return true;
-    inside_.store(false, std::memory_order_release);
+    }
+    seat->inside.store(false, std::memory_order_release);
     return false;
   }
-  void leave() { inside_.store(false, std::memory_order_release); }
+  void leave() { entered_->inside.store(false, std::memory_order_release); }
 
   /// The long way: a place in the order.
   std::uint64_t take();
   bool is_turn(std::uint64_t ticket) const {
-    return completed_.load(std::memory_order_acquire) == ticket && !inside_.load(std::memory_order_acquire);
+    return completed_.load(std::memory_order_acquire) == ticket && !is_inside();
   }
   /// By whoever has the turn by a ticket: nobody else writes the count.
   void complete() { completed_.store(completed_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
@@ -58,6 +70,18 @@ class Turns {
   bool is_owned() const { return owned_.load(std::memory_order_acquire); }
 
  private:
+  /// A thread that has owned the order. It keeps its seat; who finds none left owns the order never.
+  struct Seat {
+    const void* thread = nullptr;
+    std::atomic<bool> inside{false};  ///< written by that thread
+  };
+  static constexpr std::size_t kSeats = 8;
+
+  bool is_inside() const {
+    const Seat* const seat = last_owner_.load(std::memory_order_acquire);
+    return seat != nullptr && seat->inside.load(std::memory_order_acquire);
+  }
+  Seat* seat_of(const void* thread);
   void end_ownership();
   void want_longer_streak();
   bool has_last_ticket() const;
@@ -66,9 +90,11 @@ class Turns {
   static constexpr std::uint32_t kFirstStreak = 32;
   static constexpr std::uint32_t kLongestStreak = 1 << 20;
 
-  std::atomic<const void*> owner_{nullptr};
-  std::atomic<bool> inside_{false};  ///< written by the owner, or by a thread that was the owner a moment ago
-  std::atomic<bool> owned_{false};   ///< goes after owner_ when that becomes nobody: then inside_ tells the truth
+  std::atomic<Seat*> owner_{nullptr};
+  Seat* entered_ = nullptr;                 ///< belongs to whoever has the turn by the short way
+  std::atomic<Seat*> last_owner_{nullptr};  ///< before owner_: who had it before is not inside
+  std::atomic<bool> owned_{false};  ///< goes after owner_ when that becomes nobody: then is_inside() tells the truth
+  std::array<Seat, kSeats> seats_;  ///< given by whoever has the turn, with the lock
   std::atomic<std::uint64_t> issued_{0};
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint32_t> passed_{0};  ///< counted before completed_

@@ -33,7 +33,7 @@ namespace tutti::protocol {
 
 /// Where a buffer is, for peers that reach it themselves.
 struct BufferReference {
-  std::uint64_t address;  ///< in the announcing process (private memory), or the inode of its memfd (shared)
+  std::uint64_t address;  ///< in the announcing process (private memory), or which file it lies in (shared)
   std::uint64_t offset;   ///< shared: within the allocation
 
   bool operator==(const BufferReference&) const = default;
@@ -43,9 +43,9 @@ struct BufferReferences {
   BufferReference output;
   std::int32_t input_fd;  ///< shared: the memfd's number in the announcing process; private: -1
   std::int32_t output_fd;
-  std::uint64_t scale;  ///< PreMulSum: one element of the data type
-  std::uint32_t flags;  ///< kInPlace, ...
-  std::uint32_t reserved;
+  std::uint64_t scale;     ///< PreMulSum: one element of the data type
+  std::uint32_t flags;     ///< kInPlace, ...
+  std::uint32_t reserved;  ///< another number once the rank's process has freed shared memory
 
   bool operator==(const BufferReferences&) const = default;
 };

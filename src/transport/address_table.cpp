@@ -33,7 +33,7 @@ AddressTable::AddressTable() { grow(); }
 void AddressTable::store(Entry& entry, const Segment& segment) {
   entry.start.store(segment.start, std::memory_order_release);
   entry.bytes.store(segment.bytes, std::memory_order_release);
-  entry.inode.store(segment.inode, std::memory_order_release);
+  entry.file.store(segment.file, std::memory_order_release);
   entry.number_and_fd.store(std::uint64_t{segment.number} << 32 | static_cast<std::uint32_t>(segment.fd),
                             std::memory_order_release);
 }
@@ -42,7 +42,7 @@ AddressTable::Segment AddressTable::load(const Entry& entry) {
   Segment segment;
   segment.start = entry.start.load(std::memory_order_acquire);
   segment.bytes = entry.bytes.load(std::memory_order_acquire);
-  segment.inode = entry.inode.load(std::memory_order_acquire);
+  segment.file = entry.file.load(std::memory_order_acquire);
   const std::uint64_t number_and_fd = entry.number_and_fd.load(std::memory_order_acquire);
   segment.number = static_cast<std::uint32_t>(number_and_fd >> 32);
   segment.fd = static_cast<std::int32_t>(static_cast<std::uint32_t>(number_and_fd));
@@ -94,12 +94,12 @@ std::optional<AddressTable::Segment> AddressTable::remove(std::uintptr_t start) 
   return found;
 }
 
-bool AddressTable::has_shorter(std::uint64_t inode, std::uint64_t bytes) const {
+bool AddressTable::has_shorter(std::uint64_t file, std::uint64_t bytes) const {
   const Entry* entries = entries_.load(std::memory_order_relaxed);
   const std::size_t count = count_.load(std::memory_order_relaxed);
   for (std::size_t i = 0; i < count; ++i) {
     const Segment segment = load(entries[i]);
-    if (segment.inode == inode && segment.bytes < bytes) return true;
+    if (segment.file == file && segment.bytes < bytes) return true;
   }
   return false;
 }
@@ -122,7 +122,7 @@ std::optional<SharedReference> AddressTable::find(std::uintptr_t address, std::u
     if (after == 0) return std::nullopt;
     const std::uint64_t offset = address - segment.start;
     if (offset >= segment.bytes || bytes > segment.bytes - offset) return std::nullopt;
-    return SharedReference{segment.number, segment.fd, segment.inode, offset, segment.bytes};
+    return SharedReference{segment.number, segment.fd, segment.file, offset, segment.bytes};
   }
 }
 

@@ -27,7 +27,7 @@ class AddressTable {
   struct Segment {
     std::uintptr_t start = 0;
     std::uint64_t bytes = 0;  ///< at least 1
-    std::uint64_t inode = 0;
+    std::uint64_t file = 0;
     std::uint32_t number = 0;
     std::int32_t fd = -1;
   };
@@ -39,7 +39,7 @@ class AddressTable {
   /// The segment that starts at `start` is taken out and returned. Under the caller's lock.
   std::optional<Segment> remove(std::uintptr_t start);
   /// Whether a segment is a shorter mapping of that file. Under the caller's lock.
-  bool has_shorter(std::uint64_t inode, std::uint64_t bytes) const;
+  bool has_shorter(std::uint64_t file, std::uint64_t bytes) const;
 
   /// Any thread, any time.
   std::optional<SharedReference> find(std::uintptr_t address, std::uint64_t bytes) const;
@@ -50,7 +50,7 @@ class AddressTable {
   struct Entry {
     std::atomic<std::uintptr_t> start{0};
     std::atomic<std::uint64_t> bytes{0};
-    std::atomic<std::uint64_t> inode{0};
+    std::atomic<std::uint64_t> file{0};
     std::atomic<std::uint64_t> number_and_fd{0};
   };
 

@@ -16,8 +16,8 @@ namespace tutti::transport {
 
 /// Segments of peer processes, mapped whole on first use and kept. Any thread may call any function.
 ///
-/// A segment is recognised by its inode, which is no other's while a mapping of it exists: a peer's process id or
-/// descriptor that was used again never leads to the wrong memory.
+/// A segment is recognised by its file (file_identity()), whose number is no other's while a mapping of it exists: a peer's
+/// process id or descriptor that was used again never leads to the wrong memory.
 class ImportCache {
  public:
   /// Of this process; all communicators share it.
@@ -32,7 +32,7 @@ class ImportCache {
 
   /// Forgets all segments of a peer, or one. Unmaps what nobody holds. Nothing to forget is no error.
   void drop(int pid);
-  void drop(int pid, std::uint64_t inode);
+  void drop(int pid, std::uint64_t file);
   /// How many segments are remembered.
   std::size_t size() const;
 
@@ -43,7 +43,7 @@ class ImportCache {
   };
 
   mutable std::mutex mutex_;
-  std::map<std::pair<int, std::uint64_t>, Import> imports_;  ///< by process and inode
+  std::map<std::pair<int, std::uint64_t>, Import> imports_;  ///< by process and file
 };
 
 /// Copies `bytes` bytes at `remote_address` of process `pid` to `local`, with one copy and no help of the peer.
@@ -53,8 +53,8 @@ Status read_process(int pid, std::uint64_t remote_address, void* local, std::siz
 /// The other way: `local` to `remote_address` of process `pid`.
 Status write_process(int pid, std::uint64_t remote_address, const void* local, std::size_t bytes);
 
-/// Whether reading works: error unless the 8 bytes at `address` of process `pid` can be read and are `expected_value`
-/// (a different value: the id names another process here, as across pid namespaces).
+/// Whether reading and writing work: error unless the 8 bytes at `address` of process `pid` can be read, are `expected_value`
+/// (a different value: the id names another process here, as across pid namespaces), and can be written again.
 Status probe_single_copy(int pid, std::uint64_t address, std::uint64_t expected_value);
 
 /// Whether segments of process `pid` can be mapped: error unless `segment`, a file that it holds open, can be.

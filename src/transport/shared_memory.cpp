@@ -1,6 +1,7 @@
 #include "transport/shared_memory.h"
 
 #include "base/mapping.h"
+#include "base/round_up.h"
 #include "transport/address_table.h"
 #include "transport/memory_available.h"
 
@@ -11,27 +12,30 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <limits>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 namespace tutti::transport {
 namespace {
 
-constexpr std::uint64_t kFreedRemembered = 256;
+struct Told {
+  FreedList* list;
+  std::uint64_t* news;
+};
 
 struct State {
   AddressTable table;
-  std::mutex mutex;  ///< of writers, and of freed_inodes
+  std::mutex mutex;  ///< of writers, and of `told`
   std::uint32_t last_number = 0;
-  std::array<std::uint64_t, kFreedRemembered> freed_inodes{};
   std::atomic<std::uint64_t> freed_count{0};
+  std::vector<Told> told;
 };
 
 // Never destroyed: threads that outlive main may still look addresses up.
@@ -39,7 +43,11 @@ State& state() {
   static State& created = [&]() -> State& {
     auto* made = new State;
     // A child must not inherit a table in the middle of a change.
-    pthread_atfork([] { state().mutex.lock(); }, [] { state().mutex.unlock(); }, [] { state().mutex.unlock(); });
+    pthread_atfork([] { state().mutex.lock(); }, [] { state().mutex.unlock(); },
+                   [] {
+                     state().told.clear();
+                     state().mutex.unlock();
+                   });
     return *made;
   }();
   return created;
@@ -67,15 +75,23 @@ Result<void*> map_whole(int fd, std::uint64_t bytes) {
   return address;
 }
 
-/// With the lock held.
-void remember_freed(State& shared, std::uint64_t inode) {
-  const std::uint64_t count = shared.freed_count.load(std::memory_order_relaxed);
-  shared.freed_inodes[count % kFreedRemembered] = inode;
-  shared.freed_count.store(count + 1, std::memory_order_release);
+/// With the lock held. Who finds the new count in an announcement finds the file in the list.
+void count_freed(State& shared, std::uint64_t file) {
+  for (const Told& told : shared.told) {
+    told.list->add(file);
+    std::atomic_ref(*told.news).fetch_add(1, std::memory_order_release);
+  }
+  shared.freed_count.fetch_add(1, std::memory_order_release);
+}
+
+/// Whether the descriptor is still that of the file: a program may have closed all that it found open, and have others by these numbers.
+bool is_still(int fd, std::uint64_t file) {
+  struct stat facts;
+  return fstat(fd, &facts) == 0 && file_identity(facts) == file;
 }
 
 /// Maps the file and enters it into the table, which owns the descriptor from then on.
-Result<void*> enter(Descriptor& fd, std::uint64_t bytes, std::uint64_t inode) {
+Result<void*> enter(Descriptor& fd, std::uint64_t bytes, std::uint64_t file) {
   TUTTI_TRY_ASSIGN(void* const address, map_whole(fd.get(), bytes));
   State& shared = state();
   const std::lock_guard lock(shared.mutex);
@@ -84,10 +100,10 @@ Result<void*> enter(Descriptor& fd, std::uint64_t bytes, std::uint64_t inode) {
     return error(Code::kInvalidUsage, "this process has made 2^32 shared allocations; it cannot number another");
   }
   // The same file, which has grown since: what others have mapped of it is too short now. They let go of it as of what was freed.
-  if (shared.table.has_shorter(inode, bytes)) remember_freed(shared, inode);
+  if (shared.table.has_shorter(file, bytes)) count_freed(shared, file);
   shared.table.insert({.start = reinterpret_cast<std::uintptr_t>(address),
                        .bytes = bytes,
-                       .inode = inode,
+                       .file = file,
                        .number = ++shared.last_number,
                        .fd = fd.release()});
   return address;
@@ -95,13 +111,18 @@ Result<void*> enter(Descriptor& fd, std::uint64_t bytes, std::uint64_t inode) {
 
 }  // namespace
 
+/// Devices have small numbers, which are spread over all bits.
+std::uint64_t file_identity(const struct stat& facts) {
+  return static_cast<std::uint64_t>(facts.st_ino) ^ static_cast<std::uint64_t>(facts.st_dev) * 0x9e3779b97f4a7c15;
+}
+
 Result<void*> shared_allocate(std::size_t bytes) {
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()) - page)
     return error(Code::kInvalidArgument, fmt::format("cannot allocate {} bytes of shared memory: more than an address "
                                                      "space holds",
                                                      bytes));
-  const std::uint64_t rounded = std::max<std::uint64_t>((bytes + page - 1) / page * page, page);
+  const std::uint64_t rounded = std::max<std::uint64_t>(round_up(bytes, page), page);
   // Asked before, because the kernel's own answer to too much shared memory is to kill a process.
   if (rounded > memory_available_bytes()) return no_memory(rounded, "it is more than there is");
 
@@ -110,7 +131,7 @@ Result<void*> shared_allocate(std::size_t bytes) {
   Descriptor fd = std::move(file).value();
   struct stat facts;
   if (fstat(fd.get(), &facts) != 0) return system_error("cannot make a shared allocation: fstat");
-  return enter(fd, rounded, facts.st_ino);
+  return enter(fd, rounded, file_identity(facts));
 }
 
 Result<void*> shared_import(int fd) {
@@ -123,7 +144,7 @@ Result<void*> shared_import(int fd) {
                              fd));
   Descriptor own(fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
   if (own.get() < 0) return system_error(fmt::format("cannot import descriptor {}: fcntl(F_DUPFD_CLOEXEC)", fd));
-  return enter(own, static_cast<std::uint64_t>(facts.st_size), facts.st_ino);
+  return enter(own, static_cast<std::uint64_t>(facts.st_size), file_identity(facts));
 }
 
 Result<int> shared_fd(const void* address) {
@@ -133,6 +154,8 @@ Result<int> shared_fd(const void* address) {
   if (!found)
     return error(Code::kInvalidArgument,
                  fmt::format("{} does not lie in a shared allocation of this process", fmt::ptr(address)));
+  if (!is_still(found->fd, found->file))
+    return error(Code::kSystem, "the descriptor of a shared allocation is gone: the program has closed it");
   const int copy = fcntl(found->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   if (copy < 0) return system_error("cannot duplicate the descriptor of a shared allocation");
   return copy;
@@ -147,8 +170,8 @@ Status shared_free(void* address) {
                                                      "this process (freed already?)",
                                                      fmt::ptr(address)));
   munmap(address, removed->bytes);
-  close(removed->fd);
-  remember_freed(shared, removed->inode);
+  if (is_still(removed->fd, removed->file)) close(removed->fd);
+  count_freed(shared, removed->file);
   return {};
 }
 
@@ -160,14 +183,16 @@ std::uint64_t shared_version() { return state().table.version(); }
 
 std::uint64_t shared_freed_count() { return state().freed_count.load(std::memory_order_acquire); }
 
-std::optional<std::vector<std::uint64_t>> shared_freed_since(std::uint64_t since) {
+void shared_tell(FreedList& list, std::uint64_t& news) {
   State& shared = state();
   const std::lock_guard lock(shared.mutex);
-  const std::uint64_t count = shared.freed_count.load(std::memory_order_relaxed);
-  if (since > count || count - since > kFreedRemembered) return std::nullopt;
-  std::vector<std::uint64_t> inodes;
-  for (std::uint64_t i = since; i < count; ++i) inodes.push_back(shared.freed_inodes[i % kFreedRemembered]);
-  return inodes;
+  shared.told.push_back({&list, &news});
+}
+
+void shared_untell(const FreedList& list) {
+  State& shared = state();
+  const std::lock_guard lock(shared.mutex);
+  std::erase_if(shared.told, [&](const Told& told) { return told.list == &list; });
 }
 
 }  // namespace tutti::transport

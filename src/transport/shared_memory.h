@@ -6,11 +6,13 @@
 #pragma once
 
 #include "base/result.h"
+#include "transport/freed_list.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
+
+struct stat;
 
 namespace tutti::transport {
 
@@ -18,10 +20,13 @@ namespace tutti::transport {
 struct SharedReference {
   std::uint32_t segment = 0;  ///< number of the allocation in its process, never 0, never reused
   std::int32_t fd = -1;       ///< of the memfd in the owning process
-  std::uint64_t inode = 0;    ///< of the memfd, to recognise it
+  std::uint64_t file = 0;     ///< its file_identity(), to recognise it
   std::uint64_t offset = 0;   ///< of the address within it
   std::uint64_t bytes = 0;    ///< of the whole allocation
 };
+
+/// Which file that is of all on this host: not the inode alone, of which each file system has its own.
+std::uint64_t file_identity(const struct stat& facts);
 
 /// Zero-filled, page-aligned, mappable by peers. bytes 0 gives a valid pointer too. All pages are there when it returns.
 /// kInvalidArgument: more than an address space holds. kSystem: not enough memory, with needed and free bytes.
@@ -36,12 +41,14 @@ Status shared_free(void* address);
 /// at the same moment.
 std::optional<SharedReference> shared_find(const void* address, std::size_t bytes);
 
-/// How many allocations this process has freed. A peer that sees the number change drops what it mapped of them.
+/// How many allocations this process has freed. Of a file that has grown, what was imported before counts as freed.
 std::uint64_t shared_freed_count();
+/// From now on the file of each such allocation goes into `list`, and behind it `news` is counted up, until shared_untell(). Of a forked
+/// child nobody is told what its parent's peers were to hear.
+void shared_tell(FreedList& list, std::uint64_t& news);
+/// Afterwards nobody writes there. Nothing to end is no error.
+void shared_untell(const FreedList& list);
 /// Changes whenever an allocation is made or freed; odd while one is. What shared_find() said between two equal even numbers holds.
 std::uint64_t shared_version();
-/// Inodes of the allocations freed since the count was `since`, oldest first; nullopt if too many to be remembered:
-/// whoever asks drops everything.
-std::optional<std::vector<std::uint64_t>> shared_freed_since(std::uint64_t since);
 
 }  // namespace tutti::transport

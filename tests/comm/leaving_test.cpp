@@ -3,6 +3,8 @@
 #include "crew.h"
 #include "far_calls.h"
 
+#include <tutti/launch.h>
+
 #include <catch2/catch.hpp>
 
 #include <atomic>
@@ -24,8 +26,8 @@ enum class End { kAborts, kExits };
 constexpr int kLeaver = 1;
 constexpr std::size_t kShort = 1000;
 
-std::string init(const Member& m, ncclComm_t* comm) {
-  CREW_TRY(fine(ncclCommInitRank(comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+std::string init_and_use(const Member& m, ncclComm_t* comm) {
+  CREW_TRY(init(m, comm));
   return crew::usable(*comm);
 }
 
@@ -63,7 +65,7 @@ int open_sum = 0;
 void destroy_at_exit() {
   const std::string call =
       refused(ncclAllReduce(&open_at_exit, &open_at_exit, 0, ncclInt, ncclSum, open_at_exit, nullptr), ncclInvalidUsage,
-              {"its program has ended"});
+              {"the program of rank", "has ended"});
   const bool right = call.empty() && ncclCommDestroy(open_at_exit) == ncclSuccess;
   _exit(right ? 0 : 5);
 }
@@ -106,7 +108,7 @@ TEST_CASE("who has nothing under way leaves in peace, and is missed by calls onl
       far_calls::set_hosts_of(ranks_per_host);
       crew::check(crew::run(3, [end](const Member& m) -> std::string {
         ncclComm_t comm = nullptr;
-        CREW_TRY(init(m, &comm));
+        CREW_TRY(init_and_use(m, &comm));
         if (m.rank == kLeaver) return leave(end, comm);
         CREW_TRY(stays_well(comm, 0.3));
         CREW_TRY(exchange(m, comm));
@@ -122,12 +124,30 @@ TEST_CASE("who has nothing under way leaves in peace, and is missed by calls onl
   }
 }
 
+TEST_CASE("a body of tuttiLaunchLocal that returns without destroying has left in peace", "[leaving]") {
+  tuttiLaunchOutcome_t outcome{};
+  const auto body = [](const tuttiLaunchInfo_t* me, const ncclUniqueId* id, void*) {
+    ncclComm_t comm = nullptr;
+    std::string wrong = init_and_use({me->rank, me->size, id}, &comm);
+    if (me->rank == kLeaver && wrong.empty()) return 0;
+    if (wrong.empty()) wrong = stays_well(comm, 0.3);
+    float value = 1;
+    if (wrong.empty())
+      wrong = refused(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr), ncclRemoteError,
+                      {"rank 1 has left the communicator"}, comm);
+    if (!wrong.empty()) fprintf(stderr, "leaving_test: %s\n", wrong.c_str());
+    return wrong.empty() ? 0 : 5;
+  };
+  REQUIRE(tuttiLaunchLocal(2, body, nullptr, &outcome) == ncclSuccess);
+  CHECK(outcome.exit_code == 0);
+}
+
 TEST_CASE("what was sent before a program ended is received", "[leaving]") {
   for (const int ranks_per_host : {2, 1}) {
     far_calls::set_hosts_of(ranks_per_host);
     crew::check(crew::run(2, [](const Member& m) -> std::string {
       ncclComm_t comm = nullptr;
-      CREW_TRY(init(m, &comm));
+      CREW_TRY(init_and_use(m, &comm));
       std::vector<int> data(kShort, 7 - m.rank);
       if (m.rank == 0) {
         CREW_TRY(fine(ncclSend(data.data(), kShort, ncclInt, 1, comm, nullptr), "ncclSend"));
@@ -147,7 +167,7 @@ TEST_CASE("a program that ends inside a call has not left in peace", "[leaving]"
     far_calls::set_hosts_of(ranks_per_host);
     crew::check(crew::run(2, [](const Member& m) -> std::string {
       ncclComm_t comm = nullptr;
-      CREW_TRY(init(m, &comm));
+      CREW_TRY(init_and_use(m, &comm));
       static float value = 1;
       if (m.rank == 0) {
         std::thread([comm] { ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr); }).detach();
@@ -167,14 +187,14 @@ TEST_CASE("a program that ends inside a call has not left in peace", "[leaving]"
 TEST_CASE("a communicator that is destroyed when the program has ended", "[leaving]") {
   crew::check(crew::run(2, [](const Member& m) -> std::string {
     atexit(destroy_at_exit);
-    CREW_TRY(init(m, &open_at_exit));
+    CREW_TRY(init_and_use(m, &open_at_exit));
     exit(0);
   }));
 }
 
 TEST_CASE("exit handlers make calls as if nothing had ended", "[leaving]") {
   crew::check(crew::run(1, [](const Member& m) -> std::string {
-    CREW_TRY(init(m, &open_at_exit));
+    CREW_TRY(init_and_use(m, &open_at_exit));
     atexit(call_at_exit);
     CREW_TRY(calls_late(open_at_exit));
     static int three = 3;
@@ -190,7 +210,7 @@ TEST_CASE("a thread makes calls when its own objects are gone", "[leaving]") {
     crew::check(crew::run(1, [before_the_library](const Member& m) -> std::string {
       pthread_key_t key{};
       if (before_the_library) pthread_key_create(&key, call_at_key);
-      CREW_TRY(init(m, &open_at_exit));
+      CREW_TRY(init_and_use(m, &open_at_exit));
       if (!before_the_library) pthread_key_create(&key, call_at_key);
       std::thread([key] {
         (void)calls_late(open_at_exit);

@@ -105,10 +105,6 @@ std::string differ_one_way(const Member& m, ncclComm_t comm, const Call& call, i
                  {"differ", rank_name(odd)}, comm);
 }
 
-std::string init(const Member& m, ncclComm_t* comm, int id = 0) {
-  return fine(ncclCommInitRank(comm, m.ranks, m.ids[id], m.rank), "ncclCommInitRank");
-}
-
 }  // namespace
 
 TEST_CASE("calls that differ fail on every rank before anything is written", "[mismatch]") {
@@ -327,6 +323,48 @@ TEST_CASE("abort while a communicator is being made", "[abort]") {
     CREW_TRY(fine(ncclCommAbort(comm), "ncclCommAbort"));
     if (crew::now_s() - start > 1) return "abort took " + std::to_string(crew::now_s() - start) + " s";
     return crew::left_behind(before);
+  }));
+}
+
+TEST_CASE("abort of communicators that a group is making in another thread, one or several", "[abort]") {
+  for (const int made : {1, 2}) {
+    crew::check(crew::run(
+        1,
+        [made](const Member& m) -> std::string {
+          const auto before = crew::Belongings::count();
+          ncclComm_t comms[2] = {};
+          ncclResult_t result = ncclSuccess;
+          std::thread maker([&] {
+            ncclGroupStart();
+            for (int i = 0; i < made; ++i) ncclCommInitRank(&comms[i], 2, m.ids[i], 0);  // rank 1 never comes
+            result = ncclGroupEnd();
+          });
+          usleep(200000);
+          const double start = crew::now_s();
+          for (int i = 0; i < made; ++i) CREW_TRY(fine(ncclCommAbort(comms[i]), "ncclCommAbort"));
+          maker.join();
+          if (crew::now_s() - start > 2) return "took " + std::to_string(crew::now_s() - start) + " s";
+          CREW_TRY(refused(result, ncclInvalidUsage, {}));
+          return crew::left_behind(before);
+        },
+        10));
+  }
+}
+
+TEST_CASE("what a group would make when it was aborted before the group's end", "[abort]") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr, child = nullptr;
+    CREW_TRY(fine(ncclGroupStart(), "ncclGroupStart"));
+    CREW_TRY(init(m, &comm));
+    CREW_TRY(fine(ncclCommAbort(comm), "ncclCommAbort"));
+    if (ncclGroupEnd() == ncclSuccess) return "it was made";
+    // What is made of one that has left in peace.
+    CREW_TRY(init(m, &comm, 1));
+    CREW_TRY(fine(ncclGroupStart(), "ncclGroupStart"));
+    CREW_TRY(fine(ncclCommSplit(comm, 0, m.rank, &child, nullptr), "ncclCommSplit"));
+    CREW_TRY(fine(ncclCommAbort(comm), "ncclCommAbort"));
+    CREW_TRY(refused(ncclGroupEnd(), ncclRemoteError, {" called ncclCommAbort"}));
+    return fine(ncclCommAbort(child), "ncclCommAbort");
   }));
 }
 

@@ -133,6 +133,32 @@ TEST_CASE("a call on a stream comes before the next one without, and after those
   }));
 }
 
+TEST_CASE("threads give their calls to one stream, which gets them in the order of their turns") {
+  crew::check(crew::run(1, [](const Member& m) -> std::string {
+    return with_comm(m, [&](ncclComm_t comm) -> std::string {
+      cudaStream_t stream = nullptr;
+      CREW_TRY(fine(tuttiStreamCreate(&stream), "tuttiStreamCreate"));
+      std::vector<std::string> wrong(2);
+      std::vector<std::thread> threads;
+      for (std::string& mine : wrong) {
+        threads.emplace_back([&] {
+          int in = 3;
+          int out = -1;
+          for (int i = 0; i < 20000 && mine.empty(); ++i) {
+            mine = fine(ncclAllReduce(&in, &out, 1, ncclInt, ncclSum, comm, stream), "ncclAllReduce");
+            if (i % 64 == 63 && mine.empty()) mine = fine(tuttiStreamSynchronize(stream), "tuttiStreamSynchronize");
+          }
+          if (mine.empty()) mine = fine(tuttiStreamSynchronize(stream), "tuttiStreamSynchronize");
+          if (mine.empty() && out != 3) mine = "the sum is " + std::to_string(out);
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      for (const std::string& text : wrong) CREW_TRY(text);
+      return fine(tuttiStreamDestroy(stream), "tuttiStreamDestroy");
+    });
+  }));
+}
+
 TEST_CASE("an abort ends the call of a thread that has made many") {
   auto* const is_aborted = new (crew::shared_page()) std::atomic<bool>(false);
   crew::check(crew::run(2, [is_aborted](const Member& m) -> std::string {

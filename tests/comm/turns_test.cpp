@@ -170,6 +170,56 @@ TEST_CASE("the owner's turn keeps others waiting, who take the ownership away", 
   CHECK(turns.is_idle());
 }
 
+TEST_CASE("a former owner that goes on in the middle of enter() says nothing about the new one", "[turns]") {
+  if (!have_process_barrier()) return;
+  Turns turns;
+  come_to_own(turns);
+  std::atomic<int> step{0};  // 1: the former owner is in the gap; 2: the new one is inside; 3: it may leave
+  std::thread next([&] {
+    while (step < 1) std::this_thread::yield();
+    come_to_own(turns);
+    CHECK(turns.enter());
+    step = 2;
+    while (step < 3) std::this_thread::yield();
+    turns.leave();
+  });
+  const bool entered = turns.enter([&] {
+    step = 1;
+    while (step < 2) std::this_thread::yield();
+  });
+  CHECK_FALSE(entered);
+  const std::uint64_t ticket = turns.take();
+  CHECK_FALSE(turns.is_turn(ticket));
+  CHECK_FALSE(turns.is_idle());
+  step = 3;
+  while (!turns.is_turn(ticket)) std::this_thread::yield();
+  turns.complete();
+  next.join();
+  CHECK(turns.is_idle());
+}
+
+TEST_CASE("threads without a seat take tickets", "[turns]") {
+  if (!have_process_barrier()) return;
+  Turns turns;
+  int owners = 0;
+  std::vector<std::thread> threads;  // all at once, or one would have another's mark
+  std::atomic<std::size_t> next{0};
+  for (std::size_t i = 0; i < 12; ++i) {
+    threads.emplace_back([&, i] {
+      while (next != i) std::this_thread::yield();
+      Guarded guarded;
+      Tally tally;
+      take_turns(turns, guarded, tally, 200000);
+      owners += tally.short_ways > 0;
+      ++next;
+      while (next != 12) std::this_thread::yield();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(owners == 8);
+  CHECK(turns.is_idle());
+}
+
 TEST_CASE("an owner that takes a ticket owns the order no more, and may again", "[turns]") {
   if (!have_process_barrier()) return;
   Turns turns;

@@ -3,7 +3,8 @@
 //
 // usage: mpi-client LEVEL CASE [RANKS_PER_HOST]
 //   LEVEL  none, plain (MPI_Init), single, funneled, serialized, multiple: how MPI is initialised
-//   CASE   checks, subset, ahead, idle, taken, killed, many, stopped, cut, shrink, shrink-dead, abort, open-at-finalize, told-to
+//   CASE   checks, subset, ahead, idle, taken, killed, many, stopped, cut, shrink, shrink-dead, abort, abort-silenced,
+//          destroy-silenced, exits, open-at-finalize, told-to
 // The ranks believe that they are on hosts of RANKS_PER_HOST (default 1) ranks each.
 #include <mpi.h>
 #include <nccl.h>
@@ -364,6 +365,46 @@ void case_abort(ncclComm_t comm) {
   check(ncclCommDestroy(next), "ncclCommDestroy");
 }
 
+/// Rank 1 is killed, which is in a communicator with rank 0 alone. Rank 0 ends another one then, whose goodbye MPI does not carry any more.
+void case_silenced(const ncclUniqueId& id, bool aborts) {
+  const ncclUniqueId with_dead = share_id(true);
+  ncclComm_t comm = nullptr;
+  ncclComm_t other = nullptr;
+  float value = 1;
+  if (me != 1) comm = join(2, me / 2, id, true);
+  if (me < 2) other = join(2, me, with_dead, true);
+  if (me != 1) check(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr), "all_reduce");
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (me == 1) raise(SIGKILL);
+  const auto start = Clock::now();
+  if (me == 0) {
+    const ncclResult_t code = ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, other, nullptr);
+    expect(code == ncclRemoteError, "the death was not noticed");
+    check(aborts ? ncclCommAbort(comm) : ncclCommDestroy(comm), "the end");
+    std::this_thread::sleep_for(milliseconds(aborts ? 5000 : 14000));  // it is not its program's end that is missed
+    std::_Exit(0);
+  }
+  const ncclResult_t code = ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr);
+  const bool soon = seconds_since(start) < 4;
+  say("failed %s %d %s", soon ? "soon" : "late", static_cast<int>(code), ncclGetLastError(comm));
+  std::_Exit(0);
+}
+
+/// Rank 1's program ends without MPI_Finalize, with no call under way: that is a death, as nobody may call MPI for it any more.
+void case_exits(ncclComm_t comm) {
+  check_collectives(comm, world, me, 5000);
+  if (me == 1) std::exit(0);
+  const auto start = Clock::now();
+  ncclResult_t code = ncclSuccess;
+  const std::string why = call_until_failure(comm, &code);
+  const long before = mpi_calls;
+  const bool soon = seconds_since(start) < 4;
+  say("failed %s %d %s", soon ? "soon" : "late", static_cast<int>(code), why.c_str());
+  check(ncclCommAbort(comm), "ncclCommAbort");
+  say("quiet %ld calls", static_cast<long>(mpi_calls) - before);
+  std::_Exit(0);
+}
+
 void case_open_at_finalize(ncclComm_t comm) {
   check_collectives(comm, world, me, 5000);
   MPI_Finalize();
@@ -418,6 +459,8 @@ int main(int argc, char** argv) {
     case_subset();
   } else if (name == "taken") {
     case_taken();
+  } else if (name == "abort-silenced" || name == "destroy-silenced") {
+    case_silenced(share_id(true), name == "abort-silenced");
   } else {
     ncclComm_t comm = join(world, me, share_id(with_mpi), with_mpi);
     if (name == "checks") case_checks(comm, with_mpi);
@@ -429,6 +472,7 @@ int main(int argc, char** argv) {
     if (name == "shrink") case_shrink(comm);
     if (name == "shrink-dead") case_shrink_dead(comm);
     if (name == "abort") case_abort(comm);
+    if (name == "exits") case_exits(comm);
     if (name == "open-at-finalize") case_open_at_finalize(comm);
   }
   int over = 0;

@@ -178,6 +178,21 @@ def case_abort(kind, client, _):
     run.expect_done()
 
 
+def case_silenced(kind, client, _):
+    """Who may not call MPI any more tells of its abort by our own sockets. If it destroys instead, it is missed later, and by calls only."""
+    if kind == "openmpi":  # mpiexec.hydra leaves them a tenth of a second
+        for name, wanted in (("abort", "soon 6 .*rank 0 called ncclCommAbort"), ("destroy", "late 6 .*rank 0 .*has left the communicator, and")):
+            Run(kind, 3, [client, "multiple", f"{name}-silenced"], options=["--enable-recovery"]).expect("failed", f"^{wanted}", [2])
+
+
+def case_exits(kind, client, _):
+    """A program that ends without MPI_Finalize is missed at once, and MPI is not called after that."""
+    if kind == "openmpi":
+        run = Run(kind, 3, [client, "multiple", "exits"], options=["--enable-recovery"])
+        run.expect("failed", "^soon 6 .*rank 1 .*ended without leaving", [0, 2])
+        run.expect("quiet", "^0 calls$", [0, 2])
+
+
 def case_open_at_finalize(kind, client, _):
     """A communicator that outlives MPI fails, with the reason."""
     run = Run(kind, 2, [client, "multiple", "open-at-finalize"])

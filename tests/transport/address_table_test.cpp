@@ -16,7 +16,7 @@ namespace {
 AddressTable::Segment segment_at(std::uintptr_t start) {
   return {.start = start,
           .bytes = 0x1000 + start % 7,
-          .inode = start * 3,
+          .file = start * 3,
           .number = static_cast<std::uint32_t>(start >> 16),
           .fd = static_cast<std::int32_t>(start >> 20)};
 }
@@ -26,13 +26,13 @@ AddressTable::Segment segment_at(std::uintptr_t start) {
 TEST_CASE("ranges are found when they lie inside one segment") {
   AddressTable table;
   CHECK_FALSE(table.find(0x5000, 1));
-  table.insert({.start = 0x5000, .bytes = 0x1000, .inode = 5, .number = 1, .fd = 10});
-  table.insert({.start = 0x6000, .bytes = 0x2000, .inode = 6, .number = 2, .fd = 11});
+  table.insert({.start = 0x5000, .bytes = 0x1000, .file = 5, .number = 1, .fd = 10});
+  table.insert({.start = 0x6000, .bytes = 0x2000, .file = 6, .number = 2, .fd = 11});
   const auto found = table.find(0x6010, 0x1ff0);
   REQUIRE(found);
   CHECK(found->offset == 0x10);
   CHECK(found->bytes == 0x2000);
-  CHECK(found->inode == 6);
+  CHECK(found->file == 6);
   CHECK(found->segment == 2);
   CHECK(found->fd == 11);
   CHECK(table.find(0x5000, 0x1000));
@@ -61,7 +61,7 @@ TEST_CASE("a random history agrees with a map") {
     } else {
       const auto removed = table.remove(start);
       REQUIRE(removed.has_value() == (model.erase(start) == 1));
-      if (removed) REQUIRE(removed->inode == start * 3);
+      if (removed) REQUIRE(removed->file == start * 3);
     }
     const std::uintptr_t address = ((random() % 302) << 16) + random() % 0x1100;
     const auto found = table.find(address, 1);
@@ -86,11 +86,11 @@ TEST_CASE("readers never see a mixture while segments come and go") {
       ++readers_ready;
       while (!stop) {
         const auto always = table.find(fixed + 100, 8);
-        if (!always || always->inode != fixed * 3 || always->offset != 100) ++wrong;
+        if (!always || always->file != fixed * 3 || always->offset != 100) ++wrong;
         const std::uintptr_t start = (1 + random() % 1000) << 16;
         const auto found = table.find(start + 1, 8);
         const auto expected = segment_at(start);
-        if (found && (found->inode != expected.inode || found->bytes != expected.bytes || found->offset != 1 ||
+        if (found && (found->file != expected.file || found->bytes != expected.bytes || found->offset != 1 ||
                       found->segment != expected.number || found->fd != expected.fd))
           ++wrong;
       }

@@ -1,12 +1,19 @@
 #include "transport/peer_memory.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <vector>
 
 using namespace tutti::transport;
@@ -183,7 +190,7 @@ TEST_CASE("nonsense references are refused") {
   CHECK(shared_free(own).ok());
 }
 
-TEST_CASE("drop of one inode leaves the others") {
+TEST_CASE("drop of one file leaves the others") {
   PeerProcess peer(
       [&](Letter& letter) {
         letter.segment = *shared_find(shared_with_pattern(4096), 1);
@@ -193,7 +200,7 @@ TEST_CASE("drop of one inode leaves the others") {
   ImportCache cache;
   REQUIRE(cache.map(peer.pid(), peer.letter().segment).ok());
   REQUIRE(cache.map(peer.pid(), peer.letter().second).ok());
-  cache.drop(peer.pid(), peer.letter().segment.inode);
+  cache.drop(peer.pid(), peer.letter().segment.file);
   cache.drop(peer.pid(), 12345);
   cache.drop(1);
   CHECK(cache.size() == 1);
@@ -235,6 +242,34 @@ TEST_CASE("private memory of a peer is read and written by a single copy") {
   std::byte verdict{};
   REQUIRE(read_process(peer.pid(), address, &verdict, 1).ok());
   CHECK(verdict == std::byte{1});
+}
+
+TEST_CASE("the probe of single copies finds that writing alone is refused") {
+  std::uint64_t theirs = 42;
+  PeerProcess peer([&](Letter& letter) { letter.private_address = reinterpret_cast<std::uint64_t>(&theirs); },
+                   [](char) {});
+  const std::uint64_t address = peer.letter().private_address;
+  if (!probe_single_copy(peer.pid(), address, 42).ok()) {
+    WARN("single copies are not possible here");
+    return;
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog filter{4, program};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+      _exit(0);
+    const auto probed = probe_single_copy(peer.pid(), address, 42);
+    _exit(!probed.ok() && probed.error().message.find("cannot write 8 bytes") != std::string::npos ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 TEST_CASE("a single copy that cannot be says which process and why") {

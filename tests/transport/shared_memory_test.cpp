@@ -4,13 +4,17 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
+#include <cstdlib>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -48,7 +52,7 @@ TEST_CASE("an allocation is zero-filled, aligned, writable and found") {
   CHECK(found->segment != 0);
   struct stat facts;
   REQUIRE(fstat(found->fd, &facts) == 0);
-  CHECK(facts.st_ino == found->inode);
+  CHECK(file_identity(facts) == found->file);
   CHECK((fcntl(found->fd, F_GETFD) & FD_CLOEXEC) != 0);
   CHECK(ftruncate(found->fd, 4096) != 0);  // sealed: nobody can cut it under our feet
 
@@ -106,7 +110,7 @@ TEST_CASE("an import is the same memory, and outlives the original") {
   CHECK(std::memcmp(copy, original, 8192) == 0);
   copy[17] = std::byte{0xee};
   CHECK(original[17] == std::byte{0xee});
-  CHECK(shared_find(copy, 1)->inode == shared_find(original, 1)->inode);
+  CHECK(shared_find(copy, 1)->file == shared_find(original, 1)->file);
   CHECK(shared_find(copy, 1)->segment != shared_find(original, 1)->segment);
   REQUIRE(shared_free(original).ok());
   CHECK(copy[17] == std::byte{0xee});
@@ -128,20 +132,114 @@ TEST_CASE("what is no shared memory is not imported") {
   CHECK(shared_fd(&on_stack).error().code == Code::kInvalidArgument);
 }
 
-TEST_CASE("freed segments are counted and named") {
+TEST_CASE("freed segments are counted, and told to whoever wants to know") {
+  FreedList list, other;
+  std::uint64_t news = 0;
+  shared_tell(list, news);
+  shared_tell(other, news);
   const std::uint64_t start = shared_freed_count();
   std::byte* memory = allocate(4096);
-  const std::uint64_t inode = shared_find(memory, 1)->inode;
-  CHECK(shared_freed_since(start)->empty());
+  const std::uint64_t file = shared_find(memory, 1)->file;
+  CHECK(shared_freed_count() == start);
+  CHECK_FALSE(list.has_more_than(0));
   REQUIRE(shared_free(memory).ok());
   CHECK(shared_freed_count() == start + 1);
-  const auto freed = shared_freed_since(start);
-  REQUIRE(freed);
-  CHECK(*freed == std::vector<std::uint64_t>{inode});
-  for (int i = 0; i < 300; ++i) REQUIRE(shared_free(allocate(1)).ok());
-  CHECK_FALSE(shared_freed_since(start));  // too long ago
-  CHECK(shared_freed_since(start + 1 + 300 - 10)->size() == 10);
-  CHECK_FALSE(shared_freed_since(shared_freed_count() + 1));  // the future
+  CHECK(news == 2);
+  CHECK(list.has_more_than(0));
+
+  std::uint64_t seen = 0;
+  std::vector<std::uint64_t> found;
+  CHECK(list.read(seen, found));
+  CHECK(found == std::vector<std::uint64_t>{file});
+  CHECK(seen == 1);
+  CHECK_FALSE(list.has_more_than(seen));
+  const pid_t child = fork();
+  if (child == 0) _exit(shared_free(allocate(1)).ok() && !list.has_more_than(seen) && news == 2 ? 0 : 1);
+  int state = -1;
+  REQUIRE(waitpid(child, &state, 0) == child);
+  CHECK(state == 0);
+  shared_untell(list);
+  shared_untell(list);
+  REQUIRE(shared_free(allocate(1)).ok());
+  CHECK_FALSE(list.has_more_than(seen));
+  CHECK(other.count == 2);
+  shared_untell(other);
+}
+
+TEST_CASE("a list of what was freed says when it has forgotten some") {
+  FreedList list;
+  std::uint64_t number = 0;
+  for (const std::uint64_t more : {0, 1, 5, 62, 63, 64, 1000, 62}) {
+    const std::uint64_t start = number;
+    std::uint64_t seen = start;
+    for (std::uint64_t i = 0; i < more; ++i) list.add(++number);
+    std::vector<std::uint64_t> found;
+    CHECK(list.read(seen, found) == (more < FreedList::kPlaces));
+    CHECK(seen == number);
+    if (more >= FreedList::kPlaces) continue;
+    REQUIRE(found.size() == more);
+    for (std::uint64_t i = 0; i < more; ++i) CHECK(found[i] == start + i + 1);
+  }
+}
+
+TEST_CASE("a list that is read while others are added misses none unnoticed") {
+  FreedList list;
+  constexpr std::uint64_t kLast = 200000;
+  std::thread writer([&] {
+    for (std::uint64_t i = 1; i <= kLast; ++i) list.add(i);
+  });
+  std::uint64_t seen = 0;
+  int wrong = 0;
+  while (seen < kLast) {
+    const std::uint64_t start = seen;
+    std::vector<std::uint64_t> found;
+    if (!list.read(seen, found)) continue;
+    for (std::size_t i = 0; i < found.size(); ++i) wrong += found[i] != start + i + 1;
+    wrong += found.size() != seen - start;
+  }
+  writer.join();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("files of two file systems are not one for the same inode") {
+  const pid_t child = fork();
+  if (child == 0) {
+    char folders[2][32] = {"/tmp/tutti-test-XXXXXX", "/tmp/tutti-test-XXXXXX"};
+    std::uint64_t files[2] = {}, inodes[2] = {};
+    // Who may not do that has no two such file systems either. They end with the child.
+    if (unshare(CLONE_NEWNS) != 0) _exit(0);
+    for (int i = 0; i < 2; ++i) {
+      if (!mkdtemp(folders[i]) || mount("none", folders[i], "tmpfs", 0, nullptr) != 0) _exit(0);
+      const int fd = open((std::string(folders[i]) + "/file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+      struct stat facts;
+      if (ftruncate(fd, 4096) != 0 || fstat(fd, &facts) != 0) _exit(1);
+      const auto imported = shared_import(fd);
+      if (!imported.ok()) _exit(2);
+      files[i] = shared_find(imported.value(), 1)->file;
+      inodes[i] = facts.st_ino;
+      umount2(folders[i], MNT_DETACH);
+      rmdir(folders[i]);
+    }
+    _exit(inodes[0] == inodes[1] && files[0] == files[1] ? 3 : 0);
+  }
+  int state = -1;
+  REQUIRE(waitpid(child, &state, 0) == child);
+  CHECK(state == 0);
+}
+
+TEST_CASE("a free closes its own descriptor only, whatever the program has done with descriptors") {
+  std::byte* memory = allocate(4096);
+  const int fd = shared_find(memory, 1)->fd;
+  const int programs = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  REQUIRE(dup2(programs, fd) == fd);  // closed, and opened again as another
+  CHECK(shared_fd(memory).error().code == Code::kSystem);
+  CHECK(shared_free(memory).ok());
+  CHECK(fcntl(fd, F_GETFD) >= 0);
+  close(fd);
+  close(programs);
+  memory = allocate(4096);
+  close(shared_find(memory, 1)->fd);
+  CHECK(shared_free(memory).ok());
 }
 
 TEST_CASE("after fork both processes see one memory, and a free in the child takes nothing from the parent") {

@@ -1,4 +1,5 @@
 """What bench/compare says: one table, JSON, charts."""
+import argparse
 import datetime
 import math
 import os
@@ -12,6 +13,13 @@ from compare_peers import OURS, SETTINGS, TITLES
 FACTORS = {"all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1, "reduce": lambda n: 1, "sendrecv": lambda n: 1}
 # From here on geometric means are taken, in bytes: beside the peers, and beside the floor.
 MEAN_FROM, FLOOR_MEAN_FROM = 8 << 10, 16 << 10
+
+
+def size_of(text):
+    digits, unit = text.rstrip("kKmMgG"), text[len(text.rstrip("kKmMgG")):].upper()
+    if not digits.isdigit() or unit not in ("", "K", "M", "G") or int(digits) == 0:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a size: write 8, 4K, 256M or 1G')
+    return int(digits) << {"": 0, "K": 10, "M": 20, "G": 30}[unit]
 
 
 def short_size(size):

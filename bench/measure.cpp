@@ -1,5 +1,6 @@
 #include "measure.h"
 
+#include "base/elapsed.h"
 #include "nccl_status.h"
 
 #include <algorithm>
@@ -12,10 +13,6 @@ namespace tutti::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double microseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
 
 ncclResult_t submit(const Collective& collective, const Call& call, int aggregate) {
   if (aggregate == 1) return collective.run(call);
@@ -114,9 +111,9 @@ Result<Times> measure(const Collective& collective, const Call& call, const Opti
     TUTTI_TRY(iteration.begin());
     if (options.blocking) TUTTI_TRY(wait(call));
   }
-  const double submitted_us = microseconds_since(start);
+  const double submitted_us = us_since(start);
   TUTTI_TRY(wait(call));
-  times.time_us = (options.cpu_time ? submitted_us : microseconds_since(start)) / calls;
+  times.time_us = (options.cpu_time ? submitted_us : us_since(start)) / calls;
   if (!percentiles) return times;
 
   TUTTI_TRY(barrier(call));
@@ -125,7 +122,7 @@ Result<Times> measure(const Collective& collective, const Call& call, const Opti
     const Clock::time_point before = Clock::now();
     TUTTI_TRY(iteration.begin());
     TUTTI_TRY(wait(call));
-    sample = microseconds_since(before) / iteration.calls();
+    sample = us_since(before) / iteration.calls();
   }
   std::sort(samples.begin(), samples.end());
   times.p50_us = percentile(samples, 0.50);

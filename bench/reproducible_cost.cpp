@@ -1,5 +1,6 @@
 // What reproducible sums cost: the same all-reduces on a default and on a reproducible communicator of the same ranks, one of
 // each in random order, so that whatever else the machine does meets both alike. Prints the ratio of their medians for each size.
+#include "median.h"
 #include "nccl_status.h"
 
 #include "base/standard_output.h"
@@ -37,12 +38,6 @@ constexpr std::size_t kBytesMax = std::size_t{16} << 20;
 /// So many pairs of calls that a size takes about as long as the others.
 int pairs_of(std::size_t bytes) {
   return static_cast<int>(std::clamp<std::size_t>((std::size_t{256} << 20) / (bytes + 4096), 31, 2001));
-}
-
-double median(std::vector<double>& times) {
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
 }
 
 /// A rank's two communicators and its buffers.

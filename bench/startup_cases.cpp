@@ -182,13 +182,6 @@ bool StartupOptions::measures(const std::string& part) const {
   return std::find(parts.begin(), parts.end(), part) != parts.end();
 }
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 Result<StartupResults> measure_startup(const StartupOptions& options) {
   StartupResults results;
   for (const int ranks : options.ranks) {

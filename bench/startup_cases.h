@@ -59,8 +59,6 @@ struct StartupResults {
   std::vector<LibraryResult> library;
 };
 
-double median(std::vector<double> values);
-
 Result<StartupResults> measure_startup(const StartupOptions& options);
 
 }  // namespace tutti::bench

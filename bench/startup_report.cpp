@@ -1,5 +1,7 @@
 #include "startup_report.h"
 
+#include "median.h"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,9 @@
 #include "tune.h"
 
+#include "base/elapsed.h"
 #include "check.h"
 #include "measure.h"
+#include "median.h"
 #include "nccl_status.h"
 #include "tuned.h"
 
@@ -20,19 +22,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 constexpr int kRoundsMin = 3;
 constexpr int kRoundsMax = 15;
 constexpr double kSampleUs = 1000;   ///< a sample is as many calls as fit
 constexpr double kHopelessBy = 1.5;  ///< such a candidate is not tried again after the first round
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 std::string processor_name() {
   std::ifstream facts("/proc/cpuinfo");

@@ -303,8 +303,8 @@ TUTTI_NCCL_FUNCTION(ncclResult_t, CommUserRank, (const ncclComm_t comm, int* ran
 
 /* -- Memory -- */
 
-/* `size` bytes that other ranks can reach directly: shared host memory, zero-filled, page-aligned. Free with
- * ncclMemFree. */
+/* `size` bytes that other ranks can reach directly: shared host memory, zero-filled, page-aligned; where the thread's
+ * communicators are on GPUs, memory of the current device. Free with ncclMemFree. */
 TUTTI_NCCL_FUNCTION(ncclResult_t, MemAlloc, (void** ptr, size_t size));
 /* NULL is allowed. Anything else must come from ncclMemAlloc, tuttiMemAlloc or tuttiMemImport. */
 TUTTI_NCCL_FUNCTION(ncclResult_t, MemFree, (void* ptr));
@@ -323,7 +323,8 @@ TUTTI_NCCL_FUNCTION(ncclResult_t, CommWindowDeregister, (ncclComm_t comm, ncclWi
 /* -- Reduction operations -- */
 
 /* *op = the sum of every rank's input times that rank's scalar. It belongs to `comm`, and works for `datatype` only.
- * The scalar, one element of `datatype`, is read during the call. */
+ * The scalar, one element of `datatype`, is read during the call; on the device (ncclScalarDevice) by each call that uses
+ * *op, when it runs. */
 TUTTI_NCCL_FUNCTION(ncclResult_t, RedOpCreatePreMulSum,
                     (ncclRedOp_t * op, void* scalar, ncclDataType_t datatype, ncclScalarResidence_t residence,
                      ncclComm_t comm));

@@ -23,7 +23,6 @@ struct GpuFacts {
   std::string name;    ///< "NVIDIA H100 80GB HBM3"
   int device = kNone;  ///< its number
   int sm = 0;          ///< compute capability, 90
-  int nvlink_version = 0;
   std::vector<GpuPeer> peers;
 
   friend bool operator==(const GpuFacts&, const GpuFacts&) = default;

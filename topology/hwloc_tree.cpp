@@ -2,11 +2,11 @@
 
 #include "topology/bandwidths.h"
 #include "topology/hwloc_graph.h"
+#include "topology/text_words.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <utility>
 
@@ -101,12 +101,6 @@ void index_tree(HwlocGraph& graph) {
     if (matrix.kind == HwlocMatrix::Kind::kNvLink) continue;
     for (const int object : matrix.objects) graph.with_xgmi[static_cast<std::size_t>(object)] = 1;
   }
-}
-
-int number_in(const std::string& text) {
-  int number = kNone;
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
 }
 
 /// From the package's own words, or the machine's.

@@ -49,7 +49,6 @@ class Nvml {
     find("nvmlDeviceGetName", name_, true);
     find("nvmlDeviceGetCudaComputeCapability", capability_, true);
     find("nvmlDeviceGetNvLinkState", link_state_, true);
-    find("nvmlDeviceGetNvLinkVersion", link_version_, true);
     find("nvmlDeviceGetNvLinkRemotePciInfo_v2", link_pci_, true);
     find("nvmlDeviceGetNvLinkRemoteDeviceType", link_type_, true);
     if (!problem_.empty()) return;
@@ -113,9 +112,6 @@ class Nvml {
     for (unsigned link = 0; link < kLinksMax; ++link) {
       unsigned is_up = 0;
       if (link_state_ == nullptr || link_state_(device, link, &is_up) != kSuccess || is_up == 0) continue;
-      unsigned version = 0;
-      if (link_version_ != nullptr && link_version_(device, link, &version) == kSuccess)
-        gpu.nvlink_version = static_cast<int>(version);
       if (const auto peer = read_peer(device, link)) count(gpu, *peer);
     }
     return gpu;
@@ -172,7 +168,6 @@ class Nvml {
   int (*name_)(NvmlDevice*, char*, unsigned) = nullptr;
   int (*capability_)(NvmlDevice*, int*, int*) = nullptr;
   int (*link_state_)(NvmlDevice*, unsigned, unsigned*) = nullptr;
-  int (*link_version_)(NvmlDevice*, unsigned, unsigned*) = nullptr;
   int (*link_pci_)(NvmlDevice*, unsigned, NvmlPci*) = nullptr;
   int (*link_type_)(NvmlDevice*, unsigned, unsigned*) = nullptr;
 };

@@ -2,12 +2,12 @@
 
 #include "topology/bandwidths.h"
 #include "topology/smi_table.h"
+#include "topology/text_words.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -92,11 +92,6 @@ class Builder {
     if (!it.numa.empty() && it.numa != "N/A") return "numa " + it.numa;
     return it.cpus.empty() || it.cpus == "N/A" ? "" : "cpus " + it.cpus;
   }
-  static int number_of(const std::string& text) {
-    int number = kNone;
-    std::from_chars(text.data(), text.data() + text.size(), number);
-    return number;
-  }
 
   void place_beside_numa_nodes() {
     const std::size_t count = table_.count();
@@ -156,7 +151,7 @@ class Builder {
     Facts facts;
     for (const std::size_t device : beside) {
       const std::string where = affinity(device);
-      if (where.starts_with("numa ")) facts.numa = number_of(table_.devices[device].numa);
+      if (where.starts_with("numa ")) facts.numa = number_in(table_.devices[device].numa);
     }
     const std::string name = facts.numa != kNone ? fmt::format("numa{}", facts.numa)
                              : numbered_         ? "numa-of-" + label(beside[0])
@@ -218,7 +213,7 @@ class Builder {
       Facts facts;
       facts.numa = graph_.so_far().node(numas_[i]).facts.numa;
       facts.model = device.is_gpu ? device.name : "";
-      if (device.is_gpu) facts.device = number_of(device.label.substr(3));
+      if (device.is_gpu) facts.device = number_in(device.label.substr(3));
       if (device.is_gpu) facts.sm = compute_capability(device.name);
       nodes_[i] = graph_.add_node(device.is_gpu ? NodeKind::kGpu : NodeKind::kNic, 0, above, node_name(device),
                                   std::move(facts));

@@ -1,10 +1,10 @@
 #include "topology/sysfs.h"
 
 #include "topology/bandwidths.h"
+#include "topology/text_words.h"
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <fstream>
 
@@ -19,12 +19,6 @@ constexpr double kGigabitsMax = 1e6;
 Bandwidth from_gigabits(const std::string& text) {
   const double gigabits = std::strtod(text.c_str(), nullptr);
   return gigabits > 0 && gigabits <= kGigabitsMax ? static_cast<Bandwidth>(gigabits * kGigabit) : 0;
-}
-
-int number_in(const std::string& text) {
-  int number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
 }
 
 }  // namespace

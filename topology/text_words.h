@@ -30,6 +30,13 @@ std::optional<Number> number_from(std::string_view text, Number min, Number max 
   return number;
 }
 
+/// The number that the text begins with; kNone: it begins with none.
+inline int number_in(std::string_view text) {
+  int number = kNone;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
 /// GB/s to the kB/s: digits with up to six decimals, above 0 and at most 10^6. Not by way of floating point.
 std::optional<Bandwidth> gigabytes_from(std::string_view text);
 

@@ -100,8 +100,7 @@ typedef enum {
 } tuttiDevice_t;
 
 /* Which memory the communicators that this thread makes from now on work on (ncclCommInit..., tuttiCommInitRank).
- * ncclInvalidUsage: tuttiDeviceCuda in a library that was built without CUDA. ncclInvalidArgument: not one of the
- * three. */
+ * ncclInvalidUsage: tuttiDeviceCuda where no CUDA device can be used. ncclInvalidArgument: not one of the three. */
 ncclResult_t tuttiSetDevice(tuttiDevice_t device);
 
 /* Start from TUTTI_CONFIG_INITIALIZER. Fields that a later version adds come at the end; `size` tells which are there.

@@ -434,15 +434,4 @@ schedule::Schedule hierarchical(const Request& request, const Hierarchy& hierarc
   return made;
 }
 
-Algorithm hierarchical_claims(const Request& request, const Hierarchy& hierarchy) {
-  Algorithm claims{.name = "hierarchical", .summary = "", .supports = nullptr, .shape = nullptr, .build = nullptr};
-  const Request hosts{request.collective, static_cast<int>(hierarchy.groups.size()), 0, 0};
-  const Algorithm* row = find(hierarchy.across, hosts);
-  TUTTI_ASSERT(row != nullptr);
-  claims.direct = true;
-  claims.direct_in_place = request.collective != Collective::kAllToAll;
-  claims.wide_wire = row->wide_wire;
-  return claims;
-}
-
 }  // namespace tutti::algorithm

@@ -45,7 +45,4 @@ void hierarchical_each(const schedule::Request& request, const Hierarchy& hierar
 /// All ranks' programs.
 schedule::Schedule hierarchical(const schedule::Request& request, const Hierarchy& hierarchy);
 
-/// What of a row holds for its hierarchical form: direct, direct_in_place, wide_wire.
-Algorithm hierarchical_claims(const schedule::Request& request, const Hierarchy& hierarchy);
-
 }  // namespace tutti::algorithm

@@ -98,7 +98,6 @@ Result<comm::Options> read_config(const ncclConfig_t* config) {
     return error(Code::kInvalidArgument,
                  fmt::format("config.minCTAs is {}, more than maxCTAs {}", copy.minCTAs, copy.maxCTAs));
   set_blocking(options, copy.blocking);
-  options.split_share = copy.splitShare == 1;
   if (copy.version >= kCommNameSince && copy.commName) options.name = copy.commName;
   if (copy.version >= kNetNameSince && copy.netName)
     log_info("config.netName \"{}\" has no effect: TUTTI_NET chooses the network", copy.netName);

@@ -1,6 +1,6 @@
 // Functions that NCCL has had since 2.29, as far as PyTorch and JAX look for them: the loader refuses to load what imports a name
 // that is nowhere. All fail with the reason in ncclGetLastError. They are in libtutti.so.0 only: libnccl.so.2 has the names of
-// 2.28.9, and the loader looks into what it needs too (docs/decisions/0027).
+// 2.28.9, and the loader looks into what it needs too (decision 27).
 #include "api/boundary.h"
 #include "api/export.h"
 

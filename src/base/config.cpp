@@ -149,7 +149,7 @@ class Reader {
     const auto value = text(key);
     if (!value) return;
     constexpr std::pair<std::string_view, unsigned> kNames[] = {
-        {"init", 1},  {"graph", 2}, {"tuning", 4}, {"bootstrap", 8}, {"env", 16},  {"all", ~0u},
+        {"init", 1},  {"graph", 2}, {"tuning", 4}, {"env", 8}, {"all", ~0u}, {"bootstrap", 0},
         {"coll", 0},  {"p2p", 0},   {"shm", 0},    {"net", 0},       {"alloc", 0}, {"call", 0},
         {"proxy", 0}, {"nvls", 0},  {"reg", 0},    {"profile", 0},   {"ras", 0}};
     std::string list = lower(*value);
@@ -163,7 +163,7 @@ class Reader {
           std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& name) { return name.first == word; });
       if (found == std::end(kNames)) {
         reject(key, *value,
-               "a list of INIT, GRAPH, TUNING, BOOTSTRAP, ENV, ALL or NCCL's other subjects, such as INIT,GRAPH; ^ in "
+               "a list of INIT, GRAPH, TUNING, ENV, ALL or NCCL's other subjects, such as INIT,GRAPH; ^ in "
                "front leaves out those listed");
         return;
       }

@@ -11,7 +11,7 @@
 namespace tutti {
 
 /// What a line of the log is about, as NCCL_DEBUG_SUBSYS names it; one bit each.
-enum class LogSubject : std::uint8_t { kInit = 1, kGraph = 2, kTuning = 4, kBootstrap = 8, kEnvironment = 16 };
+enum class LogSubject : std::uint8_t { kInit = 1, kGraph = 2, kTuning = 4, kEnvironment = 8 };
 
 /// What NCCL_PROTO leaves: lines are LL and LL128, which have flags in their words, in place of Simple.
 enum class Protocols : std::uint64_t { kAny, kLines, kNoLines };

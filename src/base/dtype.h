@@ -57,8 +57,6 @@ constexpr bool is_narrow_float(DataType type) {
 std::string_view name_of(DataType type);
 std::string_view name_of(ReduceOp op);
 std::string_view name_of(Collective collective);
-std::optional<DataType> data_type_named(std::string_view name);
-std::optional<ReduceOp> reduce_op_named(std::string_view name);
 std::optional<Collective> collective_named(std::string_view name);
 
 constexpr bool is_rooted(Collective c) {

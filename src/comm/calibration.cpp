@@ -1,5 +1,6 @@
 #include "comm/calibration.h"
 
+#include "base/elapsed.h"
 #include "base/reduce.h"
 #include "executor/backoff.h"
 #include "executor/host_machine.h"
@@ -24,10 +25,6 @@ constexpr std::uint64_t kTurns = 4 * kRounds + 1;
 
 /// Whether what rank 0 reads in its turn was written past the caches.
 bool is_streamed(std::uint64_t turn) { return turn % 4 == 3; }
-
-double us_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
 
 /// Of the rounds after the first two, which touch memory for the first time.
 class Samples {

@@ -24,7 +24,6 @@ struct Options {
   bool blocking = true;
   bool reproducible = false;
   bool wide_wire = false;
-  bool split_share = false;
   bool is_team = false;      ///< works for another communicator, which says what goes wrong here (device_teams.h)
   int device = kHostMemory;  ///< whose memory the communicator works on
   std::string name;

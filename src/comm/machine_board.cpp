@@ -1,5 +1,7 @@
 #include "comm/machine_board.h"
 
+#include "base/round_up.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,7 +46,7 @@ struct MachineBoard::Record {
 namespace {
 
 constexpr std::size_t kNoRoom = ~std::size_t{0};
-std::size_t round_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+constexpr std::size_t kLine = 64;
 
 std::size_t text_bytes_for(int ranks) {
   return ranks > 1
@@ -120,8 +122,8 @@ std::size_t MachineBoard::take_room(std::size_t bytes) const {
   std::atomic_ref<std::uint64_t> used(header().used);
   std::uint64_t from = used.load();
   do {
-    if (from > text_bytes() || round_up(bytes) > text_bytes() - from) return kNoRoom;
-  } while (!used.compare_exchange_weak(from, from + round_up(bytes)));
+    if (from > text_bytes() || round_up(bytes, kLine) > text_bytes() - from) return kNoRoom;
+  } while (!used.compare_exchange_weak(from, from + round_up(bytes, kLine)));
   return from;
 }
 
@@ -139,11 +141,11 @@ Status MachineBoard::put_look(int rank, std::string_view graph) const {
                                             "the other ranks' ({} in all)",
                                             graph.size(), text_bytes()));
   }
-  return keep_look(rank, graph, at, round_up(graph.size()));
+  return keep_look(rank, graph, at, round_up(graph.size(), kLine));
 }
 
 Status MachineBoard::put_look(int rank, std::string_view graph, int place, int places) const {
-  const std::size_t room = text_bytes() / static_cast<std::size_t>(places) / 64 * 64;
+  const std::size_t room = text_bytes() / static_cast<std::size_t>(places) / kLine * kLine;
   return keep_look(rank, graph, static_cast<std::size_t>(place) * room, room);
 }
 

@@ -1,5 +1,6 @@
 #include "comm/network_costs.h"
 
+#include "base/elapsed.h"
 #include "executor/backoff.h"
 #include "executor/host_machine.h"
 
@@ -23,10 +24,6 @@ constexpr std::uint64_t kLongQuestion = std::uint64_t{1} << 32;
 constexpr std::uint64_t kOver = ~std::uint64_t{0};
 /// Clocks tell no less.
 constexpr double kUsMin = 0.5;
-
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
 
 /// The best of some rounds, in microseconds.
 struct Best {

@@ -25,12 +25,6 @@ std::size_t cut(std::span<const iovec> parts, std::size_t from, std::size_t byte
   return count;
 }
 
-std::size_t size_of(std::span<const iovec> parts) {
-  std::size_t bytes = 0;
-  for (const iovec& part : parts) bytes += part.iov_len;
-  return bytes;
-}
-
 }  // namespace
 
 StripedStream::StripedStream(std::vector<PrivateDescriptor> sockets, ZeroCopy::Options zero_copy) {
@@ -40,7 +34,7 @@ StripedStream::StripedStream(std::vector<PrivateDescriptor> sockets, ZeroCopy::O
 /// Stripe by stripe, until a socket takes or has no more.
 template <class Move>
 Moved StripedStream::move(std::span<const iovec> parts, std::uint64_t& position, const Move& move_part) {
-  const std::size_t total = size_of(parts);
+  const std::size_t total = bytes_in(parts);
   Moved all;
   while (all.bytes < total) {
     const std::size_t left = kStripeBytes - position % kStripeBytes;
@@ -51,7 +45,7 @@ Moved StripedStream::move(std::span<const iovec> parts, std::uint64_t& position,
     position += moved.bytes;
     all.bytes += moved.bytes;
     all.state = moved.state;
-    if (moved.bytes < size_of(wanted)) break;
+    if (moved.bytes < bytes_in(wanted)) break;
   }
   return all;
 }

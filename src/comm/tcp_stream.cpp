@@ -28,18 +28,18 @@ constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
 /// Messages up to this go as one piece: taking a list of parts over costs the kernel more than the copy costs here.
 constexpr std::size_t kGatheredBytes = 512;
 
-std::size_t size_of(std::span<const iovec> parts) {
+bool is_for_now(int failure) { return failure == EAGAIN || failure == ENOBUFS || failure == ENOMEM; }
+
+}  // namespace
+
+std::size_t bytes_in(std::span<const iovec> parts) {
   std::size_t bytes = 0;
   for (const iovec& part : parts) bytes += part.iov_len;
   return bytes;
 }
 
-bool is_for_now(int failure) { return failure == EAGAIN || failure == ENOBUFS || failure == ENOMEM; }
-
-}  // namespace
-
 Moved TcpStream::send(std::span<const iovec> parts) {
-  const std::size_t bytes = size_of(parts);
+  const std::size_t bytes = bytes_in(parts);
   const msghdr message = message_of(parts);
   std::byte gathered[kGatheredBytes];
   if (bytes <= kGatheredBytes) {
@@ -56,7 +56,7 @@ Moved TcpStream::send(std::span<const iovec> parts) {
 }
 
 Moved TcpStream::send_lent(std::span<const iovec> parts) {
-  if (size_of(parts) < lends_from()) return send(parts);
+  if (bytes_in(parts) < lends_from()) return send(parts);
   const msghdr message = message_of(parts);
   const ssize_t sent = zero_copy_->send(message, kFlags);
   if (sent >= 0) return {static_cast<std::size_t>(sent), State::kOpen};

@@ -9,6 +9,9 @@
 
 namespace tutti::comm {
 
+/// All of them together.
+std::size_t bytes_in(std::span<const iovec> parts);
+
 class TcpStream final : public transport::ByteStream {
  public:
   explicit TcpStream(PrivateDescriptor socket, ZeroCopy::Options zero_copy = {})

@@ -1,5 +1,6 @@
 #include "comm/two_shot.h"
 
+#include "base/round_up.h"
 #include "comm/call.h"
 #include "cuda/kernel_abi.h"
 
@@ -9,8 +10,6 @@ namespace tutti::comm {
 namespace {
 
 constexpr std::size_t kLine = 256;
-
-std::size_t round_up(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 bool has_shots(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kReduce ||
@@ -123,14 +122,14 @@ std::size_t Shares::bytes(int rank) const {
   return std::min(part_.count, (static_cast<std::size_t>(own) + 1) * each_) * size_of(part_.type) - begin(rank);
 }
 
-std::size_t Shares::slot_bytes() const { return round_up(each_ * size_of(part_.type)); }
+std::size_t Shares::slot_bytes() const { return round_up(each_ * size_of(part_.type), kLine); }
 
 std::size_t scratch_of_shot(const CallArgs& call, std::size_t count, int ranks) {
   if (!reduces(call.collective)) return 0;
   CallArgs part = call;
   part.count = count;
   const std::size_t slots = static_cast<std::size_t>(ranks) * Shares(part, ranks).slot_bytes();
-  return slots + (call.scaled ? round_up(input_bytes(part, ranks)) : 0);
+  return slots + (call.scaled ? round_up(input_bytes(part, ranks), kLine) : 0);
 }
 
 StagedPart first_shot(const CallArgs& call, const ShotRange& range, const ShotPlace& place, std::byte* scratch) {

@@ -316,7 +316,7 @@ class Run {
   /// What the rank's own core does.
   bool work(int number, const Process& p, const Step& step, std::uint64_t round) {
     const Work copied = work_of(*p.program, step, call_.direct);
-    const double copies = copied.sinks + copied.additions * machine_.addition_weight;
+    const double copies = copied.sinks + copied.additions;
     const double bytes = bytes_of(p, step, round, copied.width) * copies;
     const LinkPath& path = machine_.work[static_cast<std::size_t>(p.rank)];
     if (bytes <= 0 || path.empty()) return false;

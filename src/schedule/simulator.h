@@ -37,9 +37,8 @@ struct SimulatedMachine {
   /// Asked once for each channel.
   std::function<MessagePath(int lane, int from, int to)> path;
   /// By rank: what its own work crosses, a core and the memory say. Empty: only messages take time.
+  /// A further source that is added costs as much as a copied sink.
   std::vector<LinkPath> work;
-  /// With `work`: a further source that is added costs as much as so many copied sinks.
-  double addition_weight = 1;
 };
 
 struct SimulatedCall {

@@ -79,8 +79,6 @@ class Memory : public MemorySource {
   Loaded load(int thread, const Position& at, const std::uint64_t* word, bool acquire);
   /// Returns the threads that have loaded the word since its last store.
   std::uint32_t store(int thread, const Position& at, std::uint64_t* word, std::uint64_t value, bool release);
-  /// The newest value; nobody has read it.
-  std::uint64_t peek(const std::uint64_t* word) const { return *word; }
 
   const std::optional<Conflict>& conflict() const { return conflict_; }
   /// What orders the two accesses of a race, or should: words that `before.thread` stored since, as text.

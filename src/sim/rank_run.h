@@ -98,7 +98,6 @@ class RankRun final : public Locator {
   /// The rank that this one waits for, or -1.
   int waiting_for();
   const RankCall& call() const { return s_.calls[call_]; }
-  std::size_t calls_done() const { return call_; }
 
  private:
   Machine& machine() { return *s_.machine; }

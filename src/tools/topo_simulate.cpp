@@ -1,5 +1,7 @@
 #include "tools/topo_simulate.h"
 
+#include "base/elapsed.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -15,10 +17,6 @@ using planner::SweptAlgorithm;
 using planner::SweptPoint;
 
 using Clock = std::chrono::steady_clock;
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
 /// A line on the terminal that is written over, from a second on.
 class ProgressLine {
  public:

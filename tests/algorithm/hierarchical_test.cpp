@@ -1,4 +1,5 @@
 #include "algorithm/hierarchical.h"
+#include "algorithm/algorithm.h"
 #include "schedule/text.h"
 #include "schedule/verifier.h"
 
@@ -62,12 +63,14 @@ int proofs = 0;
 
 void prove(const Request& request, const Hierarchy& hierarchy, std::initializer_list<int> slots = {2, 4}) {
   const schedule::Schedule made = algorithm::hierarchical(request, hierarchy);
-  const algorithm::Algorithm claims = algorithm::hierarchical_claims(request, hierarchy);
+  const Request hosts{request.collective, static_cast<int>(hierarchy.groups.size()), 0, 0};
+  const algorithm::Algorithm* row = algorithm::find(hierarchy.across, hosts);
+  REQUIRE(row != nullptr);
   for (const int count : slots) {
     for (const bool in_place : {false, true}) {
       for (const bool direct : {false, true}) {
-        if (direct && !(in_place ? claims.direct_in_place : claims.direct)) continue;
-        const Status status = verify(made, {count, in_place, direct, false, claims.wide_wire});
+        if (direct && in_place && request.collective == Collective::kAllToAll) continue;
+        const Status status = verify(made, {count, in_place, direct, false, row->wide_wire});
         ++proofs;
         if (status.ok()) continue;
         INFO(name_of(request.collective) << " across " << hierarchy.across << ", root " << request.root << ", hosts "

@@ -19,6 +19,7 @@
 #include <vector>
 
 using namespace tutti;
+using reference::usable_variants;
 
 namespace {
 
@@ -26,14 +27,6 @@ constexpr std::uint64_t kSeed = 23;
 constexpr DataType kNarrow[] = {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat8e4m3, DataType::kFloat8e5m2};
 
 using Buffer = std::vector<unsigned char>;
-
-std::vector<ReduceVariant> usable_variants() {
-  std::vector<ReduceVariant> usable;
-  for (int v = 0; v < kReduceVariants; ++v) {
-    if (is_usable(static_cast<ReduceVariant>(v))) usable.push_back(static_cast<ReduceVariant>(v));
-  }
-  return usable;
-}
 
 MixedKernels kernels_of(ReduceVariant variant, DataType type, ReduceOp op) {
   return {reduce_function_of(variant, type, op), reduce_function_of(variant, DataType::kFloat32, op),

@@ -3,6 +3,7 @@
 
 #include "base/dtype.h"
 #include "base/float_formats.h"
+#include "base/reduce_variants.h"
 
 #include <cmath>
 #include <cstdint>
@@ -132,6 +133,15 @@ Functions functions_of(DataType type) {
   if (type == kThis) return {reduce_element<kThis>, same<kThis>};
   if constexpr (kType > 0) return functions_of<kType - 1>(type);
   return {};
+}
+
+/// Of the kernels, those that this machine can run.
+inline std::vector<ReduceVariant> usable_variants() {
+  std::vector<ReduceVariant> usable;
+  for (int v = 0; v < kReduceVariants; ++v) {
+    if (is_usable(static_cast<ReduceVariant>(v))) usable.push_back(static_cast<ReduceVariant>(v));
+  }
+  return usable;
 }
 
 }  // namespace tutti::reference

@@ -17,19 +17,12 @@
 #include <vector>
 
 using namespace tutti;
+using reference::usable_variants;
 
 namespace {
 
 using Buffer = std::vector<unsigned char>;
 constexpr std::uint64_t kSeed = 7;
-
-std::vector<ReduceVariant> usable_variants() {
-  std::vector<ReduceVariant> usable;
-  for (int v = 0; v < kReduceVariants; ++v) {
-    if (is_usable(static_cast<ReduceVariant>(v))) usable.push_back(static_cast<ReduceVariant>(v));
-  }
-  return usable;
-}
 
 /// Every fourth element has random bits (NaN, infinity, subnormal, wrapping integers), every other a number of middle
 /// size, so that sums and products mean something.

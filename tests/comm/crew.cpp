@@ -13,6 +13,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 namespace crew {
 namespace {
@@ -148,6 +149,13 @@ std::string left_behind(const Belongings& before) {
   return text;
 }
 
+long resident_kb() {
+  std::ifstream statm("/proc/self/statm");
+  long total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * 4;
+}
+
 std::string fine(ncclResult_t result, const char* what) {
   if (result == ncclSuccess) return "";
   return std::string(what) + ": " + ncclGetErrorString(result) + ": " + ncclGetLastError(nullptr);
@@ -161,6 +169,10 @@ std::string refused(ncclResult_t result, ncclResult_t wanted, const std::vector<
     if (reason.find(part) == std::string::npos) wrong += "\"" + part + "\" is missing; ";
   }
   return wrong.empty() ? "" : wrong + "the message is: " + reason;
+}
+
+std::string init(const Member& m, ncclComm_t* comm, int id) {
+  return fine(ncclCommInitRank(comm, m.ranks, m.ids[id], m.rank), "ncclCommInitRank");
 }
 
 std::string usable(ncclComm_t comm) {

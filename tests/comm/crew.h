@@ -46,12 +46,16 @@ struct Belongings {
   std::string grown_since(const Belongings& before) const;
 };
 std::string left_behind(const Belongings& before);
+/// Of this process's memory.
+long resident_kb();
 
 /// "" if `result` is ncclSuccess, else what, the code and ncclGetLastError.
 std::string fine(ncclResult_t result, const char* what);
 /// "" if `result` is `wanted` and the last error holds all of `parts`.
 std::string refused(ncclResult_t result, ncclResult_t wanted, const std::vector<std::string>& parts,
                     ncclComm_t comm = nullptr);
+/// "" or why the rank has no communicator of all of them, made with that one of the ids.
+std::string init(const Member& m, ncclComm_t* comm, int id = 0);
 /// A sum over the communicator comes out right.
 std::string usable(ncclComm_t comm);
 

@@ -14,6 +14,7 @@ namespace {
 using crew::Belongings;
 using crew::fine;
 using crew::Member;
+using crew::resident_kb;
 
 constexpr int kRanks = 3;
 constexpr int kWarmUp = 10;
@@ -28,13 +29,6 @@ constexpr bool kMemoryCounts = true;
 #endif
 
 enum class What { kNothing, kCalls, kSplits };
-
-long resident_kb() {
-  std::ifstream statm("/proc/self/statm");
-  long total = 0, resident = 0;
-  statm >> total >> resident;
-  return resident * 4;
-}
 
 /// All ranks' sums and their neighbours' values.
 std::string calls(int rank, ncclComm_t comm, int cycle) {

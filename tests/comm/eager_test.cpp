@@ -48,10 +48,6 @@ std::string receive(int message, int from, ncclComm_t comm) {
   return "";
 }
 
-std::string init(const Member& m, ncclComm_t* comm) {
-  return fine(ncclCommInitRank(comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank");
-}
-
 }  // namespace
 
 TEST_CASE("sends of all lengths arrive whole and in order, whoever is late", "[eager]") {

@@ -38,8 +38,8 @@ std::string not_ours(ncclResult_t result) {
                   "this process (" + std::to_string(getpid()) + ") was forked; make a new communicator after fork"});
 }
 
-std::string init(const Member& m, ncclComm_t* comm) {
-  CREW_TRY(fine(ncclCommInitRank(comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+std::string init_and_use(const Member& m, ncclComm_t* comm) {
+  CREW_TRY(init(m, comm));
   // Calls that are like the one before go a shorter way.
   for (int i = 0; i < 3; ++i) CREW_TRY(crew::usable(*comm));
   return "";
@@ -73,7 +73,7 @@ TEST_CASE("a child's calls with its parent's communicator are refused, and distu
     cudaStream_t stream = nullptr;
     void* registration = nullptr;
     float values[4] = {};
-    CREW_TRY(init(m, &comm));
+    CREW_TRY(init_and_use(m, &comm));
     CREW_TRY(fine(tuttiStreamCreate(&stream), "tuttiStreamCreate"));
     CREW_TRY(fine(ncclCommRegister(comm, values, sizeof(values), &registration), "ncclCommRegister"));
     CREW_TRY(sum(comm, 2));
@@ -110,7 +110,7 @@ TEST_CASE("a child that ends what it has inherited ends nothing of its parent's"
   for (const auto end : {ncclCommDestroy, ncclCommAbort, ncclCommFinalize}) {
     crew::check(crew::run(2, [end](const Member& m) -> std::string {
       ncclComm_t comm = nullptr;
-      CREW_TRY(init(m, &comm));
+      CREW_TRY(init_and_use(m, &comm));
       const auto end_and_make = [&]() -> std::string {
         CREW_TRY(fine(end(comm), "the end"));
         if (end != ncclCommFinalize) CREW_TRY(stale(comm));
@@ -134,7 +134,7 @@ TEST_CASE("a child need not wait for calls that were under way on its parent's s
     ncclComm_t comm = nullptr;
     cudaStream_t stream = nullptr;
     float one = 1, total = 0;
-    CREW_TRY(init(m, &comm));
+    CREW_TRY(init_and_use(m, &comm));
     CREW_TRY(fine(tuttiStreamCreate(&stream), "tuttiStreamCreate"));
     if (m.rank == 0) {
       CREW_TRY(fine(ncclAllReduce(&one, &total, 1, ncclFloat, ncclSum, comm, stream), "ncclAllReduce"));
@@ -158,7 +158,7 @@ TEST_CASE("a group that was open at a fork does nothing in the child", "[forks]"
   crew::check(crew::run(2, [](const Member& m) -> std::string {
     ncclComm_t comm = nullptr, child = nullptr;
     float one = 1, total = 0;
-    CREW_TRY(init(m, &comm));
+    CREW_TRY(init_and_use(m, &comm));
     CREW_TRY(fine(ncclGroupStart(), "ncclGroupStart"));
     CREW_TRY(fine(ncclAllReduce(&one, &total, 1, ncclFloat, ncclSum, comm, nullptr), "ncclAllReduce"));
     CREW_TRY(in_child([] { return not_ours(ncclGroupEnd()); }));
@@ -182,7 +182,7 @@ TEST_CASE("a group that was open at a fork does nothing in the child", "[forks]"
 TEST_CASE("children of ranks are ranks of communicators of their own", "[forks]") {
   crew::check(crew::run(2, [](const Member& m) -> std::string {
     ncclComm_t comm = nullptr;
-    CREW_TRY(init(m, &comm));
+    CREW_TRY(init_and_use(m, &comm));
     CREW_TRY(in_child([&]() -> std::string {
       ncclComm_t own = nullptr;
       CREW_TRY(fine(ncclCommInitRank(&own, 2, m.ids[1], m.rank), "ncclCommInitRank"));

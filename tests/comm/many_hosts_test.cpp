@@ -44,10 +44,6 @@ std::vector<crew::Ending> run(const Shape& shape, const crew::Body& body, int id
 
 std::string name(int rank) { return "rank " + std::to_string(rank); }
 
-std::string init(const Member& m, ncclComm_t* comm) {
-  return fine(ncclCommInitRank(comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank");
-}
-
 ncclResult_t small_sum(ncclComm_t comm) {
   int value = 1;
   return ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, comm, nullptr);

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <random>
 #include <thread>
 
@@ -18,6 +17,7 @@ namespace {
 
 using crew::fine;
 using crew::Member;
+using crew::resident_kb;
 
 enum class Memory { kPrivate, kShared };
 
@@ -151,13 +151,6 @@ std::string threads(int count, const std::function<std::string(int)>& body) {
   for (std::thread& thread : all) thread.join();
   for (const std::string& text : wrong) CREW_TRY(text);
   return "";
-}
-
-long resident_kb() {
-  std::ifstream statm("/proc/self/statm");
-  long total = 0, resident = 0;
-  statm >> total >> resident;
-  return resident * 4;
 }
 
 }  // namespace

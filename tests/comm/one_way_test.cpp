@@ -34,10 +34,6 @@ unsigned char byte_of(int call, int rank, std::size_t at) {
                                     at * 11 + at / 256);
 }
 
-std::string init(const Member& m, ncclComm_t* comm) {
-  return fine(ncclCommInitRank(comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank");
-}
-
 enum What { kBroadcast, kReduce, kGather, kScatter, kAllReduce, kWhats };
 
 /// One call with its own numbers, made and checked.

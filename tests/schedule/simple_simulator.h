@@ -167,8 +167,7 @@ class SimpleSimulator {
     }
     if (!machine_.work.empty()) {
       const Work work = work_of(program, step, call_.direct);
-      add({}, true, machine_.work[run->rank],
-          bytes(work.width) * (work.sinks + work.additions * machine_.addition_weight));
+      add({}, true, machine_.work[run->rank], bytes(work.width) * (work.sinks + work.additions));
     }
     if (!call_.held) next_step(run->rank, run->lane);
     if (run->open == 0) is_over(now, run);

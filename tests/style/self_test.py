@@ -9,8 +9,9 @@ import style_test
 
 CLEAN = {
     "meson.build": "executable('x', 'src/trainer/main.cpp')\n",
-    "README.md": "See [the tour](docs/tour.md#start) and [a site](https://example.org).\n```\n[not](a-link)\n```\n",
-    "docs/tour.md": "Back to [the start](../README.md).\n",
+    "README.md": "See [the tour](docs/tour.md#the-start-or-end) and [a site](https://example.org).\n```\n[not](a-link)\n```\n",
+    "docs/tour.md": "# A tour\n## The *start*, or `end`\n# A tour\nBack to [the start](../README.md), or [here](#a-tour-1).\n"
+                    "`src/base/config.h`, `src/base/`, `src/base/made.so.0`\n",
     "include/nccl.h": "/* The C API. */\n#ifndef NCCL_H_\n#define NCCL_H_\n#endif\n",
     "src/base/meson.build": "core_sources += files('config.cpp')\n",
     "src/base/config.h": "// Configuration.\n#pragma once\n",
@@ -74,6 +75,10 @@ SEEDS = [
     (WRITE, "src/base/orphan.cpp", "int x;\n", None, "no meson.build lists"),
     (WRITE, "bench/orphan.cpp", "int x;\n", None, "no meson.build lists"),
     (APPEND, "docs/tour.md", "[gone](gone.md)\n", None, "gone.md leads nowhere"),
+    (APPEND, "README.md", "[gone](docs/tour.md#gone)\n", None, "docs/tour.md has no such heading"),
+    (APPEND, "docs/tour.md", "[gone](#a-tour-2)\n", None, "docs/tour.md has no such heading"),
+    (APPEND, "README.md", "`bench/perf.cpp` and `src/base/gone.h`\n", None, "no src/base/gone.h"),
+    (APPEND, "README.md", "`bench/gone/`\n", None, "no bench/gone/"),
     (APPEND, "README.md", '<img alt="x" src="docs/images/gone.svg">\n', None, "gone.svg leads nowhere"),
 ]
 

@@ -5,6 +5,7 @@
 
 Add a rule: a function that takes a Tree and yields (path, line, message), an entry in RULES, a seed in self_test.py.
 """
+import itertools
 import os
 import re
 import sys
@@ -20,9 +21,9 @@ LAYERS = {
     "src/algorithm": ["src/schedule", "src/base"],
     "src/protocol": ["src/schedule/step.h", "src/schedule/tiling.h", "src/base/dtype.h", "src/base/reduce.h", "src/base/device_call.h"],
     "src/transport": ["src/base"],
-    "src/executor": ["src/schedule", "src/protocol", "src/transport/channel.h", "src/base"],
-    "topology": ["src/base", "cuda/facts.h"],
-    "cuda": ["src/base", "src/schedule", "src/protocol", "src/executor", "src/transport"],
+    "src/executor": ["src/schedule", "src/protocol", "src/base"],
+    "topology": ["src/base"],
+    "cuda": ["src/base", "src/schedule", "src/protocol"],
     "src/planner": ["topology", "src/algorithm", "src/schedule", "src/base"],
     "src/sim": ["src/planner", "src/protocol", "src/algorithm", "src/schedule", "src/base"],
     "src/plot": ["src/base"],
@@ -214,6 +215,28 @@ def check_built(tree):
             folder = os.path.dirname(folder)
 
 
+def prose(tree, path):
+    """The lines of a Markdown file outside of fences."""
+    fenced = False
+    for number, line in tree.lines(path):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            yield number, line
+
+
+def anchors(tree, path):
+    """What links may name in a Markdown file: its headings, as GitHub spells them. Of those that are alike the second has -1, and so on."""
+    found = set()
+    for _, line in prose(tree, path):
+        if heading := re.match(r"#+ (.*)", line):
+            text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.group(1).strip().lower())
+            first = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+            names = itertools.chain([first], (f"{first}-{n}" for n in itertools.count(1)))
+            found.add(next(name for name in names if name not in found))
+    return found
+
+
 LINK = re.compile(r'\[[^\]]*\]\(([^)\s]+)[^)]*\)|<img[^>]*\bsrc="([^"]+)"')
 
 
@@ -221,23 +244,38 @@ def check_links(tree):
     for path in tree.paths:
         if not path.endswith(".md"):
             continue
-        fenced = False
-        for number, line in tree.lines(path):
-            if line.lstrip().startswith("```"):
-                fenced = not fenced
-            if fenced:
-                continue
+        for number, line in prose(tree, path):
             for match in LINK.finditer(re.sub(r"`[^`]*`", "", line)):
                 link = match.group(1) or match.group(2)
-                if re.match(r"[a-z]+:|#", link):
+                if re.match(r"[a-z]+:", link):
                     continue
-                target = os.path.normpath(os.path.join(os.path.dirname(path), link.split("#")[0]))
+                file, _, anchor = link.partition("#")
+                target = os.path.normpath(os.path.join(os.path.dirname(path), file)) if file else path
                 if not tree.exists(target):
                     yield path, number, f"the link {link} leads nowhere"
+                elif anchor and target.endswith(".md") and anchor not in anchors(tree, target):
+                    yield path, number, f"the link {link} leads nowhere: {target} has no such heading"
+
+
+# A source or a folder: other names may be a build's.
+NAMED_PATH = re.compile(r"(?<![\w/.$<-])(?:%s)/[\w./-]*(?:/|%s)(?![\w.])" % (
+    "|".join(map(re.escape, FOLDERS)), "|".join(map(re.escape, (*CODE_SUFFIXES, ".md", ".build")))))
+
+
+def check_named_paths(tree):
+    """What stands in backquotes."""
+    for path in tree.paths:
+        if not path.endswith(".md"):
+            continue
+        for number, line in prose(tree, path):
+            for code in re.findall(r"`([^`]+)`", line):
+                for name in NAMED_PATH.findall(code):
+                    if not any(known.startswith(name) for known in tree.paths):
+                        yield path, number, f"there is no {name}"
 
 
 RULES = [check_layers, check_getenv, check_sizes, check_unfinished, check_headers, check_goto, check_names,
-         check_machine_paths, check_built, check_links]
+         check_machine_paths, check_built, check_links, check_named_paths]
 
 
 def violations(root):

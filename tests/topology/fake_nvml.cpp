@@ -64,10 +64,6 @@ VISIBLE int nvmlDeviceGetNvLinkState(void*, unsigned link, unsigned* is_up) {
   *is_up = link == 11 ? 0 : 1;
   return 0;
 }
-VISIBLE int nvmlDeviceGetNvLinkVersion(void*, unsigned, unsigned* version) {
-  *version = 4;
-  return 0;
-}
 VISIBLE int nvmlDeviceGetNvLinkRemotePciInfo_v2(void* device, unsigned link, FakePci* pci) {
   if (link < 4) fill(pci, index_of(device) == 0 ? 3 : 2);
   if (link >= 4 && link < 10) fill(pci, 0x20 + link);  // six switches

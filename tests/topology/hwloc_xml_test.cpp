@@ -1,5 +1,7 @@
 #include "topology/hwloc_xml.h"
 
+#include "graph_questions.h"
+
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
@@ -76,12 +78,6 @@ Graph read(const std::string& text) {
 std::string refusal(const std::string& text) {
   const auto graph = read_hwloc_xml(text);
   return graph.ok() ? "" : graph.error().message;
-}
-
-std::string all_warnings(const Graph& graph) {
-  std::string all;
-  for (const std::string& warning : graph.warnings()) all += warning + "\n";
-  return all;
 }
 
 Bandwidth link(const Graph& graph, const char* from, const char* to, LinkKind kind) {

@@ -187,8 +187,7 @@ TEST_CASE("a GPU's facts from a driver become its model and its NVLinks") {
   CHECK(count_of(without, NodeKind::kNic) == 2);
   CHECK(std::ranges::any_of(without.warnings(), [](const std::string& w) { return w.find("NVLinks") != w.npos; }));
 
-  GpuFacts first{
-      .bus_id = "0000:02:00.0", .name = "NVIDIA H100", .device = 1, .sm = 90, .nvlink_version = 4, .peers = {}};
+  GpuFacts first{.bus_id = "0000:02:00.0", .name = "NVIDIA H100", .device = 1, .sm = 90, .peers = {}};
   GpuFacts second = first;
   second.bus_id = "0000:03:00.0";
   second.device = 0;
@@ -223,12 +222,8 @@ TEST_CASE("NVLinks to a POWER processor end at its NUMA node") {
   const Snapshot snapshot("32em64t-dax-nvme-mic");
   snapshot.rewrite("0000:82:00.0", "class", "0x030200");
   snapshot.rewrite("0000:82:00.0", "vendor", "0x10de");
-  const GpuFacts gpu{.bus_id = "0000:82:00.0",
-                     .name = "V100",
-                     .device = 0,
-                     .sm = 70,
-                     .nvlink_version = 2,
-                     .peers = {{GpuPeer::Kind::kCpu, "", 3}}};
+  const GpuFacts gpu{
+      .bus_id = "0000:82:00.0", .name = "V100", .device = 0, .sm = 70, .peers = {{GpuPeer::Kind::kCpu, "", 3}}};
   const Graph live = discover({.root = snapshot.root().string(), .with_nvml = false, .gpus = {gpu}});
   const Link* link = live.find_link(live.find("gpu0"), live.find("numa1"), LinkKind::kNvLink);
   REQUIRE(link != nullptr);
@@ -239,7 +234,7 @@ TEST_CASE("NVLinks to a POWER processor end at its NUMA node") {
 TEST_CASE("GPUs that the driver shows and PCI does not are there, with a word about it") {
   if (!has_shared_folder()) return;
   const Snapshot snapshot("48amd64-sparse");
-  GpuFacts first{.bus_id = "0000:07:00.0", .name = "A100", .device = 0, .sm = 80, .nvlink_version = 3, .peers = {}};
+  GpuFacts first{.bus_id = "0000:07:00.0", .name = "A100", .device = 0, .sm = 80, .peers = {}};
   GpuFacts second = first;
   second.bus_id = "0000:0a:00.0";
   second.device = 1;

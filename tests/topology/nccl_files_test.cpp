@@ -3,6 +3,7 @@
 // links, and ordered pairs of GPUs with an NVLink or xGMI with their GB/s by the table of bandwidths. They agree with the
 // folder's README where that has counts. By hand: the PCI links of the demo without <pci>, and the NVLinks of the fragment
 // with two partitions in one GPU, which list the same links.
+#include "graph_questions.h"
 #include "shared_folder.h"
 
 #include "topology/nccl_xml.h"
@@ -119,12 +120,6 @@ Sum sum_of(const Graph& graph, LinkKind kind) {
 int count_of(const Graph& graph, NodeKind kind) { return static_cast<int>(graph.nodes_of(kind).size()); }
 
 std::string text_of(const std::string& name) { return contents_of(shared_folder() / (name + ".xml")); }
-
-std::string all_warnings(const Graph& graph) {
-  std::string all;
-  for (const std::string& warning : graph.warnings()) all += warning + "\n";
-  return all;
-}
 
 void check_counts(const Graph& graph, const Expected& expected) {
   CHECK(count_of(graph, NodeKind::kGpu) == expected.gpus);

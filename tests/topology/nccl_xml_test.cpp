@@ -1,6 +1,6 @@
 // The reader of NCCL's XML on small files written here: what each element becomes, each kind of damage, and hostile input.
 #include "topology/nccl_xml.h"
-
+#include "graph_questions.h"
 #include "topology/xml_document.h"
 
 #include <catch2/catch.hpp>
@@ -48,17 +48,7 @@ std::string refusal_of(const std::string& text) {
   return graph.error().message;
 }
 
-std::string warnings_of(const std::string& text) {
-  std::string all;
-  const Graph graph = loaded(text);
-  for (const std::string& warning : graph.warnings()) all += warning + "\n";
-  return all;
-}
-
-double gbps_of(const Graph& graph, std::string_view from, std::string_view to, LinkKind kind) {
-  const Link* link = graph.find_link(graph.find(from), graph.find(to), kind);
-  return link == nullptr ? 0 : gbps(link->bandwidth);
-}
+std::string warnings_of(const std::string& text) { return all_warnings(loaded(text)); }
 
 }  // namespace
 

@@ -1,3 +1,4 @@
+#include "graph_questions.h"
 #include "shared_folder.h"
 
 #include "topology/gpu_distance.h"
@@ -80,12 +81,6 @@ Graph read(const std::string& text, const SmiOptions& options = {}) {
 std::string refusal(const std::string& text, const SmiOptions& options = {}) {
   const auto graph = read_smi_matrix(text, options);
   return graph.ok() ? "" : graph.error().message;
-}
-
-std::string all_warnings(const Graph& graph) {
-  std::string all;
-  for (const std::string& warning : graph.warnings()) all += warning + "\n";
-  return all;
 }
 
 /// The kind of the path over PCI and CPU links: what lies on the way with the fewest of them.

@@ -1,5 +1,6 @@
 #include "topology/synthetic.h"
 
+#include "graph_questions.h"
 #include "topology/text_form.h"
 
 #include <catch2/catch.hpp>
@@ -23,11 +24,6 @@ std::string refusal_of(std::string_view line) {
 }
 
 std::size_t count_of(const Graph& graph, NodeKind kind) { return graph.nodes_of(kind).size(); }
-
-double gbps_of(const Graph& graph, std::string_view from, std::string_view to, LinkKind kind) {
-  const Link* link = graph.find_link(graph.find(from), graph.find(to), kind);
-  return link == nullptr ? 0 : gbps(link->bandwidth);
-}
 
 }  // namespace
 

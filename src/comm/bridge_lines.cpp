@@ -235,14 +235,15 @@ void Bridge::carry_lines(Round& round) {
     if (!crosses_once(rank_, next)) continue;
     const bool complete = has_lines(round.sent, next);
     if (!complete && (has_one_way_calls() || impatient_ != announced_)) return;
-    const bool held = round.to->holds_lines_of == next && next != 0;  // numbers go round, and 0 is none here
+    const bool held =
+        round.to->holds_lines_of == next && next != 0;  // numbers go round, and 0 is none here, as of resent_
     if (complete && held && !knows_that_calls_differ(next)) return;
     if (complete && !carry_inputs(round, next)) return;
     for (std::size_t place = 0; place < round.sent.size(); ++place) {
       const int rank = round.sent[place];
       if (round.early[place] || !has_line(rank, next)) continue;
       round.early[place] = true;
-      const bool goes_by_itself = (rank == rank_ && resent_ == next) || !crosses_once(rank, next);
+      const bool goes_by_itself = (rank == rank_ && resent_ == next && next != 0) || !crosses_once(rank, next);
       if (!goes_by_itself) queue_announcement(*round.to, rank, next);
     }
     if (!complete) return;

@@ -105,7 +105,9 @@ void Communicator::skip_initialisation() { init_state_.store(InitState::kSkipped
 
 void Communicator::run_here(const std::function<void()>& work) {
   const std::lock_guard lock(init_mutex_);
+  initialiser_ = thread_mark();
   work();
+  initialiser_ = nullptr;
 }
 
 void Communicator::start_background(std::function<void()> work) {
@@ -120,7 +122,8 @@ void Communicator::await_initialisation() {
 
 void Communicator::stop_initialising() {
   cancelled_ = cancelled_ || !is_initialised();
-  await_initialisation();
+  if (initialiser_ != thread_mark())
+    await_initialisation();  // that thread itself may come here: by exit() in a signal's handler
 }
 
 void Communicator::make_collective_call() { collective_call_ = std::make_unique<CollectiveCall>(*this); }

@@ -312,6 +312,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<const std::uint64_t*> lone_abort_word_{nullptr};  ///< nullptr: takes_lone_calls() is false
   std::mutex init_mutex_;    ///< held by a thread that initialises here, or waits for init_thread_
   std::thread init_thread_;  ///< guarded by init_mutex_
+  std::atomic<const void*> initialiser_{nullptr};  ///< the thread in run_here()
   Turns turns_;
   std::uint32_t sequence_ = 0;
   std::unique_ptr<CollectiveCall> collective_call_;

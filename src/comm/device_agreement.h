@@ -5,7 +5,7 @@
 //   settle()   all have come, and none has refused: in place. One has refused, or waited longer than that would gain: through staging
 //
 // A rank may arrive at many calls (of a group) before it settles the first. Calls are told by their number, on each rank its own; replays of
-// graphs are not counted. Those that all ranks have captured they also replay together, as the program promises (docs/api.md).
+// graphs are not counted. Those that all ranks have captured they also replay together, as the program promises (docs/gpu.md).
 //
 //  A1. A call has one word, which says how many have come and whether it is refused: who changes it sees what it was. It is refused before all
 //      have come, or never: so all ranks read the same from it, whenever they look.

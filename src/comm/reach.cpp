@@ -115,6 +115,8 @@ Status Reach::resolve(int peer, const protocol::BufferReferences& announced, boo
   // segments too. An older announcement (of a call that another one has overtaken in a group) is no news; nor is this one when the other
   // buffer is asked for, so that of one call no address is given that is retired before the call knows drops().
   if (static_cast<std::int32_t>(announced.reserved - member.announced) > 0) {
+    // What was freed before this communicator was made its list does not name.
+    if (member.announced == 0) transport::ImportCache::process().drop(member.pid);
     member.announced = announced.reserved;
     retire_freed(member);
   }

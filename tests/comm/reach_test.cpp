@@ -157,15 +157,18 @@ TEST_CASE("a file that grows is read as far as it goes by communicators that hav
       ncclComm_t second = nullptr;
       CREW_TRY(fine(ncclCommSplit(first, 0, m.rank, &second, nullptr), "ncclCommSplit"));
       const int file = memfd_create("reach-test", MFD_CLOEXEC);
-      for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{8} << 20}) {
+      ncclComm_t third = nullptr;  // is made when the file has grown the second time
+      for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{8} << 20, std::size_t{16} << 20}) {
         if (ftruncate(file, static_cast<off_t>(bytes)) != 0) return "ftruncate";
         void* memory = nullptr;
         CREW_TRY(fine(tuttiMemImport(file, &memory, nullptr), "tuttiMemImport"));
+        if (bytes == 16 << 20) CREW_TRY(fine(ncclCommSplit(first, 0, m.rank, &third, nullptr), "ncclCommSplit"));
         auto* const end = static_cast<float*>(memory) + (bytes - (1 << 20)) / sizeof(float);
-        CREW_TRY(sum(m, bytes == 1 << 20 ? first : second, end, 1 << 20));
+        CREW_TRY(sum(m, bytes == 1 << 20 ? first : bytes == 8 << 20 ? second : third, end, 1 << 20));
         CREW_TRY(sum(m, first, end, 1 << 20));
       }
       close(file);
+      CREW_TRY(fine(ncclCommDestroy(third), "ncclCommDestroy of the third"));
       return fine(ncclCommDestroy(second), "ncclCommDestroy of the second");
     });
   }));

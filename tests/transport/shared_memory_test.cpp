@@ -207,9 +207,13 @@ TEST_CASE("files of two file systems are not one for the same inode") {
     char folders[2][32] = {"/tmp/tutti-test-XXXXXX", "/tmp/tutti-test-XXXXXX"};
     std::uint64_t files[2] = {}, inodes[2] = {};
     // Who may not do that has no two such file systems either. They end with the child.
-    if (unshare(CLONE_NEWNS) != 0) _exit(0);
+    if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) _exit(0);
     for (int i = 0; i < 2; ++i) {
-      if (!mkdtemp(folders[i]) || mount("none", folders[i], "tmpfs", 0, nullptr) != 0) _exit(0);
+      if (!mkdtemp(folders[i])) _exit(0);
+      if (mount("none", folders[i], "tmpfs", 0, nullptr) != 0) {
+        rmdir(folders[i]);
+        _exit(0);
+      }
       const int fd = open((std::string(folders[i]) + "/file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
       struct stat facts;
       if (ftruncate(fd, 4096) != 0 || fstat(fd, &facts) != 0) _exit(1);

@@ -28,7 +28,7 @@ Tiling simulated_tiling(const Schedule& schedule, const CallSize& size) {
   return tiling;
 }
 
-std::uint32_t unit_of(const LaneProgram& lane, const Step& step) {
+std::uint32_t unit_of_step(const LaneProgram& lane, const Step& step) {
   std::uint32_t unit = 0;
   for (std::uint32_t e = step.first_source; e < step.first_sink + step.sink_count; ++e) {
     const Endpoint& endpoint = lane.endpoints[e];

@@ -19,7 +19,7 @@ struct CallSize {
 Tiling simulated_tiling(const Schedule& schedule, const CallSize& size);
 
 /// The unit number of a step's data.
-std::uint32_t unit_of(const LaneProgram& lane, const Step& step);
+std::uint32_t unit_of_step(const LaneProgram& lane, const Step& step);
 
 /// What a rank's core does in a step, in its width: sinks that it writes, further sources that it adds. A pulled sink costs the
 /// sender nothing, nor does having received a push.

@@ -326,7 +326,7 @@ class Run {
 
   double bytes_of(const Process& p, const Step& step, std::uint64_t round, std::uint32_t width) const {
     const auto lane = static_cast<std::uint32_t>(p.lane);
-    return static_cast<double>(tiling_.piece(lane, round, unit_of(*p.program, step), width).count) *
+    return static_cast<double>(tiling_.piece(lane, round, unit_of_step(*p.program, step), width).count) *
            call_.element_bytes;
   }
 

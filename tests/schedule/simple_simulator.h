@@ -147,7 +147,7 @@ class SimpleSimulator {
     const Step& step = program.steps[run->step];
     const auto bytes = [&](std::uint32_t width) {
       const auto lane = static_cast<std::uint32_t>(run->lane);
-      return static_cast<double>(tiling_.piece(lane, run->round, unit_of(program, step), width).count) *
+      return static_cast<double>(tiling_.piece(lane, run->round, unit_of_step(program, step), width).count) *
              call_.element_bytes;
     };
     const auto add = [&](const Key& key, bool own, const LinkPath& links, double amount) {

@@ -235,8 +235,8 @@ void Bridge::carry_lines(Round& round) {
     if (!crosses_once(rank_, next)) continue;
     const bool complete = has_lines(round.sent, next);
     if (!complete && (has_one_way_calls() || impatient_ != announced_)) return;
-    const bool held =
-        round.to->holds_lines_of == next && next != 0;  // numbers go round, and 0 is none here, as of resent_
+    // Numbers go round: 0 is a call's too, and none's where nothing is held or was sent again.
+    const bool held = round.to->holds_lines_of == next && next != 0;
     if (complete && held && !knows_that_calls_differ(next)) return;
     if (complete && !carry_inputs(round, next)) return;
     for (std::size_t place = 0; place < round.sent.size(); ++place) {

@@ -122,8 +122,8 @@ void Communicator::await_initialisation() {
 
 void Communicator::stop_initialising() {
   cancelled_ = cancelled_ || !is_initialised();
-  if (initialiser_ != thread_mark())
-    await_initialisation();  // that thread itself may come here: by exit() in a signal's handler
+  // The initialising thread itself may come here, by exit() in a signal's handler.
+  if (initialiser_ != thread_mark()) await_initialisation();
 }
 
 void Communicator::make_collective_call() { collective_call_ = std::make_unique<CollectiveCall>(*this); }

@@ -265,7 +265,7 @@ Status launch(std::vector<Work>& works) {
 /// Calls come to streams in the order of their tickets, whichever threads make them: a stream that has come to a call would wait for ever for
 /// one with an earlier ticket behind it. Nothing waits while it is held, and a forked child has a new one.
 constinit std::mutex order_on_streams;
-[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] { new (&order_on_streams) std::mutex; });
+[[maybe_unused]] const int order_renewed = pthread_atfork(nullptr, nullptr, [] { new (&order_on_streams) std::mutex; });
 
 Status begin_works(const Group& ended, std::vector<Work>& works) {
   std::unique_lock order(order_on_streams, std::defer_lock);

@@ -2,6 +2,8 @@
 // between enter() and the end of what it returns; all of them return at once.
 #pragma once
 
+#include "transport/mpi_pipe.h"
+
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -13,15 +15,22 @@ namespace tutti::transport {
 
 class MpiCalls {
  public:
-  using Pass = std::shared_lock<std::shared_mutex>;
+  class Pass {
+   public:
+    Pass(std::shared_mutex& under_way, const std::atomic<bool>& ended) {
+      if (ended.load(std::memory_order_acquire)) return;
+      lock_ = std::shared_lock(under_way);
+      if (ended.load(std::memory_order_acquire)) lock_.unlock();
+    }
+    bool owns_lock() const { return lock_.owns_lock(); }
+
+   private:
+    std::shared_lock<std::shared_mutex> lock_;
+    MpiPipe pipe_;
+  };
 
   /// Owns nothing if MPI must not be called any more. Not to be nested.
-  Pass enter() {
-    if (ended_.load(std::memory_order_acquire)) return {};
-    Pass pass(under_way_);
-    if (ended_.load(std::memory_order_acquire)) pass.unlock();
-    return pass;
-  }
+  Pass enter() { return Pass(under_way_, ended_); }
 
   /// No call begins after this. Waits for those under way, at most so long. The first reason stays.
   void end(const std::string& why, std::chrono::milliseconds patience) {

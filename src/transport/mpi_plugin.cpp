@@ -134,6 +134,7 @@ class Network final : public MpiNetwork {
 };
 
 std::shared_ptr<MpiNetwork> open(const std::vector<int>& world_ranks, int tag) {
+  MpiPipe::protect();
   auto creation = std::make_shared<Creation>();
   sigset_t all;
   sigset_t before;

@@ -3,7 +3,7 @@
 //
 // usage: mpi-client LEVEL CASE [RANKS_PER_HOST]
 //   LEVEL  none, plain (MPI_Init), single, funneled, serialized, multiple: how MPI is initialised
-//   CASE   checks, subset, ahead, idle, taken, killed, many, stopped, cut, shrink, shrink-dead, abort, abort-silenced,
+//   CASE   checks, subset, ahead, idle, taken, pipes, pipes-ignored, killed, many, stopped, cut, shrink, shrink-dead, abort, abort-silenced,
 //          destroy-silenced, exits, open-at-finalize, told-to
 // The ranks believe that they are on hosts of RANKS_PER_HOST (default 1) ranks each.
 #include <mpi.h>
@@ -11,10 +11,12 @@
 #include <tutti/launch.h>
 #include <tutti/tutti.h>
 
+#include "counted_mpi.h"
 #include "mpi_rank.h"
 #include "transport/mpi_service.h"
 
 #include <dlfcn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,58 +31,6 @@
 #include <string>
 #include <thread>
 #include <vector>
-
-// What the plug-in calls, counted: the program's symbols go before the library's.
-
-static std::atomic<long> mpi_calls{0};
-/// Who initialises MPI and ends it is the program, and nobody else.
-static std::atomic<int> mpi_begun{0};
-static std::atomic<int> mpi_ended{0};
-
-#pragma GCC visibility push(default)  // for the plug-in to find them
-extern "C" {
-int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
-  ++mpi_calls;
-  return PMPI_Isend(data, count, type, to, tag, comm, request);
-}
-int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
-  ++mpi_calls;
-  return PMPI_Irecv(data, count, type, from, tag, comm, request);
-}
-int MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
-  ++mpi_calls;
-  return PMPI_Test(request, done, status);
-}
-int MPI_Testsome(int count, MPI_Request* requests, int* done_count, int* done, MPI_Status* statuses) {
-  ++mpi_calls;
-  return PMPI_Testsome(count, requests, done_count, done, statuses);
-}
-int MPI_Cancel(MPI_Request* request) {
-  ++mpi_calls;
-  return PMPI_Cancel(request);
-}
-int MPI_Wait(MPI_Request* request, MPI_Status* status) {
-  ++mpi_calls;
-  return PMPI_Wait(request, status);
-}
-int MPI_Init(int* argc, char*** argv) {
-  ++mpi_begun;
-  return PMPI_Init(argc, argv);
-}
-int MPI_Init_thread(int* argc, char*** argv, int wanted, int* provided) {
-  ++mpi_begun;
-  return PMPI_Init_thread(argc, argv, wanted, provided);
-}
-int MPI_Finalize() {
-  ++mpi_ended;
-  return PMPI_Finalize();
-}
-int MPI_Comm_free(MPI_Comm* comm) {
-  ++mpi_calls;
-  return PMPI_Comm_free(comm);
-}
-}
-#pragma GCC visibility pop
 
 using namespace tutti::test;
 
@@ -247,6 +197,31 @@ void case_taken() {
     say("taken %zu bytes, %s, %ld calls", come.bytes, right ? "right" : "wrong", static_cast<long>(mpi_calls) - before);
   }
   MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/// A child's SIGPIPE, outside of MPI calls, and how it ended.
+int ends_of_broken_pipe() {
+  const pid_t child = fork();
+  if (child == 0) {
+    write_to_nobody();
+    std::_Exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+/// SIGPIPE inside of Tutti's MPI calls is nobody's; elsewhere it does what the program, and else the system, has for it.
+void case_pipes(ncclComm_t comm, bool ignored) {
+  pipes_break = true;
+  check_all(comm, world, me);
+  pipes_break = false;
+  expect(broken_pipes > 0, "no send was meddled with");
+  expect(ends_of_broken_pipe() == (ignored ? 0 : SIGPIPE), "SIGPIPE elsewhere has another effect than before");
+  struct sigaction now = {};
+  sigaction(SIGPIPE, nullptr, &now);
+  expect((now.sa_handler == SIG_IGN) == ignored, "what the program has for SIGPIPE has changed");
+  check(ncclCommDestroy(comm), "ncclCommDestroy");
 }
 
 /// Until a call fails; what it says.
@@ -452,6 +427,7 @@ int main(int argc, char** argv) {
     me = std::atoi(std::getenv(open_mpi ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK"));
     world = std::atoi(std::getenv(open_mpi ? "OMPI_COMM_WORLD_SIZE" : "PMI_SIZE"));
   }
+  if (name == "pipes-ignored") std::signal(SIGPIPE, SIG_IGN);
   setenv("NCCL_HOSTID", ("host-" + std::to_string(me / per_host)).c_str(), 1);
   if (name == "told-to") {
     case_told_to();
@@ -466,6 +442,7 @@ int main(int argc, char** argv) {
     if (name == "checks") case_checks(comm, with_mpi);
     if (name == "ahead") case_ahead(comm);
     if (name == "idle") case_idle(comm);
+    if (name == "pipes" || name == "pipes-ignored") case_pipes(comm, name == "pipes-ignored");
     if (name == "killed") case_killed(comm);
     if (name == "many") case_many(comm);
     if (name == "stopped" || name == "cut") case_lost(comm, name == "stopped");

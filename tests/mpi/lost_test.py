@@ -42,14 +42,22 @@ class Ranks:
                  "LD_LIBRARY_PATH": ""}
         # UCX, below MPICH, would take memory of the machine that the namespaces are on.
         surroundings.update(given, LD_LIBRARY_PATH=surroundings.get("LD_LIBRARY_PATH", ""), UCX_TLS="tcp,self")
-        self.process = subprocess.Popen([*command(kind, hosts, folder, given), client, "multiple", case], env=surroundings,
-                                        stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        self.client = client
+        self.said = os.path.join(folder, "said")
+        with open(self.said, "wb") as said:
+            self.process = subprocess.Popen([*command(kind, hosts, folder, given), client, "multiple", case], env=surroundings,
+                                            stdout=said, stderr=subprocess.STDOUT)
 
     def text(self):
         if not os.path.exists(self.path):
             return ""
         with open(self.path, encoding="utf-8") as file:
             return file.read()
+
+    def launcher_says(self):
+        with open(self.said, encoding="utf-8", errors="replace") as said:
+            processes = subprocess.run(["pgrep", "-a", "-f", f"^{self.client} "], capture_output=True, text=True, check=False).stdout
+            return f"The launcher, whose status is {self.process.poll()}:\n{said.read()[-3000:]}\nRanks that are there:\n{processes}"
 
     def lines(self, word):
         """{rank: the rest of its line that begins so}"""
@@ -59,7 +67,7 @@ class Ranks:
         """The lines, when all of these ranks have said it."""
         end = time.monotonic() + limit_s
         while not set(ranks) <= set(found := self.lines(word)):
-            assert time.monotonic() < end, f"no {word} of all of {ranks} within {limit_s} s:\n{self.text()}"
+            assert time.monotonic() < end, f"no {word} of all of {ranks} within {limit_s} s:\n{self.text()}\n{self.launcher_says()}"
             time.sleep(0.05)
         return found
 

@@ -104,6 +104,12 @@ def case_taken(kind, client, _):
     run.expect_done()
 
 
+def case_pipes(kind, client, _):
+    """A send to a rank that has just died ends nobody by SIGPIPE; elsewhere that signal does what it did."""
+    for case in ("pipes", "pipes-ignored"):
+        Run(kind, 2, [client, "multiple", case]).expect_done()
+
+
 def until_told(kind, make_run):
     """mpiexec.hydra leaves the others a tenth of a second, in which none of them may have a processor: then once more."""
     for _ in range(3 if kind == "mpich" else 1):

@@ -95,6 +95,8 @@ class Names:
 
 
 def groups_of(sources, size, folders):
+    if size == 1:
+        return [[source] for source in sources]
     groups = []
     for source in sources:
         names = Names(source, folders)

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <string>
@@ -279,7 +280,7 @@ TEST_CASE("a rank killed when all that watched it have left is missed by whoever
   constexpr int kWaiting = 16;  // has no connection with it
   // Watch it, from its own host or others.
   const auto leaves = [](int rank) {
-    const std::vector<int> leaving = {0, 2, 3, 5, 6, 8, 12, 14};
+    constexpr std::array leaving = {0, 2, 3, 5, 6, 8, 12, 14};
     return std::ranges::find(leaving, rank) != leaving.end();
   };
   struct Shared {

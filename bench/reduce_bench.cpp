@@ -61,9 +61,9 @@ void reduce_one(benchmark::State& state, ReduceVariant variant, DataType type, R
 
 /// Whether the variant's sums of the type are not just those of the variant before it.
 bool is_own(ReduceVariant variant, DataType type) {
-  if (variant != ReduceVariant::kAvx512Whole) return true;
-  return reduce_function_of(variant, type, ReduceOp::kSum) !=
-         reduce_function_of(ReduceVariant::kAvx512, type, ReduceOp::kSum);
+  if (variant <= ReduceVariant::kAvx512) return true;
+  const auto before = static_cast<ReduceVariant>(static_cast<int>(variant) - 1);
+  return reduce_function_of(variant, type, ReduceOp::kSum) != reduce_function_of(before, type, ReduceOp::kSum);
 }
 
 void register_all() {
@@ -210,7 +210,8 @@ void print_table() {
     const auto variant = static_cast<ReduceVariant>(v);
     if (!is_usable(variant)) continue;
     for (const int sources : {1, 2, 4, 8}) {
-      if (sources > 1 || variant != ReduceVariant::kAvx512Whole) print_block(buffers, variant, sources, 1);
+      if (variant == ReduceVariant::kAvx512Half ? sources == 2 : sources > 1 || variant != ReduceVariant::kAvx512Whole)
+        print_block(buffers, variant, sources, 1);
     }
     if (variant != ReduceVariant::kAvx512Whole) print_block(buffers, variant, 2, 2);
   }

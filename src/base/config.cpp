@@ -330,7 +330,7 @@ struct Loaded {
     reader.read("HWLOC_FSROOT", config.hwloc_root);
     std::string family;  // root_variables() has it; here a wrong one is told
     reader.read_family("NCCL_SOCKET_FAMILY", family);
-    reader.read_choice("TUTTI_SIMD", config.simd, {"portable", "avx2", "avx512", "avx512-whole"});
+    reader.read_choice("TUTTI_SIMD", config.simd, {"portable", "avx2", "avx512", "avx512-whole", "avx512-half"});
     complaints = reader.take_complaints();
     ignored = reader.ignored({"NCCL_CONF_FILE", "NCCL_COMM_ID", "NCCL_SOCKET_IFNAME", "TUTTI_RENDEZVOUS",
                               "TUTTI_RENDEZVOUS_TIMEOUT_S", "TUTTI_SECRET"});

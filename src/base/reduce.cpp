@@ -14,26 +14,26 @@
 
 namespace tutti {
 
-// Each of these is reduce_kernels.cpp, compiled for one instruction set. With whole_halves, float16 is converted a whole
-// vector at a time.
+// Each of these is reduce_kernels.cpp, compiled for one instruction set, of which there may be several variants.
 namespace portable {
-ReduceFunction kernel(DataType type, ReduceOp op, bool whole_halves);
+ReduceFunction kernel(DataType type, ReduceOp op, ReduceVariant variant);
 FloatConversion conversion(DataType type);
 }  // namespace portable
 #if defined(__x86_64__)
 namespace avx2 {
-ReduceFunction kernel(DataType type, ReduceOp op, bool whole_halves);
+ReduceFunction kernel(DataType type, ReduceOp op, ReduceVariant variant);
 FloatConversion conversion(DataType type);
 }  // namespace avx2
 namespace avx512 {
-ReduceFunction kernel(DataType type, ReduceOp op, bool whole_halves);
+ReduceFunction kernel(DataType type, ReduceOp op, ReduceVariant variant);
 FloatConversion conversion(DataType type);
 }  // namespace avx512
 #endif
 
 namespace {
 
-constexpr std::string_view kVariantNames[kReduceVariants] = {"portable", "avx2", "avx512", "avx512-whole"};
+constexpr std::string_view kVariantNames[kReduceVariants] = {"portable", "avx2", "avx512", "avx512-whole",
+                                                             "avx512-half"};
 
 /// AMD's Zen 4 converts 16 float16 in 2.6 times the time of 8; Zen 5 and Intel's processors in no more, or little more.
 bool converts_by_halves() {
@@ -56,17 +56,24 @@ ReduceVariant choose_variant() {
   }
   for (int i = kReduceVariants - 1; i > 0; --i) {
     const auto variant = static_cast<ReduceVariant>(i);
-    if (variant == ReduceVariant::kAvx512Whole && converts_by_halves()) continue;
+    if (variant >= ReduceVariant::kAvx512Whole && converts_by_halves()) continue;
     if (is_usable(variant)) return variant;
   }
   return ReduceVariant::kPortable;
 }
 
 #if defined(__x86_64__)
-/// Asked directly: clang's __builtin_cpu_supports does not know f16c before version 15. Its registers are AVX's.
+// Asked directly: clang's __builtin_cpu_supports does not know f16c before version 15. Registers are AVX's and AVX-512's.
+
 bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+bool has_avx512_fp16() {
+  constexpr unsigned kFp16 = 1u << 23;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kFp16) != 0;
 }
 #endif
 
@@ -75,7 +82,8 @@ bool find_usable(ReduceVariant variant) {
   // These answers include that the operating system saves the registers.
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   if (variant == ReduceVariant::kAvx2) return has_avx2;
-  if (variant == ReduceVariant::kAvx512 || variant == ReduceVariant::kAvx512Whole) {
+  if (variant == ReduceVariant::kAvx512Half && !has_avx512_fp16()) return false;
+  if (variant >= ReduceVariant::kAvx512) {
     return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   }
@@ -100,10 +108,10 @@ bool is_usable(ReduceVariant variant) {
 ReduceFunction reduce_function_of(ReduceVariant variant, DataType type, ReduceOp op) {
   TUTTI_ASSERT(is_usable(variant));
 #if defined(__x86_64__)
-  if (variant == ReduceVariant::kAvx2) return avx2::kernel(type, op, false);
-  if (variant != ReduceVariant::kPortable) return avx512::kernel(type, op, variant == ReduceVariant::kAvx512Whole);
+  if (variant == ReduceVariant::kAvx2) return avx2::kernel(type, op, variant);
+  if (variant != ReduceVariant::kPortable) return avx512::kernel(type, op, variant);
 #endif
-  return portable::kernel(type, op, false);
+  return portable::kernel(type, op, variant);
 }
 
 FloatConversion float_conversion_of(ReduceVariant variant, DataType type) {

@@ -14,6 +14,7 @@
 #include "base/reduce_conversions.h"
 #include "base/reduce_mixed.h"
 #include "base/reduce_types.h"
+#include "base/reduce_variants.h"
 #include "base/simd.h"
 
 #include <cstddef>
@@ -228,30 +229,31 @@ template <class Type, class Op, int kDestinations, bool kStreams>
   const std::size_t ahead = ahead_in(bytes);
   const std::size_t lines = (bytes - offset) / kLine;
   const std::size_t down = steps_down(lines, kLine, kStreams, 2);
-  go_inwards(offset, lines, kLine, down, [&](std::size_t line) __attribute__((always_inline)) {
-    prefetch<Type>(first + line, kLine, ahead);
-    prefetch<Type>(second + line, kLine, ahead);
-    Packed packed[kVectors];
+  go_inwards(
+      offset, lines, kLine, down, [&](std::size_t line) __attribute__((always_inline)) {
+        prefetch<Type>(first + line, kLine, ahead);
+        prefetch<Type>(second + line, kLine, ahead);
+        Packed packed[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      typename Type::Lanes sums[Type::kLanes], next[Type::kLanes];
-      Type::unpack(sums, load_unaligned<Packed>(first + line + v * sizeof(Packed)));
-      Type::unpack(next, load_unaligned<Packed>(second + line + v * sizeof(Packed)));
+        for (int v = 0; v < kVectors; ++v) {
+          typename Type::Lanes sums[Type::kLanes], next[Type::kLanes];
+          Type::unpack(sums, load_unaligned<Packed>(first + line + v * sizeof(Packed)));
+          Type::unpack(next, load_unaligned<Packed>(second + line + v * sizeof(Packed)));
 #pragma GCC unroll 4
-      for (int i = 0; i < Type::kLanes; ++i) {
-        sums[i] = Op::template apply<typename Type::Arithmetic>(sums[i], next[i]);
-      }
-      packed[v] = Type::pack(sums);
-    }
+          for (int i = 0; i < Type::kLanes; ++i) {
+            sums[i] = Op::template apply<typename Type::Arithmetic>(sums[i], next[i]);
+          }
+          packed[v] = Type::pack(sums);
+        }
 #pragma GCC unroll 2
-    for (int d = 0; d < kDestinations; ++d) {
+        for (int d = 0; d < kDestinations; ++d) {
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        Byte* at = to[d] + line + v * sizeof(Packed);
-        kStreams ? stream_aligned(at, packed[v]) : store_unaligned(at, packed[v]);
-      }
-    }
-  });
+          for (int v = 0; v < kVectors; ++v) {
+            Byte* at = to[d] + line + v * sizeof(Packed);
+            kStreams ? stream_aligned(at, packed[v]) : store_unaligned(at, packed[v]);
+          }
+        }
+      });
   return offset + lines * kLine;
 }
 
@@ -285,9 +287,10 @@ template <class Type, class Op, int kSources, int kVectors = kGroupVectors<Type,
   const std::size_t ahead = ahead_in(bytes);
   const std::size_t steps = (bytes - offset) / kStep;
   const std::size_t down = steps_down(steps, kStep, streamed > 0, args.source_count);
-  go_inwards(offset, steps, kStep, down, [&](std::size_t at) __attribute__((always_inline)) {
-    reduce_group<Type, Op, kVectors, kSources>(args, at, streamed, ahead);
-  });
+  go_inwards(
+      offset, steps, kStep, down, [&](std::size_t at) __attribute__((always_inline)) {
+        reduce_group<Type, Op, kVectors, kSources>(args, at, streamed, ahead);
+      });
   return offset + steps * kStep;
 }
 
@@ -337,10 +340,10 @@ template <class Type, class Op>
 }
 
 /// With streamed destinations.
-template <class Type, class Op>
+template <class Type, class Op, class Two>
 [[gnu::noinline]] void reduce_streamed(const ReduceArgs& args, std::size_t bytes, int streamed) {
   std::size_t offset = reduce_head<Type, Op>(args, bytes);
-  if constexpr (kHasOwnLoops<Type, Op>) offset = stream_two<Type, Op>(args, offset, bytes, streamed);
+  if constexpr (kHasOwnLoops<Type, Op>) offset = stream_two<Two, Op>(args, offset, bytes, streamed);
   reduce_from<Type, Op>(args, offset, bytes, streamed);
   finish_streams();
 }
@@ -358,7 +361,10 @@ int streamed_destinations(const ReduceArgs& args) {
 
 /// One source, nothing to compute. Several destinations are served from the cache.
 void copy(const ReduceArgs& args, std::size_t bytes, int streamed) {
-  if (streamed > 0) return reduce_streamed<Integer<std::uint8_t, std::uint8_t>, Sum>(args, bytes, streamed);
+  if (streamed > 0) {
+    using Bytes = Integer<std::uint8_t, std::uint8_t>;
+    return reduce_streamed<Bytes, Sum, Bytes>(args, bytes, streamed);
+  }
   const Byte* source = static_cast<const Byte*>(args.sources[0]);
   if (args.destination_count == 1) {
     if (args.destinations[0] != source) __builtin_memcpy(args.destinations[0], source, bytes);
@@ -374,7 +380,8 @@ void copy(const ReduceArgs& args, std::size_t bytes, int streamed) {
   }
 }
 
-template <class Type, class Op>
+/// `Two`: the type by which two sources are reduced, with nothing else to it.
+template <class Type, class Op, class Two>
 [[gnu::noinline]] void reduce_any(const ReduceArgs& args) {
   const std::size_t bytes = args.count * sizeof(typename Type::Element);
   if (bytes == 0 || args.destination_count == 0) return;
@@ -382,14 +389,14 @@ template <class Type, class Op>
   const int streamed = args.streamed_count > 0 ? streamed_destinations(args) : 0;
   if (args.source_count == 1 && args.scales == nullptr && args.divisor == 0) return copy(args, bytes, streamed);
   const FloatMode standard;
-  if (kHasStreams && streamed > 0) return reduce_streamed<Type, Op>(args, bytes, streamed);
+  if (kHasStreams && streamed > 0) return reduce_streamed<Type, Op, Two>(args, bytes, streamed);
   // Stores across two cache lines take twice as long; a large sum avoids them.
   std::size_t offset =
       bytes >= kLarge && !is_aligned(args.destinations[0], kLine) ? reduce_head<Type, Op>(args, bytes) : 0;
   if constexpr (kHasOwnLoops<Type, Op>) {
     if (is_reduction_of_two(args)) {
-      offset = args.destination_count == 1 ? reduce_two<Type, Op, 1, false>(args, offset, bytes)
-                                           : reduce_two<Type, Op, 2, false>(args, offset, bytes);
+      offset = args.destination_count == 1 ? reduce_two<Two, Op, 1, false>(args, offset, bytes)
+                                           : reduce_two<Two, Op, 2, false>(args, offset, bytes);
       if (offset == bytes) return;
     }
   }
@@ -402,17 +409,17 @@ template <class Type, class Op>
          args.streamed_count <= 0 && bytes % kLine == 0 && bytes < kLarge;
 }
 
-template <class Type, class Op>
+template <class Type, class Op, class Two = Type>
 void reduce(const ReduceArgs& args) {
   if constexpr (kHasOwnLoops<Type, Op>) {
     const std::size_t bytes = args.count * sizeof(typename Type::Element);
     if (is_small_sum_of_two(args, bytes)) {
       const FloatMode standard;
-      reduce_two<Type, Op, 1, false>(args, 0, bytes);
+      reduce_two<Two, Op, 1, false>(args, 0, bytes);
       return;
     }
   }
-  reduce_any<Type, Op>(args);
+  reduce_any<Type, Op, Two>(args);
 }
 
 struct Row {
@@ -435,7 +442,7 @@ FloatConversion conversion(DataType type) {
   }
 }
 
-ReduceFunction kernel(DataType type, ReduceOp op, bool whole_halves) {
+ReduceFunction kernel(DataType type, ReduceOp op, ReduceVariant variant) {
   static constexpr Row kTable[kDataTypes] = {
       kRow<Integer<std::int8_t, std::uint8_t>>,     // kInt8
       kRow<Integer<std::uint8_t, std::uint8_t>>,    // kUint8
@@ -452,7 +459,10 @@ ReduceFunction kernel(DataType type, ReduceOp op, bool whole_halves) {
   };
   static constexpr Row kWholeHalves = kRow<WholeFloatOf16>;
   const int column = op == ReduceOp::kAverage ? 0 : static_cast<int>(op);
-  if (whole_halves && type == DataType::kFloat16) return kWholeHalves.functions[column];
+  if (type == DataType::kFloat16) {
+    if (variant == ReduceVariant::kAvx512Half && column == 0) return reduce<WholeFloatOf16, Sum, AddedHalf>;
+    if (variant >= ReduceVariant::kAvx512Whole) return kWholeHalves.functions[column];
+  }
   return kTable[static_cast<int>(type)].functions[column];
 }
 

@@ -236,9 +236,28 @@ struct FloatOf8 : NarrowFloat<Format, std::uint8_t> {
     return (Bits32)(join_words(encode(0), encode(1)) | join_words(encode(2), encode(3)) << 8);
   }
 };
+#if TUTTI_SIMD_ADDS_HALVES
+/// Without conversion, and with the same bits: a sum in float32 that is rounded once more is rounded as one that never was, as float32's 24 bits are as
+/// many as twice float16's 11 and two (S. A. Figueroa, "When is double rounding innocuous?", 1995). Subnormal numbers are what they are.
+struct AddedHalf {
+  struct Arithmetic {
+    [[gnu::always_inline]] static Words sum(Words a, Words b) { return add_halves(a, b); }
+  };
+  using Element = std::uint16_t;
+  using Lanes = Words;
+  using Packed = Words;
+  static constexpr int kLanes = 1;
+  [[gnu::always_inline]] static void unpack(Lanes* lanes, Packed packed) { *lanes = packed; }
+  [[gnu::always_inline]] static Packed pack(const Lanes* lanes) { return *lanes; }
+};
+#else
+using AddedHalf = WholeFloatOf16;
+#endif
+
 #else
 using FloatOf16 = NarrowFloat<Float16, std::uint16_t>;
 using WholeFloatOf16 = FloatOf16;
+using AddedHalf = FloatOf16;
 using BfloatOf16 = NarrowFloat<Bfloat16, std::uint16_t>;
 template <class Format>
 using FloatOf8 = NarrowFloat<Format, std::uint8_t>;

@@ -12,11 +12,11 @@
 namespace tutti {
 
 /// In rising order of preference. kAvx512Whole differs from kAvx512 in that it converts float16 16 numbers at a time, not 8;
-/// it is left out where the processor is slower so.
-enum class ReduceVariant : std::uint8_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Whole = 3 };
-inline constexpr int kReduceVariants = 4;
+/// it is left out where the processor is slower so. kAvx512Half, in turn, adds float16 without conversion, where it adds two.
+enum class ReduceVariant : std::uint8_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Whole = 3, kAvx512Half = 4 };
+inline constexpr int kReduceVariants = 5;
 
-/// "portable", "avx2", "avx512", "avx512-whole": what TUTTI_SIMD accepts.
+/// "portable", "avx2", "avx512", "avx512-whole", "avx512-half": what TUTTI_SIMD accepts.
 std::string_view name_of(ReduceVariant variant);
 
 /// Whether this build has the variant and this processor can run it.

@@ -15,6 +15,11 @@
 #error "define TUTTI_SIMD: the namespace of the instruction set (portable, avx2, avx512)"
 #endif
 
+// Whether there is add_halves(): the assembler must know the instruction.
+#ifndef TUTTI_SIMD_ADDS_HALVES
+#define TUTTI_SIMD_ADDS_HALVES 0
+#endif
+
 namespace tutti::TUTTI_SIMD {
 namespace {
 
@@ -148,6 +153,13 @@ using EightHalves = VectorOf<std::uint16_t, 16>::Type;
   asm("" : "+v"(one));
   return (Float32)_mm512_fmadd_ps((__m512)a, one, (__m512)b);
 }
+#if TUTTI_SIMD_ADDS_HALVES
+/// AVX512-FP16's, which the processor has only for one variant of these kernels.
+[[gnu::always_inline]] inline Words add_halves(Words a, Words b) {
+  asm("vaddph %1, %0, %0" : "+v"(a) : "v"(b));
+  return a;
+}
+#endif
 [[gnu::always_inline]] inline Halves low_half(Words v) {
   return (Halves)_mm512_maskz_extracti64x4_epi64(0xff, (__m512i)v, 0);
 }

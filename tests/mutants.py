@@ -14,7 +14,6 @@ def parse_arguments(doc):
     parser.add_argument("root")
     parser.add_argument("--compile", required=True, help="the compiler, with options")
     parser.add_argument("--libraries", nargs="+", required=True)
-    parser.add_argument("--link", default="", help="further libraries, as the compiler's options")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", help="mutants whose name holds this text")
     parser.add_argument("--sample", type=int, default=1, metavar="K", help="every K-th mutant only")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Mutants of the protocols: each makes one mistake in a copy of a header, and the simulator must find it.
 
-    mutants_test.py ROOT --compile COMMAND --libraries FILE... [--link OPTIONS] [--jobs N] [--only TEXT] [--sample K]
+    mutants_test.py ROOT --compile COMMAND --libraries FILE... [--jobs N] [--only TEXT] [--sample K]
 
 A mutant is compiled into a tutti-sim of its own (one source file; the rest comes from the build folder), which searches seeds until
 one fails. For each mutant the table shows the seed and the first line of its failure.
@@ -164,7 +164,7 @@ def build(arguments, folder):
     compiler = shlex.split(arguments.compile)
     source = os.path.join(arguments.root, "src/sim/runner.cpp")
     includes = ["-I" + folder, "-I" + os.path.join(arguments.root, "src"), "-I" + os.path.join(arguments.root, "include")]
-    command = compiler + ["-O1", "-w", *includes, source, "-o", program, *arguments.libraries, *shlex.split(arguments.link), "-lpthread"]
+    command = compiler + ["-O1", "-w", *includes, source, "-o", program, *arguments.libraries, "-lpthread"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return (program, None) if result.returncode == 0 else (None, result.stderr[-2000:])
 

@@ -13,7 +13,7 @@ for library in libraries:
     # Sanitizers add markers of their own to every object.
     shared = [name for name in shared if not name.startswith(("__asan_", "__odr_asan", "DW.ref.", "__sancov"))]
     own = [name.split("::", 2)[2] for name in shared if name.startswith("tutti::") and name.count("::") > 2]
-    if sorted(own) != ["conversion(tutti::DataType)", "kernel(tutti::DataType, tutti::ReduceOp, bool)"] or len(shared) != 2:
+    if sorted(own) != ["conversion(tutti::DataType)", "kernel(tutti::DataType, tutti::ReduceOp, tutti::ReduceVariant)"] or len(shared) != 2:
         wrong.append(f"{library}: exports {shared}, not just kernel() and conversion()")
 print("\n".join(wrong) or f"{len(libraries)} libraries export kernel() and conversion() only")
 sys.exit(1 if wrong or not libraries else 0)

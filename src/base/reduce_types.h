@@ -236,6 +236,7 @@ struct FloatOf8 : NarrowFloat<Format, std::uint8_t> {
     return (Bits32)(join_words(encode(0), encode(1)) | join_words(encode(2), encode(3)) << 8);
   }
 };
+
 #if TUTTI_SIMD_ADDS_HALVES
 /// Without conversion, and with the same bits: a sum in float32 that is rounded once more is rounded as one that never was, as float32's 24 bits are as
 /// many as twice float16's 11 and two (S. A. Figueroa, "When is double rounding innocuous?", 1995). Subnormal numbers are what they are.

@@ -194,6 +194,10 @@ void prepare_mpi_thread(std::function<void()> prepare) {
   if (const auto* service = service_in_use().load()) service->prepare_thread(std::move(prepare));
 }
 
+void forbid_mpi(const std::string& why) {
+  if (const auto* service = service_in_use().load()) service->forbid(why);
+}
+
 void stop_mpi(const std::string& why) {
   if (const auto* service = service_in_use().load()) service->stop(why);
 }

@@ -58,7 +58,9 @@ Result<std::shared_ptr<transport::MpiNetwork>> open_mpi(const MpiGroup& group, c
 /// What the plug-in's thread calls before it calls MPI.
 void prepare_mpi_thread(std::function<void()> prepare);
 
-/// A rank has died: MPI is called no more by this process.
+/// A rank has died: no call of MPI's begins any more in this process.
+void forbid_mpi(const std::string& why);
+/// The same, and waits up to a second for a call under way.
 void stop_mpi(const std::string& why);
 
 }  // namespace tutti::comm

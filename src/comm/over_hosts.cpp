@@ -91,7 +91,12 @@ Status Communicator::watch_hosts(std::vector<PeerSockets>& sockets, bool over_mp
   PeerWatch::Callbacks callbacks;
   callbacks.on_words = [this](const Bytes& words) { return store_shrink_words(members_->control, rank_, words); };
   callbacks.words_known = [this] { return known_shrink_words(members_->control, rank_); };
-  callbacks.on_gone = [this, timeout_s](int peer, PeerLife life, std::uint32_t last_call) {
+  const auto why_no_mpi = [](int rank, PeerLife life) {
+    return fmt::format("rank {} of a communicator {}", rank, life == PeerLife::kEnded ? "has died" : "does not answer");
+  };
+  callbacks.on_gone = [this, timeout_s, over_mpi, why_no_mpi](int peer, PeerLife life, std::uint32_t last_call) {
+    // First: who finds that a call has failed may leave at once, and must not say so by MPI.
+    if (over_mpi && is_death(life)) forbid_mpi(why_no_mpi(peer, life));
     note_life(peer, life, last_call);
     const std::string who = fmt::format("rank {} ({})", peer, describe_place(members_->peers[peer]));
     if (life == PeerLife::kEnded)
@@ -104,10 +109,8 @@ Status Communicator::watch_hosts(std::vector<PeerSockets>& sockets, bool over_mp
                "its host or the network from it to rank {0} is down",
                rank_, peer, who, timeout_s));
   };
-  callbacks.on_death = [over_mpi](int rank, PeerLife life) {
-    if (over_mpi)
-      stop_mpi(
-          fmt::format("rank {} of a communicator {}", rank, life == PeerLife::kEnded ? "has died" : "does not answer"));
+  callbacks.on_death = [over_mpi, why_no_mpi](int rank, PeerLife life) {
+    if (over_mpi) stop_mpi(why_no_mpi(rank, life));
   };
   LateTies* const late = members_->late_ties.get();
   TUTTI_TRY_ASSIGN(members_->peer_watch, PeerWatch::start({.rank = rank_,

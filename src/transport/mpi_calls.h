@@ -32,13 +32,18 @@ class MpiCalls {
   /// Owns nothing if MPI must not be called any more. Not to be nested.
   Pass enter() { return Pass(under_way_, ended_); }
 
-  /// No call begins after this. Waits for those under way, at most so long. The first reason stays.
-  void end(const std::string& why, std::chrono::milliseconds patience) {
+  /// No call begins after this. The first reason stays.
+  void forbid(const std::string& why) {
     {
       const std::lock_guard lock(mutex_);
       if (why_.empty()) why_ = why;
     }
     ended_.store(true, std::memory_order_release);
+  }
+
+  /// The same, and waits for those under way, at most so long.
+  void end(const std::string& why, std::chrono::milliseconds patience) {
+    forbid(why);
     const auto until = std::chrono::steady_clock::now() + patience;
     while (!under_way_.try_lock()) {
       if (std::chrono::steady_clock::now() >= until) return;

@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <system_error>
@@ -181,9 +182,12 @@ MpiState state() {
   return found;
 }
 
+void forbid(const std::string& why) { mpi_calls().forbid(why); }
+
 /// Of many deaths the first waits for a call that is stuck: whoever tells of them is not held up again.
 void stop(const std::string& why) {
-  if (mpi_calls().why_ended().empty()) mpi_calls().end(why, kCallTime);
+  static std::atomic<bool> has_waited{false};
+  if (!has_waited.exchange(true)) mpi_calls().end(why, kCallTime);
 }
 
 void prepare_thread(std::function<void()> prepare) { mpi_progress().prepare_by(std::move(prepare)); }
@@ -218,6 +222,7 @@ std::string broadcast(void* data, int bytes, double timeout_s) {
 constexpr MpiService kService = {.version = kMpiServiceVersion,
                                  .state = state,
                                  .open = open,
+                                 .forbid = forbid,
                                  .stop = stop,
                                  .prepare_thread = prepare_thread,
                                  .initialise = initialise,

@@ -27,7 +27,7 @@
 namespace tutti::transport {
 
 /// Both sides must be built with the same one: what is passed are C++ types.
-inline constexpr const char* kMpiServiceVersion = "Tutti 0.1.0, MPI service 3";
+inline constexpr const char* kMpiServiceVersion = "Tutti 0.1.0, MPI service 4";
 
 struct MpiState {
   enum class Level : std::uint8_t { kSingle, kFunneled, kSerialized, kMultiple };
@@ -81,7 +81,9 @@ struct MpiService {
   /// Begins to make a communicator of these ranks of MPI_COMM_WORLD, in this order; every one of them must ask for it. `tag`, from 0 to
   /// kMpiTagMax, tells it from others that are made at the same time.
   std::shared_ptr<MpiNetwork> (*open)(const std::vector<int>& world_ranks, int tag) = nullptr;
-  /// A process of the job has died: the plug-in calls MPI no more, for any communicator. A call under way ends by itself.
+  /// A process of the job has died: from now on the plug-in begins no call of MPI, for any communicator.
+  void (*forbid)(const std::string& why) = nullptr;
+  /// The same, and waits a little for a call under way, which ends by itself.
   void (*stop)(const std::string& why) = nullptr;
   /// From now on the plug-in's own thread calls this before it calls MPI, which may work on messages of GPU memory there.
   void (*prepare_thread)(std::function<void()> prepare) = nullptr;

@@ -111,7 +111,8 @@ class Reader {
   }
 
   /// Bytes with an optional K, M or G (powers of 1024), at most `max`.
-  void read_bytes(const char* key, std::size_t& field, std::size_t multiple, std::size_t max,
+  template <class Field>
+  void read_bytes(const char* key, Field& field, std::size_t multiple, std::size_t max,
                   std::string_view zero = "chosen by the library") {
     const auto value = text(key);
     if (!value) return;
@@ -149,9 +150,9 @@ class Reader {
     const auto value = text(key);
     if (!value) return;
     constexpr std::pair<std::string_view, unsigned> kNames[] = {
-        {"init", 1},  {"graph", 2}, {"tuning", 4}, {"env", 8}, {"all", ~0u}, {"bootstrap", 0},
-        {"coll", 0},  {"p2p", 0},   {"shm", 0},    {"net", 0},       {"alloc", 0}, {"call", 0},
-        {"proxy", 0}, {"nvls", 0},  {"reg", 0},    {"profile", 0},   {"ras", 0}};
+        {"init", 1},  {"graph", 2}, {"tuning", 4}, {"env", 8},     {"all", ~0u}, {"bootstrap", 0},
+        {"coll", 0},  {"p2p", 0},   {"shm", 0},    {"net", 0},     {"alloc", 0}, {"call", 0},
+        {"proxy", 0}, {"nvls", 0},  {"reg", 0},    {"profile", 0}, {"ras", 0}};
     std::string list = lower(*value);
     const bool exclude = list.front() == '^';
     if (exclude) list.erase(0, 1);
@@ -294,6 +295,7 @@ struct Loaded {
     reader.read("NCCL_HOSTID", config.host_id);
     reader.read_choice("TUTTI_NET", config.network, {"auto", "tcp", "mpi"});
     reader.read_choice("TUTTI_CUDA_MPI", config.cuda_mpi, {"0", "1", "force"});
+    reader.read_bytes("TUTTI_MPI_DIRECT_BYTES", config.mpi_direct_bytes, 1, std::size_t{1} << 40, "never");
     reader.read_count("NCCL_SOCKET_NTHREADS", config.socket_threads, 16);
     reader.read_count("NCCL_NSOCKS_PERTHREAD", config.sockets_per_thread, 16);
     reader.read_bytes("TUTTI_ZEROCOPY_BYTES", config.zero_copy_bytes, 1, std::size_t{1} << 40, "never");

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace tutti {
@@ -20,16 +21,17 @@ enum class LogLevel : std::uint8_t { kNone, kVersion, kWarn, kInfo, kTrace };
 
 struct Config {
   LogLevel log_level = LogLevel::kNone;  ///< NCCL_DEBUG: VERSION, WARN, INFO, TRACE
-  unsigned log_subjects = ~0u;      ///< NCCL_DEBUG_SUBSYS: bits of LogSubject; INFO lines of others are not printed
-  std::string log_file;             ///< NCCL_DEBUG_FILE: %h host, %p process; empty = stderr
-  std::string algorithm;            ///< NCCL_ALGO: "ring,tree;allreduce:^tree"; empty = the planner's choice
-  std::string device;               ///< TUTTI_DEVICE: "host", "cuda" or empty = whatever is usable
-  bool multi_rank_gpu = false;      ///< NCCL_MULTI_RANK_GPU_ENABLE: several ranks of a communicator on one GPU
-  bool graph_mixing = true;         ///< NCCL_GRAPH_MIXING_SUPPORT: graphs are ordered with calls outside of them
-  std::string host_id;              ///< NCCL_HOSTID: overrides name, boot id, namespace
-  std::string network;              ///< TUTTI_NET: "tcp", "mpi"; empty or "auto" = MPI where the application has it
-  std::string cuda_mpi = "0";       ///< TUTTI_CUDA_MPI: "1": MPI takes GPU memory if it says so; "force": unasked
-  int socket_threads = 1;           ///< NCCL_SOCKET_NTHREADS: times
+  unsigned log_subjects = ~0u;  ///< NCCL_DEBUG_SUBSYS: bits of LogSubject; INFO lines of others are not printed
+  std::string log_file;         ///< NCCL_DEBUG_FILE: %h host, %p process; empty = stderr
+  std::string algorithm;        ///< NCCL_ALGO: "ring,tree;allreduce:^tree"; empty = the planner's choice
+  std::string device;           ///< TUTTI_DEVICE: "host", "cuda" or empty = whatever is usable
+  bool multi_rank_gpu = false;  ///< NCCL_MULTI_RANK_GPU_ENABLE: several ranks of a communicator on one GPU
+  bool graph_mixing = true;     ///< NCCL_GRAPH_MIXING_SUPPORT: graphs are ordered with calls outside of them
+  std::string host_id;          ///< NCCL_HOSTID: overrides name, boot id, namespace
+  std::string network;          ///< TUTTI_NET: "tcp", "mpi"; empty or "auto" = MPI where the application has it
+  std::string cuda_mpi = "0";   ///< TUTTI_CUDA_MPI: "1": MPI takes GPU memory if it says so; "force": unasked
+  std::optional<std::size_t> mpi_direct_bytes;  ///< TUTTI_MPI_DIRECT_BYTES; 0 = never
+  int socket_threads = 1;                       ///< NCCL_SOCKET_NTHREADS: times
   int sockets_per_thread = 1;       ///< NCCL_NSOCKS_PERTHREAD: sockets for data between two ranks, 16 at most
   std::size_t zero_copy_bytes = 0;  ///< TUTTI_ZEROCOPY_BYTES: MSG_ZEROCOPY for sends so long; 0 = never
   double heartbeat_timeout_s = 10;  ///< TUTTI_HEARTBEAT_TIMEOUT_S: 0 = never

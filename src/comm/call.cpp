@@ -83,6 +83,14 @@ bool goes_by_rails(const Membership& members, const CallArgs& args, std::size_t 
   return bytes <= longest && members.plans.may_announce(args.collective, "hosts_doubling");
 }
 
+/// Over MPI, among hosts of one rank each.
+bool goes_by_mpi(const Membership& members, const CallArgs& args, std::size_t bytes) {
+  const std::size_t from = members.control.settings().mpi_direct_bytes;
+  if (!members.mpi_all_reduce || args.collective != Collective::kAllReduce || args.scaled) return false;
+  return from != 0 && bytes >= from && members.plans.may_announce(args.collective, "twoshot") &&
+         !planner::uses_wide_wire(members.plans.rules(), args.collective, args.type, args.op);
+}
+
 }  // namespace
 
 Carriage carriage_of(const Membership& members, const CallArgs& args) {
@@ -92,6 +100,7 @@ Carriage carriage_of(const Membership& members, const CallArgs& args) {
     return Carriage::kNone;
   const std::size_t bytes = announced_bytes(args, ranks);
   if (bytes <= in_lines_max(members, args.collective)) return Carriage::kInLines;
+  if (goes_by_mpi(members, args, bytes)) return Carriage::kByMpi;
   const Settings& settings = members.control.settings();
   // Two ranks have nobody to pass lines on to.
   if (ranks == 2 && members.bridge) {

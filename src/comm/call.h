@@ -49,6 +49,7 @@ enum class Carriage : std::uint8_t {
   kAddedUp,      ///< the same of an all-reduce whose lines double: added up on the way
   kAtHub,        ///< ... and where they go by a hub: added up there
   kByRails,      ///< hosts of several ranks each: in parts, before all lines are there (rails.h)
+  kByMpi,        ///< hosts of one rank, long: by messages of MPI's from the callers' buffers (mpi_all_reduce.h)
   kInLines,      ///< whatever the buffers are
 };
 Carriage carriage_of(const Membership& members, const CallArgs& args);
@@ -69,7 +70,7 @@ inline bool goes_from_buffers(Carriage carriage) {
 
 /// Lines say nothing of the buffers.
 inline bool needs_no_references(Carriage carriage) {
-  return goes_from_buffers(carriage) || carriage == Carriage::kByRails;
+  return goes_from_buffers(carriage) || carriage == Carriage::kByRails || carriage == Carriage::kByMpi;
 }
 
 /// How often a wait looks again before it lets others have their turn: the common waits are shorter than a look at everything.
@@ -221,7 +222,9 @@ class CollectiveCall final : public Call {
   /// from any may. While lanes wait for another host, what comes from the others is taken in meanwhile.
   int awaited();
   /// MPI is at work on it, and has to be asked.
-  bool has_messages() const { return phase_ == Phase::kMessages; }
+  bool has_messages() const {
+    return phase_ == Phase::kMessages || (phase_ == Phase::kGather && carriage_ == Carriage::kByMpi);
+  }
   /// Marks the library's own exchanges, which no user call may meet.
   void set_internal() {
     internal_ = true;
@@ -252,6 +255,9 @@ class CollectiveCall final : public Call {
   Status run_lanes();
   void post_messages();
   Progress go_on_with_messages();
+  void begin_mpi_all_reduce();
+  bool go_on_with_mpi_all_reduce(bool alike);
+  Progress go_on();
   bool lines_finish() const;
   void finish_by_lines();
   bool gets_sum() const;
@@ -260,6 +266,7 @@ class CollectiveCall final : public Call {
   void lay_rails();
   Progress end_refused();
   Rails& rails() { return *comm_.members().rails; }
+  MpiAllReduce& mpi_sums() { return *comm_.members().mpi_all_reduce; }
   void add_round(std::uint32_t round, void* to, int divisor);
   void add_up();
   int missing_input() const;

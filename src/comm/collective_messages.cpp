@@ -1,5 +1,5 @@
-// A collective that copies blocks of GPU memory between hosts of one rank each, by an MPI that takes such memory as it is
-// (device_messages.h), from where all ranks have announced it.
+// Collectives of callers' own memory by messages of MPI's between hosts of one rank each: blocks of GPU memory, which an MPI takes as it is
+// (device_messages.h), from where all ranks have announced them, and all-reduces of host memory (mpi_all_reduce.h).
 #include "comm/call.h"
 #include "comm/device_messages.h"
 
@@ -14,7 +14,8 @@ void CollectiveCall::post_messages() {
   Membership& members = comm_.members();
   const int ranks = comm_.ranks();
   const auto post = [&](int peer, MpiDirection direction, std::byte* data, std::size_t bytes) {
-    if (data != nullptr) messages_.push_back({peer, members.mpi->message(peer, direction, data, bytes, true)});
+    if (data != nullptr)
+      messages_.push_back({peer, members.mpi->message(peer, direction, data, bytes, transport::MpiUse::kCollective)});
   };
   messages_.clear();
   for (int step = 1; step < ranks; ++step) {
@@ -56,6 +57,24 @@ executor::Progress CollectiveCall::go_on_with_messages() {
     messages_.clear();
   }
   return progress;
+}
+
+void CollectiveCall::begin_mpi_all_reduce() {
+  mpi_sums().begin({.input = args_.send,
+                    .output = args_.receive,
+                    .count = args_.count,
+                    .element_bytes = size_of(args_.type),
+                    .divisor = announced_call_.divisor});
+}
+
+/// What MPI refuses of a call that differs from the others' is not the reason.
+bool CollectiveCall::go_on_with_mpi_all_reduce(bool alike) {
+  if (comm_.failed()) return false;
+  MpiAllReduce& sums = mpi_sums();
+  const bool moved = sums.advance(alike, lanes_.machine());
+  if (alike && !sums.problem().empty()) comm_.fail(Code::kSystem, comm_.rank(), name() + ": " + sums.problem());
+  if (alike && sums.is_over()) comm_.members().mpi_sends.bytes.fetch_add(sums.sent_bytes(), std::memory_order_relaxed);
+  return moved;
 }
 
 }  // namespace tutti::comm

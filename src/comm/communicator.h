@@ -8,6 +8,7 @@
 #include "comm/control.h"
 #include "comm/late_ties.h"
 #include "comm/machine_view.h"
+#include "comm/mpi_all_reduce.h"
 #include "comm/peer_watch.h"
 #include "comm/rails.h"
 #include "comm/reach.h"
@@ -68,20 +69,21 @@ struct Membership {
   std::vector<std::vector<protocol::Channel>> channels;
   std::vector<std::uint32_t> sent_calls;  ///< point-to-point calls so far, per peer
   std::vector<std::uint32_t> received_calls;
-  std::vector<std::uint64_t> shrinks_seen;     ///< by rank: the number of its last shrink that included this one
-  protocol::Announcer announcer;               ///< of calls of all ranks; belongs to whoever has the turn
-  std::unique_ptr<Control> host_segment;       ///< over hosts: of the ranks of this one, if there are several
-  std::vector<int> places;                     ///< by rank, in the host's segment where channels lie there; else -1
-  std::shared_ptr<transport::MpiNetwork> mpi;  ///< what the bridge's streams go over; nullptr: TCP
-  CudaMpi cuda_mpi;                            ///< what the ranks agreed on, of GPU memory
-  std::unique_ptr<LateTies> late_ties;         ///< the bridge's further connections; nullptr: there are none to be
-  std::unique_ptr<Bridge> bridge;              ///< to ranks of other hosts; nullptr: there are none
-  MpiSends mpi_sends;                          ///< on GPU memory
-  FarLimits far_limits;                        ///< zeros where hosts have several ranks
-  std::unique_ptr<Rails> rails;                ///< nullptr where not all hosts have as many, and more than one
-  executor::StoreRates carried_stores;         ///< of what is carried beside lines
-  CacheRoom cache_room;                        ///< of this host, for calls of all ranks
-  bool single_copy = false;                    ///< works between all processes, on every rank
+  std::vector<std::uint64_t> shrinks_seen;       ///< by rank: the number of its last shrink that included this one
+  protocol::Announcer announcer;                 ///< of calls of all ranks; belongs to whoever has the turn
+  std::unique_ptr<Control> host_segment;         ///< over hosts: of the ranks of this one, if there are several
+  std::vector<int> places;                       ///< by rank, in the host's segment where channels lie there; else -1
+  std::shared_ptr<transport::MpiNetwork> mpi;    ///< what the bridge's streams go over; nullptr: TCP
+  CudaMpi cuda_mpi;                              ///< what the ranks agreed on, of GPU memory
+  std::unique_ptr<LateTies> late_ties;           ///< the bridge's further connections; nullptr: there are none to be
+  std::unique_ptr<Bridge> bridge;                ///< to ranks of other hosts; nullptr: there are none
+  MpiSends mpi_sends;                            ///< of callers' own memory
+  FarLimits far_limits;                          ///< zeros where hosts have several ranks
+  std::unique_ptr<MpiAllReduce> mpi_all_reduce;  ///< over MPI, of hosts of one rank each
+  std::unique_ptr<Rails> rails;                  ///< nullptr where not all hosts have as many, and more than one
+  executor::StoreRates carried_stores;           ///< of what is carried beside lines
+  CacheRoom cache_room;                          ///< of this host, for calls of all ranks
+  bool single_copy = false;                      ///< works between all processes, on every rank
   std::vector<std::unique_ptr<ProcessWatch>> watches;  ///< these last: they go first
   std::unique_ptr<PeerWatch> peer_watch;               ///< over ranks of other hosts
 

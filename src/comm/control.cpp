@@ -6,6 +6,7 @@
 #include "comm/device_bells.h"
 #include "comm/device_exports.h"
 #include "comm/far_inputs.h"
+#include "comm/mpi_all_reduce.h"
 #include "comm/rails.h"
 #include "executor/host_machine.h"
 #include "planner/tuning.h"
@@ -281,6 +282,7 @@ void Control::set_up(protocol::SlotShape slots) const {
                              std::min(c.carry_bytes, protocol::one_way_bytes_max(ranks_)),
                              std::min(c.carry_bytes, FarInputs::kBytesMax),
                              std::min(c.carry_bytes, RailRoom::kBytesMax),
+                             c.mpi_direct_bytes.value_or(MpiAllReduce::from_bytes(ranks_)),
                              c.timeout_s,
                              1,
                              c.calibrate,

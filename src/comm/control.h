@@ -115,6 +115,7 @@ struct Settings {
   std::uint64_t one_way_carry_bytes = 0;  ///< ... and of a rooted call of one host
   std::uint64_t far_carry_bytes = 0;      ///< ... and of hosts of one rank each, where far_limits() allows as much
   std::uint64_t rail_bytes = 0;           ///< longest all-reduce that goes by rails, where plan_rails() allows as much
+  std::uint64_t mpi_direct_bytes = 0;     ///< shortest all-reduce by MpiAllReduce; 0: none
   double timeout_s = 0;
   double crowding = 1;          ///< ranks per core, as rank 0 may use them, where seats do not tell
   std::uint64_t calibrate = 0;  ///< rank 0 wants costs measured

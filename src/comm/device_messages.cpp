@@ -68,11 +68,15 @@ MessageBlocks message_blocks(const CallArgs& args, int ranks, int rank, int peer
           .received_bytes = bytes};
 }
 
-bool is_left(const Communicator& communicator, transport::MpiMessage& message) {
+bool has_death(const Communicator& communicator) {
   for (int rank = 0; rank < communicator.ranks(); ++rank) {
     if (is_death(communicator.life_of(rank))) return true;
   }
-  return !message.give_up();
+  return false;
+}
+
+bool is_left(const Communicator& communicator, transport::MpiMessage& message) {
+  return has_death(communicator) || !message.give_up();
 }
 
 void prepare_for_messages(Communicator& communicator, const cuda::Device& device) {

@@ -54,8 +54,9 @@ struct MessageBlocks {
 };
 MessageBlocks message_blocks(const CallArgs& args, int ranks, int rank, int peer);
 
-/// Whether MPI may go on with the message of a call that has failed. Cancels it otherwise, unless it is known that a rank has died: MPI is not
-/// asked then, also before it is stopped for that.
+/// Whether it is known that a rank has died: MPI is not to be asked any more, also before it is stopped for that.
+bool has_death(const Communicator& communicator);
+/// Whether MPI may go on with the message of a call that has failed. Cancels it otherwise, unless a rank has died.
 bool is_left(const Communicator& communicator, transport::MpiMessage& message);
 
 /// By the thread that makes host calls, before the first: MPI finds the GPU there.

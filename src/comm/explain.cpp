@@ -83,11 +83,16 @@ std::string_view meaning_of(planner::Access access) {
 /// A line's way from core to core, not measured: what the cost model takes per message.
 constexpr double kAnnounceUs = 0.15;
 
-/// Of a call that its lines finish, or rails.
+/// Of a call that its lines finish, or rails, or MPI's messages.
 double announced_us(Communicator& communicator, const CallArgs& args, Carriage carriage) {
   if (!needs_no_references(carriage)) return kAnnounceUs * (communicator.ranks() - 1);
   const Membership& members = communicator.members();
   const planner::NetworkCosts& network = members.plans.rules().network;
+  if (carriage == Carriage::kByMpi) {
+    const int others = communicator.ranks() - 1;
+    const double sent = 2.0 * others / communicator.ranks() * static_cast<double>(args.count * size_of(args.type));
+    return 3 * network.message_us + 4 * others * network.work_us + sent / (network.gbps * 1e3);
+  }
   const bool by_rails = carriage == Carriage::kByRails;
   // A host's ranks share its network, but for one that their threads are.
   const bool abreast = by_rails && members.plans.rules().one_system;
@@ -132,12 +137,15 @@ Result<double> predict_us(Communicator& communicator, const CallArgs& args) {
 
 Result<Chosen> chosen_for(Communicator& communicator, const CallArgs& args) {
   if (communicator.ranks() == 1) return Chosen{"a copy", "there are no other ranks", 0};
-  if (const Carriage carriage = carriage_here(communicator, args); carriage != Carriage::kNone)
-    return Chosen{carriage == Carriage::kByRails ? "rails" : "announce lines",
-                  carriage == Carriage::kByRails
-                      ? "a part for each rank of a host, before the other hosts' lines have come"
-                      : "so few bytes: they travel with the lines that open the call",
-                  announced_us(communicator, args, carriage)};
+  if (const Carriage carriage = carriage_here(communicator, args); carriage != Carriage::kNone) {
+    const double us = announced_us(communicator, args, carriage);
+    switch (carriage) {
+      case Carriage::kByRails:
+        return Chosen{"rails", "a part for each rank of a host, before the other hosts' lines have come", us};
+      case Carriage::kByMpi: return Chosen{"MPI messages", "so many bytes: MPI sends them from the buffers", us};
+      default: return Chosen{"announce lines", "so few bytes: they travel with the lines that open the call", us};
+    }
+  }
   const planner::Question q = question_for(communicator, args);
   const planner::PlanCache& plans = communicator.members().plans;
   TUTTI_TRY_ASSIGN(const Choice choice, choose(q, plans));
@@ -195,6 +203,12 @@ Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& 
         "given\n"
         "it, then {}; data goes before the other hosts' lines have come\n{}",
         rails.parts(), across_of(rails.routes().pattern()), mapped);
+  }
+  if (carriage == Carriage::kByMpi) {
+    return fmt::format(
+        "access: MPI messages: MPI sends each rank one share of the others' buffers, straight from there; the rank "
+        "adds it\nup, in rank order, and MPI sends its sum to the others\n{}",
+        mapped);
   }
   if (carriage != Carriage::kNone) {
     return fmt::format("access: announce line: every rank's input travels {} the line that opens its call, and {}\n{}",

@@ -132,18 +132,18 @@ void supervise(Family& family, const WaitedSignals& signals) {
 }  // namespace
 
 Result<tuttiLaunchOutcome_t> launch_local(int ranks, tuttiLaunchBody_t body, void* context) {
-  // Blocked before the id's threads start, so that these inherit the mask and leave the signals to this thread.
+  // Blocked before the root's thread starts, so that it inherits the mask and leaves the signals to this thread.
   const WaitedSignals signals;
-  TUTTI_TRY_ASSIGN(const UniqueId made, make_unique_id());
+  TUTTI_TRY_ASSIGN(UnstartedRoot root, prepare_root());
   ncclUniqueId id;
-  static_assert(sizeof(id) == sizeof(made));
-  std::memcpy(&id, &made, sizeof(id));
+  static_assert(sizeof(id) == sizeof(root.id));
+  std::memcpy(&id, &root.id, sizeof(id));
 
   std::fflush(nullptr);  // or the children would print what the parent has buffered, too
   const pid_t parent = getpid();
   tuttiLaunchInfo_t info{0, ranks, 0, ranks, TUTTI_LAUNCHER_LOCAL, {}};
   // The secret part of the id is not shown; its address is enough to be the only job of this name.
-  std::snprintf(info.job, sizeof(info.job), "local %d %.80s", parent, made.address);
+  std::snprintf(info.job, sizeof(info.job), "local %d %.80s", parent, root.id.address);
   Family family;
   for (int rank = 0; rank < ranks; ++rank) {
     info.rank = info.local_rank = rank;
@@ -152,6 +152,8 @@ Result<tuttiLaunchOutcome_t> launch_local(int ranks, tuttiLaunchBody_t body, voi
     if (child == 0) run_child(parent, signals, body, info, id, context);
     family.add(child);
   }
+  // Not before: a thread might hold a lock at a fork, of a sanitizer's allocator for one, and the child would wait for it for ever.
+  TUTTI_TRY(std::move(root).start());
   supervise(family, signals);
   return family.outcome();
 }

@@ -230,6 +230,8 @@ void Communicator::plan_lines(const planner::Rules& rules) {
   if (each_one)
     members_->far_limits = far_limits(hosts, bridge.routes().pattern(), rules.network,
                                       !rules.reproducible && !rules.wide_wire, rules.one_system);
+  if (each_one && members_->mpi && ranks_ <= MpiAllReduce::kRanksMax && !rules.reproducible)
+    members_->mpi_all_reduce = std::make_unique<MpiAllReduce>(members_->mpi, ranks_, rank_);
   plan_rails(rules);
 }
 

@@ -10,9 +10,9 @@ executor::Progress PointToPointCall::post_message() {
   const std::size_t bytes = sends ? shape_.input_bytes : shape_.output_bytes;
   if (bytes == 0) return finish(Progress::kDone);
   Membership& members = comm_.members();
-  message_ =
-      members.mpi->message(args_.root, sends ? transport::MpiDirection::kSend : transport::MpiDirection::kReceive,
-                           sends ? const_cast<void*>(args_.send) : args_.receive, bytes, false);
+  message_ = members.mpi->message(
+      args_.root, sends ? transport::MpiDirection::kSend : transport::MpiDirection::kReceive,
+      sends ? const_cast<void*>(args_.send) : args_.receive, bytes, transport::MpiUse::kSendOrReceive);
   if (sends) members.mpi_sends.bytes.fetch_add(bytes, std::memory_order_relaxed);
   phase_ = Phase::kMessage;
   return Progress::kAdvanced;

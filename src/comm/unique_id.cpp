@@ -81,8 +81,11 @@ std::string describe(const UniqueId& id) {
 
 Result<UniqueId> make_programs_id() { return root_variables().comm_id.empty() ? make_unique_id() : named_id(); }
 
-Result<UniqueId> make_unique_id() {
-  UniqueId id;
+Status UnstartedRoot::start() && { return start_root(std::move(listeners), id); }
+
+Result<UnstartedRoot> prepare_root() {
+  UnstartedRoot root;
+  UniqueId& id = root.id;
   id.magic = kUniqueIdMagic;
   id.version = kProtocolVersion;
   std::uint64_t name = 0;
@@ -90,11 +93,15 @@ Result<UniqueId> make_unique_id() {
   TUTTI_TRY(fill_random(&name, sizeof(name)));
   const std::string address = fmt::format("{}tutti-{}-{:016x}", kUnixPrefix, getpid(), name);
   std::memcpy(id.address, address.c_str(), std::min(address.size() + 1, sizeof(id.address) - 1));
-  std::vector<PrivateDescriptor> listeners;
-  TUTTI_TRY_ASSIGN(listeners.emplace_back(), listen_unix(address));
-  TUTTI_TRY(listen_for_others(id, listeners));
-  TUTTI_TRY(start_root(std::move(listeners), id));
-  return id;
+  TUTTI_TRY_ASSIGN(root.listeners.emplace_back(), listen_unix(address));
+  TUTTI_TRY(listen_for_others(id, root.listeners));
+  return root;
+}
+
+Result<UniqueId> make_unique_id() {
+  TUTTI_TRY_ASSIGN(UnstartedRoot root, prepare_root());
+  TUTTI_TRY(std::move(root).start());
+  return root.id;
 }
 
 Status start_named_root(const UniqueId& id, const Patience& patience) {

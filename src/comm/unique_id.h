@@ -3,6 +3,7 @@
 
 #include "base/result.h"
 #include "comm/ip_address.h"
+#include "comm/private_descriptor.h"
 
 #include <cstdint>
 #include <string>
@@ -35,6 +36,15 @@ void add_candidate(UniqueId& id, const IpAddress& address);
 std::vector<IpAddress> candidates_of(const UniqueId& id);
 /// "unix:@tutti-1-2 or 10.0.0.1:4711", for messages.
 std::string describe(const UniqueId& id);
+
+/// An id whose bootstrap root listens already, and answers nobody until it is started: for who forks ranks, as a process should have no thread then.
+struct UnstartedRoot {
+  UniqueId id;
+  std::vector<PrivateDescriptor> listeners;
+
+  Status start() &&;
+};
+Result<UnstartedRoot> prepare_root();
 
 /// Starts the bootstrap root in this process, which need not be a rank but must live until all ranks are initialised.
 /// The root is a thread and a listening socket; both end when the one communicator of this id is initialised or has

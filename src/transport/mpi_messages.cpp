@@ -11,9 +11,8 @@
 namespace tutti::transport {
 namespace {
 
-/// Streams have 1.
-constexpr int kMessageTag = 2;
-constexpr int kCollectiveTag = 3;
+/// Streams have the one before it.
+constexpr int kFirstTag = 2;
 /// For a receive that was cancelled to be over, which one that has met its send may not be for long.
 constexpr std::chrono::milliseconds kCancelTime{20};
 
@@ -95,9 +94,8 @@ MpiState::Cuda ask_for_cuda() {
 }
 
 std::unique_ptr<MpiMessage> post_message(std::shared_ptr<const MpiOwned> comm, int peer, MpiDirection direction,
-                                         void* data, std::size_t bytes, bool of_collective) {
-  const int tag = of_collective ? kCollectiveTag : kMessageTag;
-  return std::make_unique<Message>(std::move(comm), peer, direction, data, bytes, tag);
+                                         void* data, std::size_t bytes, MpiUse use) {
+  return std::make_unique<Message>(std::move(comm), peer, direction, data, bytes, kFirstTag + static_cast<int>(use));
 }
 
 std::string text_of_error(const char* call, int result) {

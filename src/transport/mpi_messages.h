@@ -1,4 +1,4 @@
-// Messages of users' memory, GPU memory where the MPI takes that: one MPI request each, on the plug-in's communicator.
+// Messages of users' memory, host memory or GPU memory where the MPI takes that: one MPI request each, on the plug-in's communicator.
 #pragma once
 
 #include "transport/mpi_link.h"
@@ -14,7 +14,7 @@ MpiState::Cuda ask_for_cuda();
 
 /// As MpiNetwork::message() has it. A failure to post is the first thing that look() says.
 std::unique_ptr<MpiMessage> post_message(std::shared_ptr<const MpiOwned> comm, int peer, MpiDirection direction,
-                                         void* data, std::size_t bytes, bool of_collective);
+                                         void* data, std::size_t bytes, MpiUse use);
 
 /// "MPI_Isend: MPI_ERR_RANK: invalid rank"
 std::string text_of_error(const char* call, int result);

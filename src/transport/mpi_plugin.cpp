@@ -125,9 +125,9 @@ class Network final : public MpiNetwork {
     return std::make_unique<LinkStream>(std::make_shared<MpiLink>(creation_->comm, peer, abort_word));
   }
   std::unique_ptr<MpiMessage> message(int peer, MpiDirection direction, void* data, std::size_t bytes,
-                                      bool of_collective) override {
+                                      MpiUse use) override {
     const std::lock_guard lock(creation_->mutex);
-    return post_message(creation_->comm, peer, direction, data, bytes, of_collective);
+    return post_message(creation_->comm, peer, direction, data, bytes, use);
   }
 
  private:

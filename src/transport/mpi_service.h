@@ -10,7 +10,7 @@
 //  M3. No flow control is needed: what a rank may send before the other takes it in is bounded by slots and announce lines (B2 of
 //      comm/bridge.h).
 //  M4. Nothing here waits for a peer, but for MPI_Comm_create_group, which has a thread of its own.
-//  M5. Messages of users' memory (MpiMessage) have tags of their own, those of collectives another one. Both ranks have agreed on one before
+//  M5. Messages of users' memory (MpiMessage) have tags of their own, by what they are for (MpiUse). Both ranks have agreed on one before
 //      either posts its side, and post those of a tag and a direction in the same order: MPI matches the two, and neither is left alone but by
 //      a failure.
 #pragma once
@@ -27,7 +27,7 @@
 namespace tutti::transport {
 
 /// Both sides must be built with the same one: what is passed are C++ types.
-inline constexpr const char* kMpiServiceVersion = "Tutti 0.1.0, MPI service 4";
+inline constexpr const char* kMpiServiceVersion = "Tutti 0.1.0, MPI service 5";
 
 struct MpiState {
   enum class Level : std::uint8_t { kSingle, kFunneled, kSerialized, kMultiple };
@@ -56,6 +56,8 @@ class MpiMessage {
   virtual std::string problem() const = 0;
 };
 enum class MpiDirection : std::uint8_t { kSend, kReceive };
+/// The last two: of an all-reduce of host memory (comm/mpi_all_reduce.h).
+enum class MpiUse : std::uint8_t { kSendOrReceive, kCollective, kShares, kSums };
 
 /// An MPI communicator for one of Tutti's.
 class MpiNetwork {
@@ -71,7 +73,7 @@ class MpiNetwork {
   virtual std::unique_ptr<ByteStream> stream(int peer, const std::uint64_t* abort_word) = 0;
   /// Once open. Up to 1 GiB, more than 0, of any memory that the MPI takes.
   virtual std::unique_ptr<MpiMessage> message(int peer, MpiDirection direction, void* data, std::size_t bytes,
-                                              bool of_collective) = 0;
+                                              MpiUse use) = 0;
 };
 
 struct MpiService {

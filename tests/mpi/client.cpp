@@ -224,9 +224,15 @@ void case_pipes(ncclComm_t comm, bool ignored) {
   check(ncclCommDestroy(comm), "ncclCommDestroy");
 }
 
+/// Of the calls that a rank is lost in: TEST_ELEMENTS.
+std::vector<float> some_data() {
+  const char* const elements = std::getenv("TEST_ELEMENTS");
+  return std::vector<float>(elements != nullptr ? std::strtoul(elements, nullptr, 10) : 30000, 1);
+}
+
 /// Until a call fails; what it says.
 std::string call_until_failure(ncclComm_t comm, ncclResult_t* code) {
-  std::vector<float> data(30000, 1);
+  std::vector<float> data = some_data();
   for (int call = 0;; ++call) {
     if (me == 1 && call == 20) return "";
     *code = ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat, ncclMax, comm, nullptr);
@@ -277,7 +283,7 @@ void case_many(ncclComm_t comm) {
 /// Rank 1 is stopped, or cut off by who sees that all are at it.
 void case_lost(ncclComm_t comm, bool stops) {
   ncclResult_t code = ncclSuccess;
-  std::vector<float> data(30000, 1);
+  std::vector<float> data = some_data();
   auto last = Clock::now();
   for (int call = 0; code == ncclSuccess; ++call) {
     if (call == 20) say("going");

@@ -20,6 +20,7 @@ SKIPPED = 77
 HOSTS = 3
 HEARTBEAT_S = 2
 OTHERS = [0, 2]
+LOST_IN = ("30000", "4000000")  # elements of the calls: by streams, and by MPI from the buffers
 
 
 def command(kind, hosts, folder, given):
@@ -35,11 +36,11 @@ def command(kind, hosts, folder, given):
 class Ranks:
     """mpirun of a case of the client, and the lines of its ranks."""
 
-    def __init__(self, kind, hosts, folder, client, case, net="mpi"):
+    def __init__(self, kind, hosts, folder, client, case, net, elements):
         self.path = os.path.join(folder, "lines")
         surroundings = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "TUTTI_", "OMPI_", "PMI"))}
         given = {"TEST_LINES": self.path, "TEST_ID_FILE": os.path.join(folder, "id"), "TUTTI_NET": net, "TUTTI_HEARTBEAT_TIMEOUT_S": str(HEARTBEAT_S),
-                 "LD_LIBRARY_PATH": ""}
+                 "TEST_ELEMENTS": elements, "LD_LIBRARY_PATH": ""}
         # UCX, below MPICH, would take memory of the machine that the namespaces are on.
         surroundings.update(given, LD_LIBRARY_PATH=surroundings.get("LD_LIBRARY_PATH", ""), UCX_TLS="tcp,self")
         self.client = client
@@ -90,11 +91,11 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def ranks_of(kind, client, case, net="mpi"):
+def ranks_of(kind, client, case, net="mpi", elements="30000"):
     """Once they have a communicator over MPI: them, and their hosts."""
     hosts = namespaces.Hosts(HOSTS)
     with tempfile.TemporaryDirectory() as folder:
-        ranks = Ranks(kind, hosts, folder, client, case, net)
+        ranks = Ranks(kind, hosts, folder, client, case, net, elements)
         try:
             assert set(ranks.wait("transport", range(HOSTS), 40).values()) == {"mpi"}, ranks.text()
             yield ranks, hosts
@@ -105,10 +106,11 @@ def ranks_of(kind, client, case, net="mpi"):
 
 def case_stopped(kind, client):
     """By SIGSTOP, its own."""
-    with ranks_of(kind, client, "stopped") as (ranks, _):
-        ranks.wait("going", [1], 20)  # the others may still wait for its part of that call
-        ranks.expect_named("TUTTI_HEARTBEAT_TIMEOUT_S")
-        ranks.expect_waited()
+    for elements in LOST_IN:
+        with ranks_of(kind, client, "stopped", elements=elements) as (ranks, _):
+            ranks.wait("going", [1], 20)  # the others may still wait for its part of that call
+            ranks.expect_named("TUTTI_HEARTBEAT_TIMEOUT_S")
+            ranks.expect_waited()
 
 
 def case_link_down(kind, client):
@@ -122,10 +124,11 @@ def case_link_down(kind, client):
 
 def case_killed(kind, client):
     """The launchers leave those of other hosts alone, as they are told to: they go on by TCP."""
-    with ranks_of(kind, client, "killed", net="auto") as (ranks, _):
-        ranks.expect_named("ended without leaving")
-        rest = ranks.wait("rest", OTHERS, 40)
-        assert set(rest.values()) == {"tcp after 0 calls"}, rest
+    for elements in LOST_IN:
+        with ranks_of(kind, client, "killed", net="auto", elements=elements) as (ranks, _):
+            ranks.expect_named("ended without leaving")
+            rest = ranks.wait("rest", OTHERS, 40)
+            assert set(rest.values()) == {"tcp after 0 calls"}, rest
 
 
 def main():

@@ -15,6 +15,7 @@ from mpirun import LIMIT_S, Run, run_cases
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "hosts"))
 from job import losses, trainer_command  # noqa: E402
 
+LOST_IN = ("30000", "4000000")  # elements of the calls in which a rank is lost: by streams, and by MPI from the buffers
 ONCE = "^initialised 1 times, ended 1 times$"  # by the program itself: Tutti does neither
 LEVELS = {"plain": "MPI_THREAD_SINGLE", "single": "MPI_THREAD_SINGLE", "funneled": "MPI_THREAD_FUNNELED", "serialized": "MPI_THREAD_SERIALIZED"}
 
@@ -126,11 +127,16 @@ def case_killed(kind, client, _):
     # UCX, below MPICH, ends the process if the rank dies from whose memory it is copying just then.
     env = {} if kind == "openmpi" else {"UCX_TLS": "^cma"}
 
-    def run_once():
-        with tempfile.TemporaryDirectory() as folder:
-            return Run(kind, 4, [client, "multiple", "killed"], dict(env, TEST_ID_FILE=os.path.join(folder, "id")), options)
+    for elements in LOST_IN:
+        def run_once(elements=elements):
+            with tempfile.TemporaryDirectory() as folder:
+                env_here = dict(env, TEST_ID_FILE=os.path.join(folder, "id"), TEST_ELEMENTS=elements)
+                return Run(kind, 4, [client, "multiple", "killed"], env_here, options)
 
-    run = until_told(kind, run_once)
+        expect_killed(kind, until_told(kind, run_once))
+
+
+def expect_killed(kind, run):
     others = [0, 2, 3]
     run.expect("transport", "^mpi$")
     failed = "^6 .*rank 1 .*ended without leaving"
@@ -177,11 +183,12 @@ def case_shrink(kind, client, _):
 
 
 def case_abort(kind, client, _):
-    run = Run(kind, 3, [client, "multiple", "abort"])
-    run.expect("failed", "^6 .*rank 1 has left .*ncclCommAbort", [0, 2])
-    run.expect("transport", "^mpi$")
-    run.expect("mpi", ONCE)
-    run.expect_done()
+    for elements in LOST_IN:
+        run = Run(kind, 3, [client, "multiple", "abort"], {"TEST_ELEMENTS": elements})
+        run.expect("failed", "^6 .*rank 1 has left .*ncclCommAbort", [0, 2])
+        run.expect("transport", "^mpi$")
+        run.expect("mpi", ONCE)
+        run.expect_done()
 
 
 def case_silenced(kind, client, _):

@@ -1,0 +1,217 @@
+#include "comm/mpi_all_reduce.h"
+
+#include "base/round_up.h"
+
+#include <algorithm>
+#include <chrono>
+#include <initializer_list>
+#include <thread>
+
+namespace tutti::comm {
+namespace {
+
+using transport::MpiDirection;
+using transport::MpiUse;
+
+/// Open MPI sends so much over TCP without asking first, and copies it, in pieces that stay in the caches: longer ones take up to twice as long in all.
+constexpr std::size_t kPieceBytes = std::size_t{60} << 10;
+/// But for two ranks, where so much goes as fast without copies.
+constexpr std::size_t kWholeShareBytes = std::size_t{512} << 10;
+/// Shares begin at multiples of so many elements.
+constexpr std::size_t kShareElements = 64;
+/// For what MPI has begun to send when a call fails.
+constexpr std::chrono::milliseconds kLetGoTime{100};
+
+bool is_none(const std::unique_ptr<transport::MpiMessage>& message) { return message == nullptr; }
+
+}  // namespace
+
+MpiAllReduce::MpiAllReduce(std::shared_ptr<transport::MpiNetwork> mpi, int ranks, int rank)
+    : mpi_(std::move(mpi)), ranks_(ranks), rank_(rank) {
+  sources_.resize(static_cast<std::size_t>(ranks));
+  for (Piece& piece : under_way_) {
+    for (Messages* all : {&piece.shares_in, &piece.shares_out, &piece.sums_in, &piece.sums_out})
+      all->resize(static_cast<std::size_t>(ranks));
+  }
+}
+
+void MpiAllReduce::begin(const Call& call) {
+  call_ = call;
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  share_ = round_up((call.count + ranks - 1) / ranks, kShareElements);
+  const bool in_one = ranks_ == 2 && share_ * call.element_bytes <= kWholeShareBytes;
+  length_ = in_one ? share_ : std::min(share_, kPieceBytes / call.element_bytes);
+  room_ = (length_ * call.element_bytes + sizeof(Line) - 1) / sizeof(Line);
+  pieces_ = (share_ + length_ - 1) / length_;
+  first_ = next_ = sent_bytes_ = 0;
+  problem_.clear();
+}
+
+MpiAllReduce::Range MpiAllReduce::range(int share, std::size_t piece) const {
+  const std::size_t begin = static_cast<std::size_t>(share) * share_ + piece * length_;
+  const std::size_t end = std::min(begin + length_, (static_cast<std::size_t>(share) + 1) * share_);
+  const std::size_t first = std::min(begin, call_.count);
+  return {first, std::min(end, call_.count) - first};
+}
+
+std::byte* MpiAllReduce::input(const Range& range) const {
+  return static_cast<std::byte*>(const_cast<void*>(call_.input)) + range.first * call_.element_bytes;
+}
+
+std::byte* MpiAllReduce::output(const Range& range) const {
+  return static_cast<std::byte*>(call_.output) + range.first * call_.element_bytes;
+}
+
+std::byte* MpiAllReduce::place(const Piece& piece, int peer, bool of_sum) const {
+  const int others = ranks_ - 1;
+  const int index = (peer < rank_ ? peer : peer - 1) + (of_sum ? others : 0);
+  return piece.memory[static_cast<std::size_t>(index) * room_].bytes;
+}
+
+/// Where calls differ another length may come.
+MpiAllReduce::Message MpiAllReduce::receive(int peer, std::byte* to, const Range& range, MpiUse use) const {
+  if (range.count == 0) return nullptr;
+  return mpi_->message(peer, MpiDirection::kReceive, to, room_ * sizeof(Line), use);
+}
+
+MpiAllReduce::Message MpiAllReduce::send(int peer, const Range& range, const std::byte* from, MpiUse use) {
+  if (range.count == 0) return nullptr;
+  const std::size_t bytes = range.count * call_.element_bytes;
+  sent_bytes_ += bytes;
+  return mpi_->message(peer, MpiDirection::kSend, const_cast<std::byte*>(from), bytes, use);
+}
+
+/// Receives first: what comes finds its place.
+void MpiAllReduce::begin_piece(Piece& piece) {
+  const std::size_t lines = 2 * static_cast<std::size_t>(ranks_ - 1) * room_;
+  if (!piece.memory || piece.lines < lines) {
+    piece.memory = std::make_unique_for_overwrite<Line[]>(lines);
+    piece.lines = lines;
+  }
+  piece.is_summed = false;
+  const Range own = range(rank_, piece.number);
+  for (int step = 1; step < ranks_; ++step) {
+    const int from = (rank_ + ranks_ - step) % ranks_;
+    piece.shares_in[from] = receive(from, place(piece, from, false), own, MpiUse::kShares);
+    piece.sums_in[from] = receive(from, place(piece, from, true), range(from, piece.number), MpiUse::kSums);
+  }
+  for (int step = 1; step < ranks_; ++step) {
+    const int to = (rank_ + step) % ranks_;
+    const Range theirs = range(to, piece.number);
+    piece.shares_out[to] = send(to, theirs, input(theirs), MpiUse::kShares);
+  }
+}
+
+bool MpiAllReduce::is_over(Message& message) {
+  if (!message) return true;
+  switch (message->look()) {
+    case transport::MpiMessage::State::kUnderWay: return false;
+    case transport::MpiMessage::State::kFailed: problem_ = message->problem(); return false;
+    case transport::MpiMessage::State::kDone: break;
+  }
+  message.reset();
+  return true;
+}
+
+/// Looks no further than the first that is not.
+bool MpiAllReduce::are_over(Messages& messages, bool* moved) {
+  for (Message& message : messages) {
+    const bool is_one = message != nullptr;
+    if (!is_over(message)) return false;
+    *moved |= is_one;
+  }
+  return true;
+}
+
+void MpiAllReduce::add_up(Piece& piece, executor::HostMachine& machine) {
+  const Range own = range(rank_, piece.number);
+  for (int rank = 0; rank < ranks_; ++rank)
+    sources_[static_cast<std::size_t>(rank)] = rank == rank_ ? input(own) : place(piece, rank, false);
+  void* sum = output(own);
+  if (own.count != 0) machine.reduce({sources_.data(), ranks_, &sum, 1, own.count, nullptr, call_.divisor});
+  for (int step = 1; step < ranks_; ++step) {
+    const int to = (rank_ + step) % ranks_;
+    piece.sums_out[to] = send(to, own, output(own), MpiUse::kSums);
+  }
+  piece.is_summed = true;
+}
+
+bool MpiAllReduce::take_sums(Piece& piece, executor::HostMachine& machine) {
+  const bool in_place = call_.input == call_.output;
+  bool moved = false;
+  for (int step = 1; step < ranks_; ++step) {
+    const int from = (rank_ + step) % ranks_;
+    Message& sum = piece.sums_in[from];
+    if (!sum) continue;
+    if ((in_place && !is_over(piece.shares_out[from])) || !is_over(sum)) return moved;
+    const Range theirs = range(from, piece.number);
+    machine.load_bytes(output(theirs), place(piece, from, true), theirs.count * call_.element_bytes);
+    moved = true;
+  }
+  return moved;
+}
+
+bool MpiAllReduce::advance(bool alike, executor::HostMachine& machine) {
+  bool moved = false;
+  while (next_ != pieces_ && next_ != first_ + kPieces) {
+    Piece& piece = under_way_[next_ % kPieces];
+    piece.number = next_++;
+    begin_piece(piece);
+    moved = true;
+  }
+  if (!alike) return moved;
+  // Each question to MPI is a system call or more: of each kind there is one that is not answered.
+  const auto piece = [this](std::size_t number) -> Piece& { return under_way_[number % kPieces]; };
+  std::size_t number = first_;
+  while (number != next_ && piece(number).is_summed) ++number;
+  for (; number != next_ && are_over(piece(number).shares_in, &moved); ++number) {
+    add_up(piece(number), machine);
+    moved = true;
+  }
+  const auto has_sums = [](const Piece& of) { return std::ranges::all_of(of.sums_in, is_none); };
+  for (number = first_; number != next_; ++number) {
+    moved |= take_sums(piece(number), machine);
+    if (!has_sums(piece(number))) break;
+  }
+  for (; first_ != next_ && piece(first_).is_summed && has_sums(piece(first_)); ++first_)
+    if (!are_over(piece(first_).shares_out, &moved) || !are_over(piece(first_).sums_out, &moved)) break;
+  return moved;
+}
+
+int MpiAllReduce::waiting_for() const {
+  if (first_ == next_) return -1;
+  const Piece& piece = under_way_[first_ % kPieces];
+  for (const Messages* all : {&piece.shares_in, &piece.sums_in, &piece.shares_out, &piece.sums_out}) {
+    const auto missing = std::ranges::find_if_not(*all, is_none);
+    if (missing != all->end()) return static_cast<int>(missing - all->begin());
+  }
+  return -1;
+}
+
+/// First nothing more may come, so that what others have not begun with they leave alone.
+void MpiAllReduce::give_up(bool may_ask) {
+  const auto until = std::chrono::steady_clock::now() + kLetGoTime;
+  const auto each = [&](std::initializer_list<Messages Piece::*> lists, const auto& visit) {
+    for (std::size_t number = first_; number != next_; ++number) {
+      Piece& piece = under_way_[number % kPieces];
+      for (Messages Piece::*list : lists)
+        for (Message& message : piece.*list)
+          if (message) visit(piece, message);
+    }
+  };
+  each({&Piece::shares_in, &Piece::sums_in}, [&](Piece&, Message& message) {
+    if (may_ask && message->give_up()) message.reset();
+  });
+  each({&Piece::shares_out, &Piece::sums_out}, [&](Piece&, Message& message) {
+    while (may_ask && !is_over(message) && problem_.empty() && std::chrono::steady_clock::now() < until)
+      std::this_thread::yield();
+    message.reset();
+  });
+  each({&Piece::shares_in, &Piece::sums_in}, [&](Piece& piece, Message& message) {
+    if (!may_ask || !is_over(message)) (void)piece.memory.release();  // MPI may still write there
+    message.reset();
+  });
+  first_ = next_ = pieces_ = 0;
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,118 @@
+// MpiAllReduce: a long all-reduce among hosts of one rank each whose network is MPI's. Each rank adds up one share of the buffers, in pieces:
+//
+//   inputs of all ranks ---- shares ---> memory of the library's, at the rank whose share it is
+//   which adds up, in rank order, into its output ---- sums ---> memory of the library's, at all others ---> their outputs
+//
+// Messages leave from the caller's buffers. A rank sends 2 (n-1)/n of the bytes, as by a ring, in two steps instead of 2 (n-1), and the first
+// one does not wait for the lines of the call.
+//
+// Why it is right:
+//  A1. Nothing is written to the caller's buffer before all ranks have announced the same call. Where calls differ the communicator fails, and what has
+//      come lies in memory of the library's; whatever MPI says of such messages is no reason of its own.
+//  A2. Shares and sums have tags of their own, and between two ranks those of one tag are posted piece by piece on both sides (M5 of
+//      transport/mpi_service.h): a piece is added up when the one before it has been, whatever comes first. A rank that is through with a call has
+//      met all receives of its sends, so that those of the next call come behind them.
+//  A3. A piece is over when all its messages are. Only so many are under way at a time, each with memory of its own.
+//  A4. What comes is written to the caller's output by this rank, not by MPI: what MPI may still receive when a call has failed goes to memory
+//      of the library's, which it keeps then. In place a sum is written over the input when MPI is done with that.
+//  A5. A call that is over has nothing under way. One that fails waits a little for what MPI has begun to send, which the other side takes in
+//      as long as it waits, too: afterwards MPI reads the buffer only if that rank has stopped, and goes on later.
+#pragma once
+
+#include "executor/host_machine.h"
+#include "executor/task.h"
+#include "transport/mpi_service.h"
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tutti::comm {
+
+class MpiAllReduce {
+ public:
+  /// Among more ranks messages are short, and many.
+  static constexpr int kRanksMax = 16;
+  /// From where it pays, by what was measured: two ranks need no more messages otherwise (far_inputs.h), of more each sends 2 (n-1).
+  static constexpr std::size_t from_bytes(int ranks) {
+    return std::size_t{ranks == 2 ? 512u : 20u * static_cast<unsigned>(ranks)} << 10;
+  }
+
+  MpiAllReduce(std::shared_ptr<transport::MpiNetwork> mpi, int ranks, int rank);
+
+  struct Call {
+    const void* input = nullptr;
+    void* output = nullptr;
+    std::size_t count = 0;
+    std::size_t element_bytes = 0;
+    int divisor = 0;  ///< 0: none
+  };
+  /// When the call is announced. The machine has its operation.
+  void begin(const Call& call);
+  /// Goes on as far as what is there allows; true if that was something. `alike`: all ranks have announced the same. Does not look for the
+  /// communicator's failure.
+  bool advance(bool alike, executor::HostMachine& machine);
+  bool is_over() const { return first_ == pieces_; }
+  /// What MPI has refused; empty: nothing.
+  const std::string& problem() const { return problem_; }
+  /// The rank whose message is missing; -1: none is.
+  int waiting_for() const;
+  /// The call has failed. `may_ask`: MPI may be called.
+  void give_up(bool may_ask);
+
+  /// By the last call so far.
+  std::size_t sent_bytes() const { return sent_bytes_; }
+
+ private:
+  using Message = std::unique_ptr<transport::MpiMessage>;
+  using Messages = std::vector<Message>;  ///< by rank; nullptr: there is none, or it is over
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  /// Elements.
+  struct Range {
+    std::size_t first = 0;
+    std::size_t count = 0;
+  };
+  struct Piece {
+    std::size_t number = 0;
+    bool is_summed = false;
+    std::unique_ptr<Line[]> memory;  ///< for each other rank's input of this rank's share, and its sum
+    std::size_t lines = 0;           ///< of it
+    Messages shares_in;
+    Messages shares_out;
+    Messages sums_in;
+    Messages sums_out;
+  };
+  static constexpr std::size_t kPieces = 8;
+
+  Range range(int share, std::size_t piece) const;
+  std::byte* input(const Range& range) const;
+  std::byte* output(const Range& range) const;
+  std::byte* place(const Piece& piece, int peer, bool of_sum) const;
+  Message receive(int peer, std::byte* to, const Range& range, transport::MpiUse use) const;
+  Message send(int peer, const Range& range, const std::byte* from, transport::MpiUse use);
+  bool is_over(Message& message);
+  bool are_over(Messages& messages, bool* moved);
+  void begin_piece(Piece& piece);
+  bool take_sums(Piece& piece, executor::HostMachine& machine);
+  void add_up(Piece& piece, executor::HostMachine& machine);
+
+  const std::shared_ptr<transport::MpiNetwork> mpi_;
+  const int ranks_;
+  const int rank_;
+  Call call_;
+  std::size_t share_ = 0;   ///< elements, of all shares but the last ones
+  std::size_t length_ = 0;  ///< elements, of a piece
+  std::size_t room_ = 0;    ///< lines, for a piece of one rank
+  std::size_t pieces_ = 0;
+  std::size_t first_ = 0;  ///< the first that is not over
+  std::size_t next_ = 0;   ///< the first that has not begun
+  Piece under_way_[kPieces];
+  std::vector<const void*> sources_;
+  std::size_t sent_bytes_ = 0;
+  std::string problem_;
+};
+
+}  // namespace tutti::comm

@@ -67,12 +67,11 @@ void CollectiveCall::begin_mpi_all_reduce() {
                     .divisor = announced_call_.divisor});
 }
 
-/// What MPI refuses of a call that differs from the others' is not the reason.
 bool CollectiveCall::go_on_with_mpi_all_reduce(bool alike) {
   if (comm_.failed()) return false;
   MpiAllReduce& sums = mpi_sums();
   const bool moved = sums.advance(alike, lanes_.machine());
-  if (alike && !sums.problem().empty()) comm_.fail(Code::kSystem, comm_.rank(), name() + ": " + sums.problem());
+  if (!sums.problem().empty()) comm_.fail(Code::kSystem, comm_.rank(), name() + ": " + sums.problem());
   if (alike && sums.is_over()) comm_.members().mpi_sends.bytes.fetch_add(sums.sent_bytes(), std::memory_order_relaxed);
   return moved;
 }

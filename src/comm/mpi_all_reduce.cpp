@@ -22,6 +22,12 @@ constexpr std::size_t kShareElements = 64;
 /// For what MPI has begun to send when a call fails.
 constexpr std::chrono::milliseconds kLetGoTime{100};
 
+/// Two lengths never meet.
+MpiUse use_of(std::size_t room, bool is_sum) {
+  if (room == kPieceBytes) return is_sum ? MpiUse::kSums : MpiUse::kShares;
+  return is_sum ? MpiUse::kLongSums : MpiUse::kLongShares;
+}
+
 bool is_none(const std::unique_ptr<transport::MpiMessage>& message) { return message == nullptr; }
 
 }  // namespace
@@ -41,7 +47,7 @@ void MpiAllReduce::begin(const Call& call) {
   share_ = round_up((call.count + ranks - 1) / ranks, kShareElements);
   const bool in_one = ranks_ == 2 && share_ * call.element_bytes <= kWholeShareBytes;
   length_ = in_one ? share_ : std::min(share_, kPieceBytes / call.element_bytes);
-  room_ = (length_ * call.element_bytes + sizeof(Line) - 1) / sizeof(Line);
+  room_ = in_one ? kWholeShareBytes : kPieceBytes;
   pieces_ = (share_ + length_ - 1) / length_;
   first_ = next_ = sent_bytes_ = 0;
   problem_.clear();
@@ -65,25 +71,24 @@ std::byte* MpiAllReduce::output(const Range& range) const {
 std::byte* MpiAllReduce::place(const Piece& piece, int peer, bool of_sum) const {
   const int others = ranks_ - 1;
   const int index = (peer < rank_ ? peer : peer - 1) + (of_sum ? others : 0);
-  return piece.memory[static_cast<std::size_t>(index) * room_].bytes;
+  return piece.memory[0].bytes + static_cast<std::size_t>(index) * room_;
 }
 
-/// Where calls differ another length may come.
-MpiAllReduce::Message MpiAllReduce::receive(int peer, std::byte* to, const Range& range, MpiUse use) const {
+MpiAllReduce::Message MpiAllReduce::receive(int peer, std::byte* to, const Range& range, bool is_sum) const {
   if (range.count == 0) return nullptr;
-  return mpi_->message(peer, MpiDirection::kReceive, to, room_ * sizeof(Line), use);
+  return mpi_->message(peer, MpiDirection::kReceive, to, room_, use_of(room_, is_sum));
 }
 
-MpiAllReduce::Message MpiAllReduce::send(int peer, const Range& range, const std::byte* from, MpiUse use) {
+MpiAllReduce::Message MpiAllReduce::send(int peer, const Range& range, const std::byte* from, bool is_sum) {
   if (range.count == 0) return nullptr;
   const std::size_t bytes = range.count * call_.element_bytes;
   sent_bytes_ += bytes;
-  return mpi_->message(peer, MpiDirection::kSend, const_cast<std::byte*>(from), bytes, use);
+  return mpi_->message(peer, MpiDirection::kSend, const_cast<std::byte*>(from), bytes, use_of(room_, is_sum));
 }
 
 /// Receives first: what comes finds its place.
 void MpiAllReduce::begin_piece(Piece& piece) {
-  const std::size_t lines = 2 * static_cast<std::size_t>(ranks_ - 1) * room_;
+  const std::size_t lines = 2 * static_cast<std::size_t>(ranks_ - 1) * room_ / sizeof(Line);
   if (!piece.memory || piece.lines < lines) {
     piece.memory = std::make_unique_for_overwrite<Line[]>(lines);
     piece.lines = lines;
@@ -92,13 +97,13 @@ void MpiAllReduce::begin_piece(Piece& piece) {
   const Range own = range(rank_, piece.number);
   for (int step = 1; step < ranks_; ++step) {
     const int from = (rank_ + ranks_ - step) % ranks_;
-    piece.shares_in[from] = receive(from, place(piece, from, false), own, MpiUse::kShares);
-    piece.sums_in[from] = receive(from, place(piece, from, true), range(from, piece.number), MpiUse::kSums);
+    piece.shares_in[from] = receive(from, place(piece, from, false), own, false);
+    piece.sums_in[from] = receive(from, place(piece, from, true), range(from, piece.number), true);
   }
   for (int step = 1; step < ranks_; ++step) {
     const int to = (rank_ + step) % ranks_;
     const Range theirs = range(to, piece.number);
-    piece.shares_out[to] = send(to, theirs, input(theirs), MpiUse::kShares);
+    piece.shares_out[to] = send(to, theirs, input(theirs), false);
   }
 }
 
@@ -131,7 +136,7 @@ void MpiAllReduce::add_up(Piece& piece, executor::HostMachine& machine) {
   if (own.count != 0) machine.reduce({sources_.data(), ranks_, &sum, 1, own.count, nullptr, call_.divisor});
   for (int step = 1; step < ranks_; ++step) {
     const int to = (rank_ + step) % ranks_;
-    piece.sums_out[to] = send(to, own, output(own), MpiUse::kSums);
+    piece.sums_out[to] = send(to, own, output(own), true);
   }
   piece.is_summed = true;
 }

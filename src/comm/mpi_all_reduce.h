@@ -8,7 +8,8 @@
 //
 // Why it is right:
 //  A1. Nothing is written to the caller's buffer before all ranks have announced the same call. Where calls differ the communicator fails, and what has
-//      come lies in memory of the library's; whatever MPI says of such messages is no reason of its own.
+//      come lies in memory of the library's. There is room for the longest message of a tag: what is too long is an error that MPI may end the
+//      process for.
 //  A2. Shares and sums have tags of their own, and between two ranks those of one tag are posted piece by piece on both sides (M5 of
 //      transport/mpi_service.h): a piece is added up when the one before it has been, whatever comes first. A rank that is through with a call has
 //      met all receives of its sends, so that those of the next call come behind them.
@@ -91,8 +92,8 @@ class MpiAllReduce {
   std::byte* input(const Range& range) const;
   std::byte* output(const Range& range) const;
   std::byte* place(const Piece& piece, int peer, bool of_sum) const;
-  Message receive(int peer, std::byte* to, const Range& range, transport::MpiUse use) const;
-  Message send(int peer, const Range& range, const std::byte* from, transport::MpiUse use);
+  Message receive(int peer, std::byte* to, const Range& range, bool is_sum) const;
+  Message send(int peer, const Range& range, const std::byte* from, bool is_sum);
   bool is_over(Message& message);
   bool are_over(Messages& messages, bool* moved);
   void begin_piece(Piece& piece);
@@ -105,7 +106,7 @@ class MpiAllReduce {
   Call call_;
   std::size_t share_ = 0;   ///< elements, of all shares but the last ones
   std::size_t length_ = 0;  ///< elements, of a piece
-  std::size_t room_ = 0;    ///< lines, for a piece of one rank
+  std::size_t room_ = 0;    ///< bytes, for a piece of one rank: of the longest of its kind
   std::size_t pieces_ = 0;
   std::size_t first_ = 0;  ///< the first that is not over
   std::size_t next_ = 0;   ///< the first that has not begun

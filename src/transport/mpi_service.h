@@ -56,8 +56,8 @@ class MpiMessage {
   virtual std::string problem() const = 0;
 };
 enum class MpiDirection : std::uint8_t { kSend, kReceive };
-/// The last two: of an all-reduce of host memory (comm/mpi_all_reduce.h).
-enum class MpiUse : std::uint8_t { kSendOrReceive, kCollective, kShares, kSums };
+/// All but the first two: of an all-reduce of host memory (comm/mpi_all_reduce.h).
+enum class MpiUse : std::uint8_t { kSendOrReceive, kCollective, kShares, kSums, kLongShares, kLongSums };
 
 /// An MPI communicator for one of Tutti's.
 class MpiNetwork {

@@ -3,7 +3,7 @@
 //
 // usage: mpi-client LEVEL CASE [RANKS_PER_HOST]
 //   LEVEL  none, plain (MPI_Init), single, funneled, serialized, multiple: how MPI is initialised
-//   CASE   checks, subset, ahead, idle, taken, pipes, pipes-ignored, killed, many, stopped, cut, shrink, shrink-dead, abort, abort-silenced,
+//   CASE   checks, subset, ahead, through, differ, idle, taken, pipes, pipes-ignored, killed, many, stopped, cut, shrink, shrink-dead, abort, abort-silenced,
 //          destroy-silenced, exits, open-at-finalize, told-to
 // The ranks believe that they are on hosts of RANKS_PER_HOST (default 1) ranks each.
 #include <mpi.h>
@@ -150,6 +150,46 @@ void case_ahead(ncclComm_t comm) {
   const long before = mpi_calls;
   std::this_thread::sleep_for(milliseconds(me == 0 ? 0 : 200));
   say("left %ld calls", static_cast<long>(mpi_calls) - before);
+}
+
+/// Rank 0 is through with an all-reduce and computes, without MPI: the others' calls must not wait for that.
+void case_through(ncclComm_t comm) {
+  double longest = 0;
+  for (const std::size_t count : {65536ul, 300007ul, 4000000ul}) {
+    for (int round = 0; round < 3; ++round) {
+      std::vector<float> data(count, 1);
+      MPI_Barrier(MPI_COMM_WORLD);
+      const auto start = Clock::now();
+      check(ncclAllReduce(data.data(), data.data(), count, ncclFloat, ncclSum, comm, nullptr), "all_reduce");
+      longest = std::max(longest, seconds_since(start));
+      const auto is_wrong = [](float value) { return value != static_cast<float>(world); };
+      expect(std::ranges::none_of(data, is_wrong), "an all_reduce that rank 0 has left");
+      if (me == 0) std::this_thread::sleep_for(milliseconds(1000));
+    }
+  }
+  say("longest %.3f s", longest);
+  check(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
+/// Rank 1 adds up another number of elements than the others: all are told, whatever lengths MPI finds. MPI stays usable, and so do others.
+void case_differ(const ncclUniqueId& first) {
+  ncclUniqueId id = first;
+  constexpr std::size_t kCounts[][2] = {
+      {4000000, 300007}, {300007, 4000000}, {262144, 4000000}, {300007, 10}, {10, 300007}};
+  for (const auto& counts : kCounts) {
+    ncclComm_t comm = join(world, me, id, true);
+    std::vector<float> data(counts[me == 1], 1);
+    std::vector<float> sum(data.size(), -1);
+    const ncclResult_t code = ncclAllReduce(data.data(), sum.data(), data.size(), ncclFloat, ncclSum, comm, nullptr);
+    const std::string why = ncclGetLastError(comm);
+    expect(code == ncclInvalidUsage && why.find("differ") != std::string::npos, "differing calls: " + why);
+    expect(std::ranges::count(sum, -1.0f) == static_cast<std::ptrdiff_t>(sum.size()), "a refused call has written");
+    check(ncclCommAbort(comm), "ncclCommAbort");
+    id = share_id(true);
+  }
+  ncclComm_t comm = join(world, me, id, true);
+  check_all(comm, world, me);
+  check(ncclCommDestroy(comm), "ncclCommDestroy");
 }
 
 /// Between calls nothing calls MPI.
@@ -441,12 +481,15 @@ int main(int argc, char** argv) {
     case_subset();
   } else if (name == "taken") {
     case_taken();
+  } else if (name == "differ") {
+    case_differ(share_id(true));
   } else if (name == "abort-silenced" || name == "destroy-silenced") {
     case_silenced(share_id(true), name == "abort-silenced");
   } else {
     ncclComm_t comm = join(world, me, share_id(with_mpi), with_mpi);
     if (name == "checks") case_checks(comm, with_mpi);
     if (name == "ahead") case_ahead(comm);
+    if (name == "through") case_through(comm);
     if (name == "idle") case_idle(comm);
     if (name == "pipes" || name == "pipes-ignored") case_pipes(comm, name == "pipes-ignored");
     if (name == "killed") case_killed(comm);

@@ -33,6 +33,7 @@ CallArgs args_of(const Signature& signature) {
   args.collective = signature.collective;
   args.count = signature.count;
   args.type = signature.type;
+  args.op = signature.op;
   args.root = signature.root;
   args.scaled = signature.scaled != 0;
   args.shot = signature.shot;

@@ -49,8 +49,8 @@ enum class Carriage : std::uint8_t {
   kAddedUp,      ///< the same of an all-reduce whose lines double: added up on the way
   kAtHub,        ///< ... and where they go by a hub: added up there
   kByRails,      ///< hosts of several ranks each: in parts, before all lines are there (rails.h)
-  kByMpi,        ///< hosts of one rank, long: by messages of MPI's from the callers' buffers (mpi_all_reduce.h)
-  kInLines,      ///< whatever the buffers are
+  kByMpi,    ///< hosts of one rank, long: by MPI from the callers' buffers, once all lines are there (mpi_all_reduce.h)
+  kInLines,  ///< whatever the buffers are
 };
 Carriage carriage_of(const Membership& members, const CallArgs& args);
 /// Whether each rank reads one block of another's input, and another one of its own.
@@ -222,9 +222,7 @@ class CollectiveCall final : public Call {
   /// from any may. While lanes wait for another host, what comes from the others is taken in meanwhile.
   int awaited();
   /// MPI is at work on it, and has to be asked.
-  bool has_messages() const {
-    return phase_ == Phase::kMessages || (phase_ == Phase::kGather && carriage_ == Carriage::kByMpi);
-  }
+  bool has_messages() const { return phase_ == Phase::kMessages || phase_ == Phase::kMpiAllReduce; }
   /// Marks the library's own exchanges, which no user call may meet.
   void set_internal() {
     internal_ = true;
@@ -232,7 +230,7 @@ class CollectiveCall final : public Call {
   }
 
  private:
-  enum class Phase : std::uint8_t { kRoom, kGather, kRun, kMessages, kRefused, kDone };
+  enum class Phase : std::uint8_t { kRoom, kGather, kRun, kMessages, kMpiAllReduce, kRefused, kDone };
 
   int waiting_for() override;
   bool is_coming(int peer) const override;
@@ -256,8 +254,7 @@ class CollectiveCall final : public Call {
   void post_messages();
   Progress go_on_with_messages();
   void begin_mpi_all_reduce();
-  bool go_on_with_mpi_all_reduce(bool alike);
-  Progress go_on();
+  Progress go_on_with_mpi_all_reduce();
   bool lines_finish() const;
   void finish_by_lines();
   bool gets_sum() const;
@@ -266,7 +263,6 @@ class CollectiveCall final : public Call {
   void lay_rails();
   Progress end_refused();
   Rails& rails() { return *comm_.members().rails; }
-  MpiAllReduce& mpi_sums() { return *comm_.members().mpi_all_reduce; }
   void add_round(std::uint32_t round, void* to, int divisor);
   void add_up();
   int missing_input() const;

@@ -183,11 +183,7 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
     copy_input(beside);
     return shape_.input_bytes != 0;
   }
-  if (goes_by_mpi_) return false;
-  if (carriage_ == Carriage::kByMpi) {
-    begin_mpi_all_reduce();
-    return false;
-  }
+  if (goes_by_mpi_ || carriage_ == Carriage::kByMpi) return false;
   if (goes_from_buffers(carriage_)) {
     lend_buffers();
     return false;
@@ -326,6 +322,10 @@ bool CollectiveCall::all_are_in_place() const {
     post_messages();
     return {};
   }
+  if (carriage_ == Carriage::kByMpi) {
+    begin_mpi_all_reduce();
+    return {};
+  }
   if (carriage_ == Carriage::kAddedUp) {
     add_round(added_, args_.receive, announced_call_.divisor);
     return {};
@@ -334,7 +334,7 @@ bool CollectiveCall::all_are_in_place() const {
     finish_from_buffers();
     return {};
   }
-  if (carriage_ == Carriage::kByRails || carriage_ == Carriage::kByMpi) return {};  // they have done it
+  if (carriage_ == Carriage::kByRails) return {};  // they have done it
   follow_way();
   if (signature_.one_way != 0 || lines_finish()) {
     finish_by_lines();
@@ -437,13 +437,6 @@ Status CollectiveCall::run_lanes() {
 }
 
 [[gnu::hot]] executor::Progress CollectiveCall::advance() {
-  const Progress progress = go_on();
-  if (progress == Progress::kFailed && carriage_ == Carriage::kByMpi) [[unlikely]]
-    mpi_sums().give_up(!has_death(comm_));
-  return progress;
-}
-
-[[gnu::always_inline]] inline executor::Progress CollectiveCall::go_on() {
   if (phase_ == Phase::kRoom) {
     const protocol::Room room = look_for_room();
     if (room == protocol::Room::kNotYet) return blocked();
@@ -464,14 +457,9 @@ Status CollectiveCall::run_lanes() {
     const bool by_rails = carriage_ == Carriage::kByRails;
     if (by_rails && announcer_.all_equal() && rails().advance(lanes_.machine(), alike) && !rails().is_over())
       return moved(Progress::kAdvanced);
-    const bool by_mpi = carriage_ == Carriage::kByMpi;
-    if (by_mpi && announcer_.all_equal() && go_on_with_mpi_all_reduce(alike) && !mpi_sums().is_over())
-      return moved(Progress::kAdvanced);
     if (!announced) return blocked();
     if (comm_.ranks() > 1 && !alike && !knows_calls(ranks_read(), sequence_)) return blocked();
-    if (alike && (missing_input() >= 0 || is_input_needed() || (by_rails && !rails().is_over()) ||
-                  (by_mpi && !mpi_sums().is_over())))
-      return blocked();
+    if (alike && (missing_input() >= 0 || is_input_needed() || (by_rails && !rails().is_over()))) return blocked();
     if (Status opened = open(); !opened.ok()) {
       if (alike || comm_.failed() || !comm_.members().rails) return fail(opened.error());
       refusal_ = opened;
@@ -487,6 +475,7 @@ Status CollectiveCall::run_lanes() {
     return moved(progress);
   }
   if (phase_ == Phase::kMessages) return go_on_with_messages();
+  if (phase_ == Phase::kMpiAllReduce) return go_on_with_mpi_all_reduce();
   return Progress::kDone;
 }
 
@@ -499,12 +488,12 @@ int CollectiveCall::awaited() {
 int CollectiveCall::waiting_for() {
   if (phase_ == Phase::kRun) return lanes_.waiting_for();
   if (phase_ == Phase::kMessages) return messages_.empty() ? -1 : messages_.front().peer;
+  if (phase_ == Phase::kMpiAllReduce) return comm_.members().mpi_all_reduce->waiting_for();
   if (phase_ == Phase::kRefused) return rails().owed_by();
   const bool waits = phase_ == Phase::kRoom     ? announcer_.room(lanes_.machine()) == protocol::Room::kNotYet
                      : phase_ == Phase::kGather ? !announcer_.advance(lanes_.machine())
                                                 : false;
   if (!waits && (phase_ != Phase::kGather || !announcer_.all_equal())) return -1;
-  if (!waits && carriage_ == Carriage::kByMpi) return mpi_sums().waiting_for();
   if (!waits) return carriage_ == Carriage::kByRails ? rails().waiting_for() : missing_input();
   const auto unseen = static_cast<int>(announcer_.unseen());
   const Bridge* const bridge = comm_.members().bridge.get();

@@ -1,5 +1,5 @@
-// Collectives of callers' own memory by messages of MPI's between hosts of one rank each: blocks of GPU memory, which an MPI takes as it is
-// (device_messages.h), from where all ranks have announced them, and all-reduces of host memory (mpi_all_reduce.h).
+// Collectives of callers' own memory by messages of MPI's between hosts of one rank each, from where all ranks have announced them: blocks of
+// GPU memory, which an MPI takes as it is (device_messages.h), and all-reduces of host memory (mpi_all_reduce.h).
 #include "comm/call.h"
 #include "comm/device_messages.h"
 
@@ -60,20 +60,29 @@ executor::Progress CollectiveCall::go_on_with_messages() {
 }
 
 void CollectiveCall::begin_mpi_all_reduce() {
-  mpi_sums().begin({.input = args_.send,
-                    .output = args_.receive,
-                    .count = args_.count,
-                    .element_bytes = size_of(args_.type),
-                    .divisor = announced_call_.divisor});
+  comm_.members().mpi_all_reduce->begin({.input = args_.send,
+                                         .output = args_.receive,
+                                         .count = args_.count,
+                                         .element_bytes = size_of(args_.type),
+                                         .divisor = announced_call_.divisor});
+  phase_ = Phase::kMpiAllReduce;
 }
 
-bool CollectiveCall::go_on_with_mpi_all_reduce(bool alike) {
-  if (comm_.failed()) return false;
-  MpiAllReduce& sums = mpi_sums();
-  const bool moved = sums.advance(alike, lanes_.machine());
-  if (!sums.problem().empty()) comm_.fail(Code::kSystem, comm_.rank(), name() + ": " + sums.problem());
-  if (alike && sums.is_over()) comm_.members().mpi_sends.bytes.fetch_add(sums.sent_bytes(), std::memory_order_relaxed);
-  return moved;
+executor::Progress CollectiveCall::go_on_with_mpi_all_reduce() {
+  MpiAllReduce& sums = *comm_.members().mpi_all_reduce;
+  if (!comm_.failed()) {
+    const bool has_moved = sums.advance(lanes_.machine());
+    if (sums.is_over()) {
+      comm_.members().mpi_sends.bytes.fetch_add(sums.sent_bytes(), std::memory_order_relaxed);
+      phase_ = Phase::kDone;
+      return Progress::kDone;
+    }
+    if (has_moved) return moved(Progress::kAdvanced);
+    if (sums.has_refused()) comm_.fail(Code::kSystem, comm_.rank(), name() + ": " + sums.problem());
+  }
+  const Progress progress = blocked();
+  if (progress == Progress::kFailed) comm_.members().mpi_sends.are_left |= sums.give_up(!has_death(comm_));
+  return progress;
 }
 
 }  // namespace tutti::comm

@@ -102,7 +102,7 @@ void CollectiveCall::add_up() {
 
 /// From another host a line may come by a longer way than the word that its rank has left.
 bool CollectiveCall::is_coming(int peer) const {
-  if (phase_ == Phase::kMessages) return true;
+  if (has_messages()) return true;
   const std::uint64_t farewell = *comm_.members().control.farewell(peer);
   if (farewell == 0) return false;  // it is of this host
   const auto last = static_cast<std::uint32_t>(farewell);

@@ -3,30 +3,27 @@
 #include "base/round_up.h"
 
 #include <algorithm>
-#include <chrono>
-#include <initializer_list>
 #include <thread>
+#include <utility>
 
 namespace tutti::comm {
 namespace {
 
+using std::chrono::steady_clock;
 using transport::MpiDirection;
 using transport::MpiUse;
 
-/// Open MPI sends so much over TCP without asking first, and copies it, in pieces that stay in the caches: longer ones take up to twice as long in all.
+/// Open MPI sends so much over TCP without asking first, and copies it, in pieces that stay in the caches: longer ones take up to twice as long
+/// in all.
 constexpr std::size_t kPieceBytes = std::size_t{60} << 10;
 /// But for two ranks, where so much goes as fast without copies.
 constexpr std::size_t kWholeShareBytes = std::size_t{512} << 10;
 /// Shares begin at multiples of so many elements.
 constexpr std::size_t kShareElements = 64;
-/// For what MPI has begun to send when a call fails.
+/// For the reason of what MPI has refused to come otherwise.
+constexpr std::chrono::seconds kReasonTime{2};
+/// For what MPI has begun with when a call fails.
 constexpr std::chrono::milliseconds kLetGoTime{100};
-
-/// Two lengths never meet.
-MpiUse use_of(std::size_t room, bool is_sum) {
-  if (room == kPieceBytes) return is_sum ? MpiUse::kSums : MpiUse::kShares;
-  return is_sum ? MpiUse::kLongSums : MpiUse::kLongShares;
-}
 
 bool is_none(const std::unique_ptr<transport::MpiMessage>& message) { return message == nullptr; }
 
@@ -35,11 +32,13 @@ bool is_none(const std::unique_ptr<transport::MpiMessage>& message) { return mes
 MpiAllReduce::MpiAllReduce(std::shared_ptr<transport::MpiNetwork> mpi, int ranks, int rank)
     : mpi_(std::move(mpi)), ranks_(ranks), rank_(rank) {
   sources_.resize(static_cast<std::size_t>(ranks));
-  for (Piece& piece : under_way_) {
-    for (Messages* all : {&piece.shares_in, &piece.shares_out, &piece.sums_in, &piece.sums_out})
+  for (Piece& one : under_way_) {
+    for (Messages* all : {&one.shares_in, &one.shares_out, &one.sums_in, &one.sums_out})
       all->resize(static_cast<std::size_t>(ranks));
   }
 }
+
+MpiAllReduce::~MpiAllReduce() { give_up(false); }
 
 void MpiAllReduce::begin(const Call& call) {
   call_ = call;
@@ -47,10 +46,11 @@ void MpiAllReduce::begin(const Call& call) {
   share_ = round_up((call.count + ranks - 1) / ranks, kShareElements);
   const bool in_one = ranks_ == 2 && share_ * call.element_bytes <= kWholeShareBytes;
   length_ = in_one ? share_ : std::min(share_, kPieceBytes / call.element_bytes);
-  room_ = in_one ? kWholeShareBytes : kPieceBytes;
+  room_ = round_up(length_ * call.element_bytes, sizeof(Line));
   pieces_ = (share_ + length_ - 1) / length_;
   first_ = next_ = sent_bytes_ = 0;
   problem_.clear();
+  refused_at_.reset();
 }
 
 MpiAllReduce::Range MpiAllReduce::range(int share, std::size_t piece) const {
@@ -74,16 +74,12 @@ std::byte* MpiAllReduce::place(const Piece& piece, int peer, bool of_sum) const 
   return piece.memory[0].bytes + static_cast<std::size_t>(index) * room_;
 }
 
-MpiAllReduce::Message MpiAllReduce::receive(int peer, std::byte* to, const Range& range, bool is_sum) const {
-  if (range.count == 0) return nullptr;
-  return mpi_->message(peer, MpiDirection::kReceive, to, room_, use_of(room_, is_sum));
-}
-
-MpiAllReduce::Message MpiAllReduce::send(int peer, const Range& range, const std::byte* from, bool is_sum) {
+MpiAllReduce::Message MpiAllReduce::post(int peer, MpiDirection direction, std::byte* data, const Range& range,
+                                         MpiUse use) {
   if (range.count == 0) return nullptr;
   const std::size_t bytes = range.count * call_.element_bytes;
-  sent_bytes_ += bytes;
-  return mpi_->message(peer, MpiDirection::kSend, const_cast<std::byte*>(from), bytes, use_of(room_, is_sum));
+  if (direction == MpiDirection::kSend) sent_bytes_ += bytes;
+  return mpi_->message(peer, direction, data, bytes, use);
 }
 
 /// Receives first: what comes finds its place.
@@ -97,25 +93,26 @@ void MpiAllReduce::begin_piece(Piece& piece) {
   const Range own = range(rank_, piece.number);
   for (int step = 1; step < ranks_; ++step) {
     const int from = (rank_ + ranks_ - step) % ranks_;
-    piece.shares_in[from] = receive(from, place(piece, from, false), own, false);
-    piece.sums_in[from] = receive(from, place(piece, from, true), range(from, piece.number), true);
+    piece.shares_in[from] = post(from, MpiDirection::kReceive, place(piece, from, false), own, MpiUse::kShares);
+    const Range theirs = range(from, piece.number);
+    piece.sums_in[from] = post(from, MpiDirection::kReceive, place(piece, from, true), theirs, MpiUse::kSums);
   }
   for (int step = 1; step < ranks_; ++step) {
     const int to = (rank_ + step) % ranks_;
     const Range theirs = range(to, piece.number);
-    piece.shares_out[to] = send(to, theirs, input(theirs), false);
+    piece.shares_out[to] = post(to, MpiDirection::kSend, input(theirs), theirs, MpiUse::kShares);
   }
 }
 
 bool MpiAllReduce::is_over(Message& message) {
   if (!message) return true;
-  switch (message->look()) {
-    case transport::MpiMessage::State::kUnderWay: return false;
-    case transport::MpiMessage::State::kFailed: problem_ = message->problem(); return false;
-    case transport::MpiMessage::State::kDone: break;
+  const transport::MpiMessage::State state = message->look();
+  if (state == transport::MpiMessage::State::kDone) message.reset();
+  if (state == transport::MpiMessage::State::kFailed && problem_.empty()) {
+    problem_ = message->problem();
+    refused_at_ = steady_clock::now();
   }
-  message.reset();
-  return true;
+  return !message;
 }
 
 /// Looks no further than the first that is not.
@@ -136,7 +133,7 @@ void MpiAllReduce::add_up(Piece& piece, executor::HostMachine& machine) {
   if (own.count != 0) machine.reduce({sources_.data(), ranks_, &sum, 1, own.count, nullptr, call_.divisor});
   for (int step = 1; step < ranks_; ++step) {
     const int to = (rank_ + step) % ranks_;
-    piece.sums_out[to] = send(to, own, output(own), true);
+    piece.sums_out[to] = post(to, MpiDirection::kSend, output(own), own, MpiUse::kSums);
   }
   piece.is_summed = true;
 }
@@ -156,17 +153,15 @@ bool MpiAllReduce::take_sums(Piece& piece, executor::HostMachine& machine) {
   return moved;
 }
 
-bool MpiAllReduce::advance(bool alike, executor::HostMachine& machine) {
+/// Each question to MPI is a system call or more: of each kind there is one at most that is not answered.
+bool MpiAllReduce::advance(executor::HostMachine& machine) {
   bool moved = false;
   while (next_ != pieces_ && next_ != first_ + kPieces) {
-    Piece& piece = under_way_[next_ % kPieces];
-    piece.number = next_++;
-    begin_piece(piece);
+    Piece& begun = piece(next_);
+    begun.number = next_++;
+    begin_piece(begun);
     moved = true;
   }
-  if (!alike) return moved;
-  // Each question to MPI is a system call or more: of each kind there is one that is not answered.
-  const auto piece = [this](std::size_t number) -> Piece& { return under_way_[number % kPieces]; };
   std::size_t number = first_;
   while (number != next_ && piece(number).is_summed) ++number;
   for (; number != next_ && are_over(piece(number).shares_in, &moved); ++number) {
@@ -185,38 +180,48 @@ bool MpiAllReduce::advance(bool alike, executor::HostMachine& machine) {
 
 int MpiAllReduce::waiting_for() const {
   if (first_ == next_) return -1;
-  const Piece& piece = under_way_[first_ % kPieces];
-  for (const Messages* all : {&piece.shares_in, &piece.sums_in, &piece.shares_out, &piece.sums_out}) {
+  const Piece& first = under_way_[first_ % kPieces];
+  for (const Messages* all : {&first.shares_in, &first.sums_in, &first.shares_out, &first.sums_out}) {
     const auto missing = std::ranges::find_if_not(*all, is_none);
     if (missing != all->end()) return static_cast<int>(missing - all->begin());
   }
   return -1;
 }
 
-/// First nothing more may come, so that what others have not begun with they leave alone.
-void MpiAllReduce::give_up(bool may_ask) {
-  const auto until = std::chrono::steady_clock::now() + kLetGoTime;
-  const auto each = [&](std::initializer_list<Messages Piece::*> lists, const auto& visit) {
-    for (std::size_t number = first_; number != next_; ++number) {
-      Piece& piece = under_way_[number % kPieces];
-      for (Messages Piece::*list : lists)
-        for (Message& message : piece.*list)
-          if (message) visit(piece, message);
+bool MpiAllReduce::has_refused() const { return refused_at_ && steady_clock::now() - *refused_at_ > kReasonTime; }
+
+template <class Visit>
+void MpiAllReduce::visit_under_way(const Visit& visit) {
+  for (std::size_t number = first_; number != next_; ++number) {
+    Piece& one = piece(number);
+    for (Messages* all : {&one.shares_in, &one.sums_in, &one.shares_out, &one.sums_out}) {
+      const bool is_received = all == &one.shares_in || all == &one.sums_in;
+      for (Message& message : *all)
+        if (message) visit(one, message, is_received);
     }
-  };
-  each({&Piece::shares_in, &Piece::sums_in}, [&](Piece&, Message& message) {
-    if (may_ask && message->give_up()) message.reset();
-  });
-  each({&Piece::shares_out, &Piece::sums_out}, [&](Piece&, Message& message) {
-    while (may_ask && !is_over(message) && problem_.empty() && std::chrono::steady_clock::now() < until)
-      std::this_thread::yield();
-    message.reset();
-  });
-  each({&Piece::shares_in, &Piece::sums_in}, [&](Piece& piece, Message& message) {
-    if (!may_ask || !is_over(message)) (void)piece.memory.release();  // MPI may still write there
+  }
+}
+
+/// First nothing more may come, so that what others have not begun to send they leave alone.
+bool MpiAllReduce::give_up(bool may_ask) {
+  bool waits = may_ask && first_ != next_;
+  if (waits) visit_under_way([](Piece&, Message& message, bool) { message->cancel(); });
+  for (const auto until = steady_clock::now() + kLetGoTime; waits && steady_clock::now() < until;) {
+    waits = false;
+    visit_under_way([&](Piece&, Message& message, bool) {
+      if (message->look() != transport::MpiMessage::State::kUnderWay) return message.reset();
+      waits = true;
+    });
+    if (waits) std::this_thread::yield();
+  }
+  bool is_left = false;
+  visit_under_way([&](Piece& of, Message& message, bool is_received) {
+    if (is_received) (void)of.memory.release();  // MPI may still write there
+    is_left |= !is_received;
     message.reset();
   });
   first_ = next_ = pieces_ = 0;
+  return is_left;
 }
 
 }  // namespace tutti::comm

@@ -3,13 +3,10 @@
 //   inputs of all ranks ---- shares ---> memory of the library's, at the rank whose share it is
 //   which adds up, in rank order, into its output ---- sums ---> memory of the library's, at all others ---> their outputs
 //
-// Messages leave from the caller's buffers. A rank sends 2 (n-1)/n of the bytes, as by a ring, in two steps instead of 2 (n-1), and the first
-// one does not wait for the lines of the call.
+// Messages leave from the callers' buffers. A rank sends 2 (n-1)/n of the bytes, as by a ring, in two steps instead of 2 (n-1).
 //
 // Why it is right:
-//  A1. Nothing is written to the caller's buffer before all ranks have announced the same call. Where calls differ the communicator fails, and what has
-//      come lies in memory of the library's. There is room for the longest message of a tag: what is too long is an error that MPI may end the
-//      process for.
+//  A1. All ranks have announced the same call before one posts anything: each message meets its receive, which is as long.
 //  A2. Shares and sums have tags of their own, and between two ranks those of one tag are posted piece by piece on both sides (M5 of
 //      transport/mpi_service.h): a piece is added up when the one before it has been, whatever comes first. A rank that is through with a call has
 //      met all receives of its sends, so that those of the next call come behind them.
@@ -21,11 +18,12 @@
 #pragma once
 
 #include "executor/host_machine.h"
-#include "executor/task.h"
 #include "transport/mpi_service.h"
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +39,10 @@ class MpiAllReduce {
   }
 
   MpiAllReduce(std::shared_ptr<transport::MpiNetwork> mpi, int ranks, int rank);
+  /// What is under way stays with MPI (give_up(false)).
+  ~MpiAllReduce();
+  MpiAllReduce(const MpiAllReduce&) = delete;
+  MpiAllReduce& operator=(const MpiAllReduce&) = delete;
 
   struct Call {
     const void* input = nullptr;
@@ -49,18 +51,19 @@ class MpiAllReduce {
     std::size_t element_bytes = 0;
     int divisor = 0;  ///< 0: none
   };
-  /// When the call is announced. The machine has its operation.
+  /// When all ranks have announced it. The machine has its operation.
   void begin(const Call& call);
-  /// Goes on as far as what is there allows; true if that was something. `alike`: all ranks have announced the same. Does not look for the
-  /// communicator's failure.
-  bool advance(bool alike, executor::HostMachine& machine);
+  /// Goes on as far as what is there allows; true if that was something. Does not look for the communicator's failure.
+  bool advance(executor::HostMachine& machine);
   bool is_over() const { return first_ == pieces_; }
-  /// What MPI has refused; empty: nothing.
-  const std::string& problem() const { return problem_; }
   /// The rank whose message is missing; -1: none is.
   int waiting_for() const;
-  /// The call has failed. `may_ask`: MPI may be called.
-  void give_up(bool may_ask);
+  /// Whether MPI has refused something, some time ago: of a rank that has died others may tell first.
+  bool has_refused() const;
+  /// What it said.
+  const std::string& problem() const { return problem_; }
+  /// The call has failed. `may_ask`: MPI may be called. True: MPI may still read the caller's buffer.
+  bool give_up(bool may_ask);
 
   /// By the last call so far.
   std::size_t sent_bytes() const { return sent_bytes_; }
@@ -92,13 +95,15 @@ class MpiAllReduce {
   std::byte* input(const Range& range) const;
   std::byte* output(const Range& range) const;
   std::byte* place(const Piece& piece, int peer, bool of_sum) const;
-  Message receive(int peer, std::byte* to, const Range& range, bool is_sum) const;
-  Message send(int peer, const Range& range, const std::byte* from, bool is_sum);
+  Piece& piece(std::size_t number) { return under_way_[number % kPieces]; }
+  Message post(int peer, transport::MpiDirection direction, std::byte* data, const Range& range, transport::MpiUse use);
   bool is_over(Message& message);
   bool are_over(Messages& messages, bool* moved);
   void begin_piece(Piece& piece);
-  bool take_sums(Piece& piece, executor::HostMachine& machine);
   void add_up(Piece& piece, executor::HostMachine& machine);
+  bool take_sums(Piece& piece, executor::HostMachine& machine);
+  template <class Visit>
+  void visit_under_way(const Visit& visit);
 
   const std::shared_ptr<transport::MpiNetwork> mpi_;
   const int ranks_;
@@ -106,7 +111,7 @@ class MpiAllReduce {
   Call call_;
   std::size_t share_ = 0;   ///< elements, of all shares but the last ones
   std::size_t length_ = 0;  ///< elements, of a piece
-  std::size_t room_ = 0;    ///< bytes, for a piece of one rank: of the longest of its kind
+  std::size_t room_ = 0;    ///< bytes, for a piece of one rank
   std::size_t pieces_ = 0;
   std::size_t first_ = 0;  ///< the first that is not over
   std::size_t next_ = 0;   ///< the first that has not begun
@@ -114,6 +119,7 @@ class MpiAllReduce {
   std::vector<const void*> sources_;
   std::size_t sent_bytes_ = 0;
   std::string problem_;
+  std::optional<std::chrono::steady_clock::time_point> refused_at_;
 };
 
 }  // namespace tutti::comm

@@ -31,8 +31,18 @@ class Message final : public MpiMessage {
     }
     posted_ = state_ == State::kUnderWay;
   }
+  void cancel() override {
+    if (!posted_ || state_ != State::kUnderWay || direction_ != MpiDirection::kReceive) return;
+    const MpiCalls::Pass pass = mpi_calls().enter();
+    if (pass.owns_lock()) keep("MPI_Cancel", MPI_Cancel(&request_));
+  }
+  /// What has met its send goes on as long as the other side does: it is left alone then.
   bool give_up() override {
-    if (posted_ && state_ == State::kUnderWay && direction_ == MpiDirection::kReceive) cancel();
+    cancel();
+    const auto until = std::chrono::steady_clock::now() + kCancelTime;
+    const bool waits = direction_ == MpiDirection::kReceive;
+    while (waits && posted_ && look() == State::kUnderWay && std::chrono::steady_clock::now() < until)
+      std::this_thread::yield();
     return !posted_ || state_ != State::kUnderWay;
   }
 
@@ -54,20 +64,6 @@ class Message final : public MpiMessage {
     int done = 0;
     keep("MPI_Test", MPI_Test(&request_, &done, MPI_STATUS_IGNORE));
     if (state_ == State::kUnderWay && done != 0) state_ = State::kDone;
-  }
-  /// What has met its send goes on as long as the other side does: it is left alone then.
-  void cancel() {
-    const auto until = std::chrono::steady_clock::now() + kCancelTime;
-    for (bool first = true; state_ == State::kUnderWay; first = false) {
-      {
-        const MpiCalls::Pass pass = mpi_calls().enter();
-        if (!pass.owns_lock()) return;
-        if (first) keep("MPI_Cancel", MPI_Cancel(&request_));
-        if (state_ == State::kUnderWay) test();
-      }
-      if (std::chrono::steady_clock::now() >= until) return;
-      std::this_thread::yield();
-    }
   }
 
   const std::shared_ptr<const MpiOwned> comm_;

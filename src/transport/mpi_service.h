@@ -49,6 +49,8 @@ class MpiMessage {
   virtual ~MpiMessage() = default;
   /// Lets MPI go on. Under way is also what MPI must not be asked of any more (MpiNetwork::problem).
   virtual State look() = 0;
+  /// Of a receive: it is to come no more, unless MPI has begun to take it in. Either way look() says when it is over. Does not wait.
+  virtual void cancel() = 0;
   /// In place of look(), the last call: cancels a receive. False: MPI may go on to write to the memory, or to read it, since it has begun to
   /// take it in, or cannot cancel it, or must not be called.
   virtual bool give_up() = 0;
@@ -56,8 +58,8 @@ class MpiMessage {
   virtual std::string problem() const = 0;
 };
 enum class MpiDirection : std::uint8_t { kSend, kReceive };
-/// All but the first two: of an all-reduce of host memory (comm/mpi_all_reduce.h).
-enum class MpiUse : std::uint8_t { kSendOrReceive, kCollective, kShares, kSums, kLongShares, kLongSums };
+/// The last two: of an all-reduce of host memory (comm/mpi_all_reduce.h).
+enum class MpiUse : std::uint8_t { kSendOrReceive, kCollective, kShares, kSums };
 
 /// An MPI communicator for one of Tutti's.
 class MpiNetwork {

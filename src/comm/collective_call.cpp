@@ -479,26 +479,4 @@ Status CollectiveCall::run_lanes() {
   return Progress::kDone;
 }
 
-int CollectiveCall::awaited() {
-  if (phase_ == Phase::kGather || phase_ == Phase::kRefused) return waiting_for();
-  const int peer = phase_ == Phase::kRun ? lanes_.waiting_for_one() : -1;
-  return peer >= 0 && comm_.members().bridge->is_here(peer) ? peer : -1;
-}
-
-int CollectiveCall::waiting_for() {
-  if (phase_ == Phase::kRun) return lanes_.waiting_for();
-  if (phase_ == Phase::kMessages) return messages_.empty() ? -1 : messages_.front().peer;
-  if (phase_ == Phase::kMpiAllReduce) return comm_.members().mpi_all_reduce->waiting_for();
-  if (phase_ == Phase::kRefused) return rails().owed_by();
-  const bool waits = phase_ == Phase::kRoom     ? announcer_.room(lanes_.machine()) == protocol::Room::kNotYet
-                     : phase_ == Phase::kGather ? !announcer_.advance(lanes_.machine())
-                                                : false;
-  if (!waits && (phase_ != Phase::kGather || !announcer_.all_equal())) return -1;
-  if (!waits) return carriage_ == Carriage::kByRails ? rails().waiting_for() : missing_input();
-  const auto unseen = static_cast<int>(announcer_.unseen());
-  const Bridge* const bridge = comm_.members().bridge.get();
-  const bool carried = bridge != nullptr && phase_ == Phase::kGather && signature_.one_way == 0;
-  return carried ? bridge->whom_it_waits_for(unseen, sequence_) : unseen;
-}
-
 }  // namespace tutti::comm

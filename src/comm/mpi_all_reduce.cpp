@@ -16,8 +16,6 @@ using transport::MpiUse;
 /// Open MPI sends so much over TCP without asking first, and copies it, in pieces that stay in the caches: longer ones take up to twice as long
 /// in all.
 constexpr std::size_t kPieceBytes = std::size_t{60} << 10;
-/// But for two ranks, where so much goes as fast without copies.
-constexpr std::size_t kWholeShareBytes = std::size_t{512} << 10;
 /// Shares begin at multiples of so many elements.
 constexpr std::size_t kShareElements = 64;
 /// For the reason of what MPI has refused to come otherwise.
@@ -44,9 +42,7 @@ void MpiAllReduce::begin(const Call& call) {
   call_ = call;
   const auto ranks = static_cast<std::size_t>(ranks_);
   share_ = round_up((call.count + ranks - 1) / ranks, kShareElements);
-  const bool in_one = ranks_ == 2 && share_ * call.element_bytes <= kWholeShareBytes;
-  length_ = in_one ? share_ : std::min(share_, kPieceBytes / call.element_bytes);
-  room_ = round_up(length_ * call.element_bytes, sizeof(Line));
+  length_ = std::min(share_, kPieceBytes / call.element_bytes);
   pieces_ = (share_ + length_ - 1) / length_;
   first_ = next_ = sent_bytes_ = 0;
   problem_.clear();
@@ -71,7 +67,7 @@ std::byte* MpiAllReduce::output(const Range& range) const {
 std::byte* MpiAllReduce::place(const Piece& piece, int peer, bool of_sum) const {
   const int others = ranks_ - 1;
   const int index = (peer < rank_ ? peer : peer - 1) + (of_sum ? others : 0);
-  return piece.memory[0].bytes + static_cast<std::size_t>(index) * room_;
+  return piece.memory[0].bytes + static_cast<std::size_t>(index) * kPieceBytes;
 }
 
 MpiAllReduce::Message MpiAllReduce::post(int peer, MpiDirection direction, std::byte* data, const Range& range,
@@ -84,11 +80,8 @@ MpiAllReduce::Message MpiAllReduce::post(int peer, MpiDirection direction, std::
 
 /// Receives first: what comes finds its place.
 void MpiAllReduce::begin_piece(Piece& piece) {
-  const std::size_t lines = 2 * static_cast<std::size_t>(ranks_ - 1) * room_ / sizeof(Line);
-  if (!piece.memory || piece.lines < lines) {
-    piece.memory = std::make_unique_for_overwrite<Line[]>(lines);
-    piece.lines = lines;
-  }
+  const std::size_t bytes = 2 * static_cast<std::size_t>(ranks_ - 1) * kPieceBytes;
+  if (!piece.memory) piece.memory = std::make_unique_for_overwrite<Line[]>(bytes / sizeof(Line));
   piece.is_summed = false;
   const Range own = range(rank_, piece.number);
   for (int step = 1; step < ranks_; ++step) {

@@ -83,7 +83,6 @@ class MpiAllReduce {
     std::size_t number = 0;
     bool is_summed = false;
     std::unique_ptr<Line[]> memory;  ///< for each other rank's input of this rank's share, and its sum
-    std::size_t lines = 0;           ///< of it
     Messages shares_in;
     Messages shares_out;
     Messages sums_in;
@@ -111,7 +110,6 @@ class MpiAllReduce {
   Call call_;
   std::size_t share_ = 0;   ///< elements, of all shares but the last ones
   std::size_t length_ = 0;  ///< elements, of a piece
-  std::size_t room_ = 0;    ///< bytes, for a piece of one rank
   std::size_t pieces_ = 0;
   std::size_t first_ = 0;  ///< the first that is not over
   std::size_t next_ = 0;   ///< the first that has not begun

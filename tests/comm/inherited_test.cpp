@@ -1,6 +1,7 @@
 // Forked children of ranks: no ranks of what they inherit, whatever they do with it, while their own communicators work.
 #include "crew.h"
 
+#include <tutti/launch.h>
 #include <tutti/tutti.h>
 
 #include <catch2/catch.hpp>
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <functional>
 
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -193,5 +195,23 @@ TEST_CASE("children of ranks are ranks of communicators of their own", "[forks]"
     }));
     CREW_TRY(crew::usable(comm));
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
+TEST_CASE(
+    "local ranks are forked before the library has a thread, which might hold a lock that they would find taken") {
+  crew::check(crew::run(1, [](const Member&) -> std::string {
+    static int forks = 0, threads = 0;
+    pthread_atfork([] { ++forks, threads += crew::Belongings::count().threads; }, nullptr, nullptr);
+    const auto body = [](const tuttiLaunchInfo_t* me, const ncclUniqueId* id, void*) {
+      ncclComm_t comm = nullptr;
+      if (ncclCommInitRank(&comm, me->size, *id, me->rank) != ncclSuccess) return 2;
+      return ncclCommDestroy(comm) == ncclSuccess ? 0 : 3;
+    };
+    tuttiLaunchOutcome_t outcome{};
+    CREW_TRY(fine(tuttiLaunchLocal(3, body, nullptr, &outcome), "tuttiLaunchLocal"));
+    if (outcome.exit_code != 0) return "exit code " + std::to_string(outcome.exit_code);
+    return forks == 3 && threads == 3 ? ""
+                                      : std::to_string(threads) + " threads at " + std::to_string(forks) + " forks";
   }));
 }

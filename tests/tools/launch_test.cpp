@@ -13,7 +13,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -461,30 +460,6 @@ TEST_CASE("ranks that are forked while another one is answered can join") {
       code = std::max(code, ended(rank));
     }
     return code;
-  });
-  CHECK(ended(program) == 0);
-}
-
-TEST_CASE(
-    "local ranks are forked before the library has a thread, which might hold a lock that they would find taken") {
-  forget_launchers();
-  const pid_t program = start({}, [] {
-    static int forks = 0, threads = 0;
-    pthread_atfork(
-        [] {
-          ++forks;
-          for ([[maybe_unused]] const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) ++threads;
-        },
-        nullptr, nullptr);
-    const auto body = [](const tuttiLaunchInfo_t* me, const ncclUniqueId* id, void*) {
-      ncclComm_t comm = nullptr;
-      if (ncclCommInitRank(&comm, me->size, *id, me->rank) != ncclSuccess) return 2;
-      return ncclCommDestroy(comm) == ncclSuccess ? 0 : 3;
-    };
-    tuttiLaunchOutcome_t outcome{};
-    if (tuttiLaunchLocal(3, body, nullptr, &outcome) != ncclSuccess) return 4;
-    if (forks != 3 || threads != 3) return 5;
-    return outcome.exit_code;
   });
   CHECK(ended(program) == 0);
 }

@@ -44,6 +44,9 @@ void MpiAllReduce::begin(const Call& call) {
   share_ = round_up((call.count + ranks - 1) / ranks, kShareElements);
   length_ = std::min(share_, kPieceBytes / call.element_bytes);
   pieces_ = (share_ + length_ - 1) / length_;
+  const std::size_t bytes = 2 * (ranks - 1) * kPieceBytes;
+  for (std::size_t number = 0; number < std::min(pieces_, kPieces); ++number)
+    if (!piece(number).memory) piece(number).memory = std::make_unique_for_overwrite<Line[]>(bytes / sizeof(Line));
   first_ = next_ = sent_bytes_ = 0;
   problem_.clear();
   refused_at_.reset();
@@ -80,8 +83,6 @@ MpiAllReduce::Message MpiAllReduce::post(int peer, MpiDirection direction, std::
 
 /// Receives first: what comes finds its place.
 void MpiAllReduce::begin_piece(Piece& piece) {
-  const std::size_t bytes = 2 * static_cast<std::size_t>(ranks_ - 1) * kPieceBytes;
-  if (!piece.memory) piece.memory = std::make_unique_for_overwrite<Line[]>(bytes / sizeof(Line));
   piece.is_summed = false;
   const Range own = range(rank_, piece.number);
   for (int step = 1; step < ranks_; ++step) {
@@ -168,6 +169,8 @@ bool MpiAllReduce::advance(executor::HostMachine& machine) {
   }
   for (; first_ != next_ && piece(first_).is_summed && has_sums(piece(first_)); ++first_)
     if (!are_over(piece(first_).shares_out, &moved) || !are_over(piece(first_).sums_out, &moved)) break;
+  // A share that MPI has refused to send is why no sum comes.
+  if (!moved && first_ != next_) (void)are_over(piece(first_).shares_out, &moved);
   return moved;
 }
 
@@ -175,8 +178,12 @@ int MpiAllReduce::waiting_for() const {
   if (first_ == next_) return -1;
   const Piece& first = under_way_[first_ % kPieces];
   for (const Messages* all : {&first.shares_in, &first.sums_in, &first.shares_out, &first.sums_out}) {
-    const auto missing = std::ranges::find_if_not(*all, is_none);
-    if (missing != all->end()) return static_cast<int>(missing - all->begin());
+    // Sums are asked for from the next rank on, as take_sums() takes them.
+    for (int step = 0; step < ranks_; ++step) {
+      const int rank = (rank_ + step) % ranks_;
+      const int peer = all == &first.sums_in ? rank : step;
+      if ((*all)[static_cast<std::size_t>(peer)]) return peer;
+    }
   }
   return -1;
 }

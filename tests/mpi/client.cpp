@@ -27,6 +27,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <string>
@@ -211,24 +212,35 @@ void case_pipes(ncclComm_t comm, bool ignored) {
 /// Of the calls that a rank is lost in: TEST_ELEMENTS.
 std::vector<float> some_data() {
   const char* const elements = std::getenv("TEST_ELEMENTS");
-  return std::vector<float>(elements != nullptr ? std::strtoul(elements, nullptr, 10) : 30000, 1);
+  return std::vector<float>(elements != nullptr ? std::strtoul(elements, nullptr, 10) : 10000, 1);
 }
+bool is_lost_within(const std::vector<float>& data) { return data.size() > 1000000; }
 
-/// Until a call fails; what it says.
-std::string call_until_failure(ncclComm_t comm, ncclResult_t* code) {
+/// Until a call fails; what it says. Rank 1 is lost (`lose`) before its call 20, or in it if calls are long.
+std::string call_until_failure(
+    ncclComm_t comm, ncclResult_t* code, const std::function<void()>& lose = [] {}) {
   std::vector<float> data = some_data();
+  std::thread other;
   for (int call = 0;; ++call) {
-    if (me == 1 && call == 20) return "";
+    const bool is_last = me == 1 && call == 20;
+    if (is_last && !is_lost_within(data)) return lose(), "";
+    if (is_last) {
+      other = std::thread([&] {
+        std::this_thread::sleep_for(milliseconds(3));
+        lose();
+      });
+    }
     *code = ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat, ncclMax, comm, nullptr);
-    if (*code != ncclSuccess) return ncclGetLastError(comm);
+    const std::string why = *code == ncclSuccess ? "" : ncclGetLastError(comm);
+    if (other.joinable()) other.join();
+    if (*code != ncclSuccess) return why;
   }
 }
 
 /// Rank 1 is killed. The others find out, call MPI no more, and go on without it.
 void case_killed(ncclComm_t comm) {
   ncclResult_t code = ncclSuccess;
-  const std::string why = call_until_failure(comm, &code);
-  if (me == 1) raise(SIGKILL);
+  const std::string why = call_until_failure(comm, &code, [] { raise(SIGKILL); });
   const long before = mpi_calls;
   say("failed %d %s", static_cast<int>(code), why.c_str());
   std::this_thread::sleep_for(milliseconds(20));
@@ -271,9 +283,17 @@ void case_lost(ncclComm_t comm, bool stops) {
   auto last = Clock::now();
   for (int call = 0; code == ncclSuccess; ++call) {
     if (call == 20) say("going");
-    if (call == 20 && stops && me == 1) raise(SIGSTOP);
+    std::thread other;
+    if (call == 20 && stops && me == 1) {
+      if (!is_lost_within(data)) raise(SIGSTOP);
+      other = std::thread([] {
+        std::this_thread::sleep_for(milliseconds(3));
+        kill(getpid(), SIGSTOP);
+      });
+    }
     last = Clock::now();
     code = ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat, ncclMax, comm, nullptr);
+    if (other.joinable()) other.join();
   }
   const long before = mpi_calls;
   say("waited %.2f s", seconds_since(last));
@@ -322,9 +342,10 @@ void case_shrink_dead(ncclComm_t comm) {
 /// Rank 1 aborts the communicator. MPI stays as usable as it was.
 void case_abort(ncclComm_t comm) {
   ncclResult_t code = ncclSuccess;
-  const std::string why = call_until_failure(comm, &code);
+  const auto abort = [comm] { check(ncclCommAbort(comm), "ncclCommAbort"); };
+  const std::string why = call_until_failure(comm, &code, abort);
   if (me != 1) say("failed %d %s", static_cast<int>(code), why.c_str());
-  check(ncclCommAbort(comm), "ncclCommAbort");
+  if (me != 1) abort();
   ncclComm_t next = join(world, me, share_id(true), true);
   check_all(next, world, me);
   check(ncclCommDestroy(next), "ncclCommDestroy");

@@ -20,7 +20,7 @@ SKIPPED = 77
 HOSTS = 3
 HEARTBEAT_S = 2
 OTHERS = [0, 2]
-LOST_IN = ("30000", "4000000")  # elements of the calls: by streams, and by MPI from the buffers
+LOST_IN = ("10000", "4000000")  # elements of the calls: by streams, and by MPI from the buffers
 
 
 def command(kind, hosts, folder, given):
@@ -91,7 +91,7 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def ranks_of(kind, client, case, net="mpi", elements="30000"):
+def ranks_of(kind, client, case, net="mpi", elements=LOST_IN[0]):
     """Once they have a communicator over MPI: them, and their hosts."""
     hosts = namespaces.Hosts(HOSTS)
     with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 #include "base/round_up.h"
 
 #include <algorithm>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -202,6 +203,14 @@ void MpiAllReduce::visit_under_way(const Visit& visit) {
   }
 }
 
+/// MPI may still write there, whenever it is.
+void MpiAllReduce::keep(std::unique_ptr<Line[]> memory) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::unique_ptr<Line[]>>;
+  const std::lock_guard lock(mutex);
+  if (memory) kept.push_back(std::move(memory));
+}
+
 /// First nothing more may come, so that what others have not begun to send they leave alone.
 bool MpiAllReduce::give_up(bool may_ask) {
   bool waits = may_ask && first_ != next_;
@@ -216,7 +225,7 @@ bool MpiAllReduce::give_up(bool may_ask) {
   }
   bool is_left = false;
   visit_under_way([&](Piece& of, Message& message, bool is_received) {
-    if (is_received) (void)of.memory.release();  // MPI may still write there
+    if (is_received) keep(std::move(of.memory));
     is_left |= !is_received;
     message.reset();
   });

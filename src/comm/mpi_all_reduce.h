@@ -101,6 +101,7 @@ class MpiAllReduce {
   void begin_piece(Piece& piece);
   void add_up(Piece& piece, executor::HostMachine& machine);
   bool take_sums(Piece& piece, executor::HostMachine& machine);
+  static void keep(std::unique_ptr<Line[]> memory);
   template <class Visit>
   void visit_under_way(const Visit& visit);
 

@@ -97,7 +97,8 @@ def case_through(kind, client, _):
     run = Run(kind, 3, [client, "multiple", "through"], options=options)
     run.expect("transport", "^mpi$")
     longest = run.expect("longest", "s$")
-    assert all(float(longest[rank].split()[0]) < 0.5 for rank in longest), run.text
+    times = {rank: float(text.split()[0]) for rank, text in longest.items()}
+    assert all(times[rank] < times[0] + 0.45 for rank in times), run.text  # it computes for 0.6 s
     run.expect_done()
 
 

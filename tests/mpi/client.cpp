@@ -212,7 +212,7 @@ void case_pipes(ncclComm_t comm, bool ignored) {
 /// Of the calls that a rank is lost in: TEST_ELEMENTS.
 std::vector<float> some_data() {
   const char* const elements = std::getenv("TEST_ELEMENTS");
-  return std::vector<float>(elements != nullptr ? std::strtoul(elements, nullptr, 10) : 10000, 1);
+  return std::vector<float>(elements != nullptr ? std::strtoul(elements, nullptr, 10) : 30000, 1);
 }
 bool is_lost_within(const std::vector<float>& data) { return data.size() > 1000000; }
 

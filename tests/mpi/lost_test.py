@@ -20,7 +20,8 @@ SKIPPED = 77
 HOSTS = 3
 HEARTBEAT_S = 2
 OTHERS = [0, 2]
-LOST_IN = ("10000", "4000000")  # elements of the calls: by streams, and by MPI from the buffers
+# What the calls are in which a rank is lost: between two of them, by streams, and in the middle of one, by MPI from the buffers.
+LOST_IN = ({"TEST_ELEMENTS": "30000", "TUTTI_MPI_DIRECT_BYTES": "0"}, {"TEST_ELEMENTS": "4000000"})
 
 
 def command(kind, hosts, folder, given):
@@ -36,11 +37,11 @@ def command(kind, hosts, folder, given):
 class Ranks:
     """mpirun of a case of the client, and the lines of its ranks."""
 
-    def __init__(self, kind, hosts, folder, client, case, net, elements):
+    def __init__(self, kind, hosts, folder, client, case, net, calls):
         self.path = os.path.join(folder, "lines")
         surroundings = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "TUTTI_", "OMPI_", "PMI"))}
         given = {"TEST_LINES": self.path, "TEST_ID_FILE": os.path.join(folder, "id"), "TUTTI_NET": net, "TUTTI_HEARTBEAT_TIMEOUT_S": str(HEARTBEAT_S),
-                 "TEST_ELEMENTS": elements, "LD_LIBRARY_PATH": ""}
+                 "LD_LIBRARY_PATH": "", **calls}
         # UCX, below MPICH, would take memory of the machine that the namespaces are on.
         surroundings.update(given, LD_LIBRARY_PATH=surroundings.get("LD_LIBRARY_PATH", ""), UCX_TLS="tcp,self")
         self.client = client
@@ -91,11 +92,11 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def ranks_of(kind, client, case, net="mpi", elements=LOST_IN[0]):
+def ranks_of(kind, client, case, net="mpi", calls=LOST_IN[0]):
     """Once they have a communicator over MPI: them, and their hosts."""
     hosts = namespaces.Hosts(HOSTS)
     with tempfile.TemporaryDirectory() as folder:
-        ranks = Ranks(kind, hosts, folder, client, case, net, elements)
+        ranks = Ranks(kind, hosts, folder, client, case, net, calls)
         try:
             assert set(ranks.wait("transport", range(HOSTS), 40).values()) == {"mpi"}, ranks.text()
             yield ranks, hosts
@@ -106,8 +107,8 @@ def ranks_of(kind, client, case, net="mpi", elements=LOST_IN[0]):
 
 def case_stopped(kind, client):
     """By SIGSTOP, its own."""
-    for elements in LOST_IN:
-        with ranks_of(kind, client, "stopped", elements=elements) as (ranks, _):
+    for calls in LOST_IN:
+        with ranks_of(kind, client, "stopped", calls=calls) as (ranks, _):
             ranks.wait("going", [1], 20)  # the others may still wait for its part of that call
             ranks.expect_named("TUTTI_HEARTBEAT_TIMEOUT_S")
             ranks.expect_waited()
@@ -124,8 +125,8 @@ def case_link_down(kind, client):
 
 def case_killed(kind, client):
     """The launchers leave those of other hosts alone, as they are told to: they go on by TCP."""
-    for elements in LOST_IN:
-        with ranks_of(kind, client, "killed", net="auto", elements=elements) as (ranks, _):
+    for calls in LOST_IN:
+        with ranks_of(kind, client, "killed", net="auto", calls=calls) as (ranks, _):
             ranks.expect_named("ended without leaving")
             rest = ranks.wait("rest", OTHERS, 40)
             assert set(rest.values()) == {"tcp after 0 calls"}, rest

@@ -319,6 +319,19 @@ Status RootClient::hear_failure() {
   return {};
 }
 
+/// By the connection that this rank has with the root: what all are told; nothing if the root does not answer. A root that is slow hears of it
+/// nevertheless, before it sees that this rank has ended.
+std::optional<Error> RootClient::tell_root(FrameType type, const Bytes& payload) {
+  connection_.queue(type, payload);
+  const Patience answer(kAnswerS + kRollCallS, nullptr);
+  while (answer.now() == Outcome::kReady) {
+    (void)connection_.flush();
+    if (auto failure = failure_now()) return failure;
+    wait(POLLIN);
+  }
+  return std::nullopt;
+}
+
 /// By a connection of its own: what all are told; nothing if the root does not answer. Meanwhile those above and below are served.
 std::optional<Error> RootClient::ask_root(FrameType type, const Bytes& payload) {
   std::optional<Error> told;
@@ -355,10 +368,12 @@ Error RootClient::give_up(Outcome outcome) {
   // The root knows who is missing, and tells everybody.
   if (auto failure = failure_now()) return std::move(*failure);
   const Leave late{true, fmt::format("initialisation took longer than {} s (TUTTI_TIMEOUT_S)", patience_->timeout_s())};
-  if (auto answer = ask_root(FrameType::kLeave, encode(late))) return tell_below(*std::move(answer));
+  const bool is_beside_root = parent_ == kBelowRoot && in_place_;
+  auto answer = is_beside_root ? tell_root(FrameType::kLeave, encode(late)) : ask_root(FrameType::kLeave, encode(late));
+  if (answer) return tell_below(*std::move(answer));
   // It may have told all, and ended, just before: those above pass that on.
-  const Patience answer(parent_ == kBelowRoot ? 0.001 : kAnswerS, nullptr);
-  while (answer.now() == Outcome::kReady) {
+  const Patience passing_on(parent_ == kBelowRoot ? 0.001 : kRollCallS, nullptr);
+  while (passing_on.now() == Outcome::kReady) {
     if (auto failure = failure_now()) return std::move(*failure);
     wait(POLLIN);
   }

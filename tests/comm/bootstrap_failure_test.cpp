@@ -361,56 +361,48 @@ TEST_CASE("ranks that are slow, and answer, are told as those that did not finis
 
 TEST_CASE("a stopped maker of the id is a timeout too", "[bootstrap]") {
   const NothingLeft nothing_left;
-  int ends[2];
-  REQUIRE(pipe(ends) == 0);
-  const pid_t maker = spawn([&]() -> std::string {
-    auto id = tutti::comm::make_unique_id();
-    if (!id.ok() || write(ends[1], &id.value(), sizeof(UniqueId)) != sizeof(UniqueId)) return "no id";
-    pause();
-    return "";
-  });
-  UniqueId id;
-  REQUIRE(read(ends[0], &id, sizeof(id)) == sizeof(id));
-  close(ends[0]);
-  close(ends[1]);
-  kill(maker, SIGSTOP);
-  const Outcome outcome = run_rank(id, 0, 2, [](BootstrapArgs& args) { args.timeout_s = 0.2; });
+  const Maker maker;
+  kill(maker.pid, SIGSTOP);
+  const Outcome outcome = run_rank(maker.id, 0, 2, [](BootstrapArgs& args) { args.timeout_s = 0.2; });
   CHECK_FALSE(outcome.ok);
   CHECK(outcome.seconds < 2);  // The root, if it has taken the connection, gets a second to say who is missing.
-  CHECK_THAT(outcome.message, Contains(fmt::format("process {}", maker)) && Contains("0.2 s"));
-  kill(maker, SIGKILL);
-  waitpid(maker, nullptr, 0);
+  CHECK_THAT(outcome.message, Contains(fmt::format("process {}", maker.pid)) && Contains("0.2 s"));
+}
+
+TEST_CASE("a maker of the id that is slow when time is over says who is missing all the same", "[bootstrap][forks]") {
+  const NothingLeft nothing_left;
+  const Maker maker;
+  std::vector<Outcome> outcomes;
+  std::thread ranks([&] {
+    outcomes = run_threads(maker.id, {0, 1}, 3, [](BootstrapArgs& args) { args.timeout_s = 1; });
+  });
+  usleep(500000);
+  kill(maker.pid, SIGSTOP);
+  usleep(2000000);
+  kill(maker.pid, SIGCONT);
+  ranks.join();
+  for (const Outcome& outcome : outcomes) {
+    CHECK(outcome.code == Code::kRemote);
+    CHECK_THAT(outcome.message, Contains("longer than 1 s") && Contains("1 of 3 ranks did not come: rank 2"));
+  }
 }
 
 TEST_CASE("a maker of the id that is stopped is missed by its ranks, before it has said a word and later",
           "[bootstrap][forks]") {
   const NothingLeft nothing_left;
   const bool later = GENERATE(false, true);
-  int ends[2];
-  REQUIRE(pipe(ends) == 0);
-  const pid_t maker = spawn([&]() -> std::string {
-    const UniqueId id = new_id();
-    if (write(ends[1], &id, sizeof id) != sizeof id) return "no id";
-    pause();
-    return "";
-  });
-  UniqueId id;
-  REQUIRE(read(ends[0], &id, sizeof id) == sizeof id);
-  close(ends[0]);
-  close(ends[1]);
+  const Maker maker;
   Outcome outcome;
-  if (!later) kill(maker, SIGSTOP);
-  std::thread rank([&] { outcome = run_rank(id, 0, 2, [](BootstrapArgs& args) { args.heartbeat_s = 1.5; }); });
+  if (!later) kill(maker.pid, SIGSTOP);
+  std::thread rank([&] { outcome = run_rank(maker.id, 0, 2, [](BootstrapArgs& args) { args.heartbeat_s = 1.5; }); });
   if (later) usleep(1000000);
-  kill(maker, SIGSTOP);
+  kill(maker.pid, SIGSTOP);
   const Stopwatch watch;
   rank.join();
   CHECK(watch.seconds() < 3);
   CHECK(outcome.code == Code::kRemote);
   CHECK_THAT(outcome.message,
-             Contains(fmt::format("process {}, which made the unique id, gave no sign of life for 1.5 s", maker)));
-  kill(maker, SIGKILL);
-  waitpid(maker, nullptr, 0);
+             Contains(fmt::format("process {}, which made the unique id, gave no sign of life for 1.5 s", maker.pid)));
 }
 
 TEST_CASE("cancelling ends the wait at once and is told to the others", "[bootstrap]") {

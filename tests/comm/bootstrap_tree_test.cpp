@@ -239,29 +239,17 @@ TEST_CASE("ranks of one host that come by TCP need no interface that NCCL_SOCKET
 
 TEST_CASE("the death of the id's maker ends the waits of all ranks of the tree", "[tree][forks]") {
   const NothingLeft nothing_left;
-  int ends[2];
-  REQUIRE(pipe(ends) == 0);
-  const pid_t maker = spawn([&]() -> std::string {
-    auto id = make_unique_id();
-    if (!id.ok() || write(ends[1], &id.value(), sizeof(UniqueId)) != sizeof(UniqueId)) return "no id";
-    pause();
-    return "";
-  });
-  UniqueId id;
-  REQUIRE(read(ends[0], &id, sizeof(id)) == sizeof(id));
-  close(ends[0]);
-  close(ends[1]);
+  const Maker maker;
   std::vector<Outcome> outcomes;
-  std::thread ranks([&] { outcomes = run_threads(id, all_ranks(kMany - 1), kMany); });
+  std::thread ranks([&] { outcomes = run_threads(maker.id, all_ranks(kMany - 1), kMany); });
   usleep(1000000);
   const Stopwatch watch;
-  kill(maker, SIGKILL);
+  kill(maker.pid, SIGKILL);
   ranks.join();
   CHECK(watch.seconds() < 3);
-  waitpid(maker, nullptr, 0);
   for (const Outcome& outcome : outcomes) {
     CHECK(outcome.code == Code::kRemote);
-    CHECK_THAT(outcome.message, Contains(fmt::format("process {}", maker)) && Contains("unique id"));
+    CHECK_THAT(outcome.message, Contains(fmt::format("process {}", maker.pid)) && Contains("unique id"));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "rank_runs.h"
 
 #include "base/mapping.h"
+#include "comm/unique_id.h"
 
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -8,6 +9,8 @@
 #include <catch2/catch.hpp>
 
 #include <atomic>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -72,6 +75,25 @@ bool ended_well(pid_t child) {
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+Maker::Maker() {
+  int ends[2];
+  if (pipe(ends) != 0) std::abort();
+  pid = spawn([&]() -> std::string {
+    const auto made = tutti::comm::make_unique_id();
+    if (!made.ok() || write(ends[1], &made.value(), sizeof id) != sizeof id) return "no id";
+    pause();
+    return "";
+  });
+  if (read(ends[0], &id, sizeof id) != sizeof id) std::abort();
+  close(ends[0]);
+  close(ends[1]);
+}
+
+Maker::~Maker() {
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
 }
 
 std::string meet_in_control(const BootstrapResult& result, int rank) {

@@ -37,6 +37,17 @@ std::vector<int> all_ranks(int ranks);
 pid_t spawn(const std::function<std::string()>& body);
 bool ended_well(pid_t child);
 
+/// A process that has made a unique id, and has its root; killed at the end of its scope.
+struct Maker {
+  tutti::comm::UniqueId id;
+  pid_t pid = -1;
+
+  Maker();
+  Maker(const Maker&) = delete;
+  Maker& operator=(const Maker&) = delete;
+  ~Maker();
+};
+
 /// Writes a mark of this rank and waits until the marks of all local ranks are there. Empty, or what is wrong.
 std::string meet_in_control(const tutti::comm::BootstrapResult& result, int rank);
 

@@ -54,6 +54,7 @@ enum class Capability : std::uint8_t {
   kMapped,
   kSingleCopy,
   kAnnounceLines,
+  kMessages,
   kOneThread,
   kThreads,
   kProcesses,
@@ -69,7 +70,7 @@ enum class Capability : std::uint8_t {
   kAborts,
   kStaleMemory,
 };
-inline constexpr int kCapabilities = 19;
+inline constexpr int kCapabilities = 20;
 using Capabilities = std::uint32_t;
 constexpr Capabilities bit(Capability c) { return 1u << static_cast<int>(c); }
 template <class... Some>

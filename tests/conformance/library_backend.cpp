@@ -135,6 +135,12 @@ std::vector<Row> rows() {
        Capability::kSlots,
        {false, false, "access: slots", 1, "mpi"},
        {{"TUTTI_CARRY_BYTES", "0"}, {"TUTTI_NET", "mpi"}}},
+      {"hosts-mpi-messages",
+       "an MPI process per rank, each on a host of its own, all-reduces as messages of MPI's own",
+       started,
+       Capability::kMessages,
+       {false, false, "access: MPI messages", 1, "mpi"},
+       {{"TUTTI_CARRY_BYTES", "0"}, {"TUTTI_NET", "mpi"}, {"TUTTI_MPI_DIRECT_BYTES", "1"}}},
       {"hosts-mpi-pairs",
        "an MPI process per rank, two on each host",
        started,
@@ -159,7 +165,8 @@ class LibraryBackend final : public Backend {
     Capabilities some = bits(row_.carrier, Capability::kPlanner, Capability::kNothing, Capability::kSendReceive,
                              Capability::kTypes, Capability::kAverages, Capability::kScaledSums, Capability::kGroups);
     if (row_.options.stream) some |= bit(Capability::kStream);
-    if (row_.carrier != Capability::kAnnounceLines) some |= bit(Capability::kAlgorithms);
+    const bool is_by_plan = row_.carrier != Capability::kAnnounceLines && row_.carrier != Capability::kMessages;
+    if (is_by_plan) some |= bit(Capability::kAlgorithms);
     if (row_.executor == Executor::kOneThread) return some | bit(Capability::kOneThread);
     some |= bit(Capability::kAborts);
     return some | bit(row_.executor == Executor::kThreads ? Capability::kThreads : Capability::kProcesses);
@@ -173,6 +180,8 @@ class LibraryBackend final : public Backend {
   }
 
   std::string skip_reason(const Case& c) const override {
+    if (row_.carrier == Capability::kMessages)
+      return c.request.collective == Collective::kAllReduce ? "" : "only all-reduces go as messages of MPI's own";
     if (row_.carrier != Capability::kAnnounceLines) return "";
     if (c.request.ranks == 1) return "one rank announces nothing";
     if (c.request.collective == Collective::kSend) return "send and receive have no announce lines";

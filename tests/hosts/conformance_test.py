@@ -150,7 +150,7 @@ def mpirun(kind):
 def mpi_on_one_machine(suite, kind):
     starter = suite.script("start", f'ranks=$1; shift; exec {" ".join(mpirun(kind))} -np "$ranks" "$@"')
     suite.run("hosts-mpi", 40, TEST_STARTER=starter)
-    suite.run("hosts-mpi", 40, TEST_STARTER=starter, TUTTI_MPI_DIRECT_BYTES="1")
+    suite.run("hosts-mpi-messages", 40, TEST_STARTER=starter)
     suite.run("hosts-mpi-pairs", 40, TEST_STARTER=starter)
 
 

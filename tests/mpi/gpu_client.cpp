@@ -152,9 +152,9 @@ void case_sends(int per_host) {
   close(second);
 }
 
-/// The communicator's failure, once there is one, and that the stream comes to its end.
-void say_failure(const Rank& rank, const char* word = "failed") {
-  ncclResult_t state = ncclSuccess;
+/// The communicator's failure, once there is one, and that the stream comes to its end. `state`: of the call, which may say it itself, where the
+/// other rank has come first.
+void say_failure(const Rank& rank, const char* word = "failed", ncclResult_t state = ncclSuccess) {
   for (const auto start = Clock::now(); state == ncclSuccess && seconds_since(start) < 30;) {
     check(ncclCommGetAsyncError(rank.comm, &state), "ncclCommGetAsyncError");
     std::this_thread::sleep_for(milliseconds(1));
@@ -174,10 +174,10 @@ std::unique_ptr<Buffer> send_one(const Rank& rank, std::size_t sent = 5000, std:
 
 constexpr std::size_t kSumBytes = 100003;
 
-/// Of so many elements; returns the input.
-std::unique_ptr<Buffer> sum_one(const Rank& rank, const Buffer& to, std::size_t count = kSumBytes) {
+/// Returns the input.
+std::unique_ptr<Buffer> sum_one(const Rank& rank, const Buffer& to) {
   auto from = std::make_unique<Buffer>(std::vector<std::uint8_t>(kSumBytes, 1));
-  check(ncclAllReduce(from->data(), to.data(), count, ncclUint8, ncclSum, rank.comm, rank.stream), "all_reduce");
+  check(ncclAllReduce(from->data(), to.data(), kSumBytes, ncclUint8, ncclSum, rank.comm, rank.stream), "all_reduce");
   return from;
 }
 
@@ -221,10 +221,9 @@ void case_differ(int per_host) {
   Rank other = open(per_host);
   const Buffer out(std::vector<std::uint8_t>(1000, kPoison));
   const long before = posted.messages;
-  check(
-      ncclAllGather(buffer->data(), out.data(), 50 + static_cast<std::size_t>(me), ncclUint8, other.comm, other.stream),
-      "all_gather");
-  say_failure(other, "gathered");
+  const ncclResult_t made =
+      ncclAllGather(buffer->data(), out.data(), 50 + static_cast<std::size_t>(me), ncclUint8, other.comm, other.stream);
+  say_failure(other, "gathered", made);
   say("gather %ld messages", posted.messages.load() - before);
   close(other);
 }
@@ -236,11 +235,12 @@ void case_differ_sums(int per_host) {
   for (const bool broadcasts : {false, true}) {
     Rank rank = open(per_host);
     const bool is_other = broadcasts && me == 1;
-    const auto from = is_other ? std::make_unique<Buffer>(poison)
-                               : sum_one(rank, to, kSumBytes - static_cast<std::size_t>(broadcasts ? 0 : me));
-    if (is_other)
-      check(ncclBroadcast(from->data(), to.data(), kSumBytes, ncclUint8, 0, rank.comm, rank.stream), "broadcast");
-    say_failure(rank, broadcasts ? "broadcast" : "summed");
+    const Buffer from(poison);
+    const std::size_t count = kSumBytes - static_cast<std::size_t>(broadcasts ? 0 : me);
+    const ncclResult_t made =
+        is_other ? ncclBroadcast(from.data(), to.data(), count, ncclUint8, 0, rank.comm, rank.stream)
+                 : ncclAllReduce(from.data(), to.data(), count, ncclUint8, ncclSum, rank.comm, rank.stream);
+    say_failure(rank, broadcasts ? "broadcast" : "summed", made);
     say("%s %ld messages", broadcasts ? "other" : "longer", posted.messages.load());
     close(rank);
   }

@@ -319,19 +319,6 @@ Status RootClient::hear_failure() {
   return {};
 }
 
-/// By the connection that this rank has with the root: what all are told; nothing if the root does not answer. A root that is slow hears of it
-/// nevertheless, before it sees that this rank has ended.
-std::optional<Error> RootClient::tell_root(FrameType type, const Bytes& payload) {
-  connection_.queue(type, payload);
-  const Patience answer(kAnswerS + kRollCallS, nullptr);
-  while (answer.now() == Outcome::kReady) {
-    (void)connection_.flush();
-    if (auto failure = failure_now()) return failure;
-    wait(POLLIN);
-  }
-  return std::nullopt;
-}
-
 /// By a connection of its own: what all are told; nothing if the root does not answer. Meanwhile those above and below are served.
 std::optional<Error> RootClient::ask_root(FrameType type, const Bytes& payload) {
   std::optional<Error> told;
@@ -368,16 +355,22 @@ Error RootClient::give_up(Outcome outcome) {
   // The root knows who is missing, and tells everybody.
   if (auto failure = failure_now()) return std::move(*failure);
   const Leave late{true, fmt::format("initialisation took longer than {} s (TUTTI_TIMEOUT_S)", patience_->timeout_s())};
-  const bool is_beside_root = parent_ == kBelowRoot && in_place_;
-  auto answer = is_beside_root ? tell_root(FrameType::kLeave, encode(late)) : ask_root(FrameType::kLeave, encode(late));
-  if (answer) return tell_below(*std::move(answer));
-  // It may have told all, and ended, just before: those above pass that on.
-  const Patience passing_on(parent_ == kBelowRoot ? 0.001 : kRollCallS, nullptr);
-  while (passing_on.now() == Outcome::kReady) {
-    if (auto failure = failure_now()) return std::move(*failure);
-    wait(POLLIN);
+  // Where the root is next to this rank a slow one hears of it so, before it sees that this rank has ended.
+  const bool is_beside_root = in_place_ && parent_ == kBelowRoot;
+  if (is_beside_root) {
+    connection_.queue(FrameType::kLeave, encode(late));
+  } else if (auto answer = ask_root(FrameType::kLeave, encode(late))) {
+    return tell_below(*std::move(answer));
   }
-  if (parent_ == kBelowRoot) return no_answer;
+  // A root that was asked may have told all, and ended, just before: those above pass that on.
+  const bool has_above = parent_ != kBelowRoot;
+  const Patience answer(is_beside_root ? kAnswerS + kRollCallS : has_above ? kRollCallS : 0.001, nullptr);
+  while (answer.now() == Outcome::kReady) {
+    (void)connection_.flush();
+    if (auto failure = failure_now()) return std::move(*failure);
+    if (wait(POLLIN) == Outcome::kCancelled) return leave(initialisation_aborted());
+  }
+  if (!has_above) return no_answer;
   const Error silent =
       error(Code::kRemote,
             fmt::format("initialisation took longer than {} s (TUTTI_TIMEOUT_S), and {}, by which this rank hears of "

@@ -71,7 +71,6 @@ class RootClient {
   Status send_all();
   Result<Frame> next_frame();
   std::optional<Error> ask_root(FrameType type, const Bytes& payload);
-  std::optional<Error> tell_root(FrameType type, const Bytes& payload);
   Error give_up(Patience::Outcome outcome);
   Error above_gone();
   std::optional<Error> own_trouble();

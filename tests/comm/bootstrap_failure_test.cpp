@@ -372,10 +372,9 @@ TEST_CASE("a stopped maker of the id is a timeout too", "[bootstrap]") {
 TEST_CASE("a maker of the id that is slow when time is over says who is missing all the same", "[bootstrap][forks]") {
   const NothingLeft nothing_left;
   const Maker maker;
+  const Arguments soon = [](BootstrapArgs& args) { args.timeout_s = 1; };
   std::vector<Outcome> outcomes;
-  std::thread ranks([&] {
-    outcomes = run_threads(maker.id, {0, 1}, 3, [](BootstrapArgs& args) { args.timeout_s = 1; });
-  });
+  std::thread ranks([&] { outcomes = run_threads(maker.id, {0, 1}, 3, soon); });
   usleep(500000);
   kill(maker.pid, SIGSTOP);
   usleep(2000000);
@@ -385,6 +384,26 @@ TEST_CASE("a maker of the id that is slow when time is over says who is missing 
     CHECK(outcome.code == Code::kRemote);
     CHECK_THAT(outcome.message, Contains("longer than 1 s") && Contains("1 of 3 ranks did not come: rank 2"));
   }
+}
+
+TEST_CASE("who waits for a maker of the id to say who is missing can be cancelled", "[bootstrap][forks]") {
+  const NothingLeft nothing_left;
+  const Maker maker;
+  std::atomic<bool> cancelled{false};
+  const Arguments soon = [&](BootstrapArgs& args) {
+    args.timeout_s = 1;
+    args.cancelled = &cancelled;
+  };
+  Outcome outcome;
+  std::thread rank([&] { outcome = run_rank(maker.id, 0, 2, soon); });
+  usleep(500000);
+  kill(maker.pid, SIGSTOP);
+  usleep(1000000);
+  const Stopwatch watch;
+  cancelled = true;
+  rank.join();
+  CHECK(watch.seconds() < 2);  // else it would wait 3.5 s from when its time was over
+  CHECK_THAT(outcome.message, Contains("aborted"));
 }
 
 TEST_CASE("a maker of the id that is stopped is missed by its ranks, before it has said a word and later",

@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 from mpirun import Run, run_cases
+from turn import has_turn
 
 PARTS = {"TUTTI_STAGING_BYTES": "65536"}  # so that long messages have several
 FORCED = dict(PARTS, TUTTI_CUDA_MPI="force")
@@ -72,18 +73,17 @@ def case_copies(kind, client, _):
             assert (said["messages"] > 0) == (apart == "0" and rank != 1) and said["staged"] > 0, (rank, run.text)
 
 
-def has_turn(kind, place):
-    """Of the three longest cases: with each MPI one of them at each commit (tests/turn.h), unless all are wanted."""
-    turn = os.environ.get("TEST_TURN")
-    if turn is None or os.environ.get("TEST_ALL") == "1" or (int(turn) + (kind == "mpich")) % 3 == place:
-        return True
+def is_left_out(kind, place):
+    """Of the three longest cases each MPI tries another one at a time (turn.py)."""
+    if has_turn(place + (kind == "mpich"), 3):
+        return False
     print("left to another commit")
-    return False
+    return True
 
 
 def case_sums(kind, client, _):
     """Sums and broadcasts of hosts of one rank each: no byte is staged, and as many go as shares have, to the byte."""
-    if not has_turn(kind, 0):
+    if is_left_out(kind, 0):
         return
     for ranks in (2, 3):
         run = Run(kind, ranks, [client, "sums"], FORCED)
@@ -107,7 +107,7 @@ def case_sums(kind, client, _):
 def case_sums_the_old_way(kind, client, _):
     """A rule that names schedules of the host's leaves sums to it; so it is where sums are to be reproducible, or nobody has asked, or hosts have
     several ranks and no teams."""
-    if not has_turn(kind, 1):
+    if is_left_out(kind, 1):
         return
     for rule in ({"NCCL_ALGO": "Ring"}, {"TUTTI_REPRODUCIBLE": "1"}, {"TUTTI_CUDA_MPI": "0"}):
         run = Run(kind, 2, [client, "sums"], dict(FORCED, **rule))
@@ -121,7 +121,7 @@ def case_sums_the_old_way(kind, client, _):
 def case_teams(kind, client, _):
     """Hosts of several ranks: their teams across go by messages, each with its share of the bytes. Only the factors are staged, for the
     messages and in words of the ranks' streams. A rank that is in none has nothing to send."""
-    if not has_turn(kind, 2):
+    if is_left_out(kind, 2):
         return
     alone = Run(kind, 2, [client, "sums"], dict(FORCED, TUTTI_STAGING_BYTES="131072"))
     alone.expect_done()

@@ -73,6 +73,18 @@ double Collective::bus_factor(int ranks) const {
   return 1;
 }
 
+/// What a rank needs of others comes to it once; its part of a sum leaves each rank but the root once.
+double Collective::wire_factor(int ranks) const {
+  const double n = ranks;
+  switch (pattern) {
+    case Pattern::kReduceRoot:
+    case Pattern::kBroadcast: return (n - 1) / n;
+    case Pattern::kGatherRoot:
+    case Pattern::kScatter: return (n - 1) / (n * n);
+    default: return bus_factor(ranks);
+  }
+}
+
 std::span<const Collective> collectives() { return kCollectives; }
 
 const Collective* collective_named(std::string_view name) {

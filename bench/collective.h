@@ -67,6 +67,8 @@ struct Collective {
   /// Bus bandwidth over algorithm bandwidth: what a link of the busiest rank carries per byte of the result
   /// (nccl-tests' doc/PERFORMANCE.md derives the factors).
   double bus_factor(int ranks) const;
+  /// The least that ranks on hosts of their own send each, on average, per byte of the size.
+  double wire_factor(int ranks) const;
 };
 
 std::span<const Collective> collectives();

@@ -11,6 +11,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -69,9 +70,11 @@ int run_processes(const Options& options, int ranks) {
       nccl(tuttiLaunchLocal(ranks, process_body, const_cast<Options*>(&options), &outcome), "starting the ranks");
   if (!status.ok()) return fail(1, status.error().message);
   if (outcome.signal == SIGPIPE) return end_without_reader();
-  if (outcome.signal != 0)
-    return fail(1, fmt::format("rank {} was ended by signal {} ({})", outcome.failed_rank, outcome.signal,
-                               strsignal(outcome.signal)));
+  if (outcome.signal != 0) {
+    const int code = fail(1, fmt::format("rank {} was ended by signal {} ({})", outcome.failed_rank, outcome.signal,
+                                         strsignal(outcome.signal)));
+    return outcome.signal == SIGINT ? end_interrupted() : code;
+  }
   return outcome.exit_code;
 }
 
@@ -124,7 +127,7 @@ int launch(const Options& options) {
   // A job of one process may start ranks of its own.
   const bool launched = info.size > 1;
   const bool alone = std::strcmp(info.launcher, TUTTI_LAUNCHER_NONE) == 0;
-  int most = std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
+  int most = std::max(2, static_cast<int>(processors().size()));
   if (options.on_gpu && !launched && !options.ranks) {
     const Result<int> gpus = Gpu::count_apart();
     if (!gpus.ok()) return fail(1, gpus.error().message);
@@ -134,9 +137,13 @@ int launch(const Options& options) {
   if (options.ranks_per_gpu > 1) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
   const int ranks = launched ? info.size : options.ranks.value_or(alone ? most : 1);
   const auto usage = [&](const std::string& text) { return info.rank == 0 ? fail(2, text) : 2; };
-  if (launched && options.ranks.value_or(ranks) != ranks)
-    return usage(
-        fmt::format("{} started {} ranks, --ranks says {}; leave it out", info.launcher, ranks, *options.ranks));
+  if (launched && options.ranks.value_or(ranks) != ranks) {
+    const std::string wanted = options.plan ? fmt::format("--plan {} is for {}", options.plan->name, *options.ranks)
+                                            : fmt::format("--ranks says {}; leave it out", *options.ranks);
+    return usage(fmt::format("{} started {} ranks, {}", info.launcher, ranks, wanted));
+  }
+  if (!launched && !alone && !options.ranks)
+    std::fprintf(stderr, "tutti-perf: %s started one process: one rank; --ranks N starts more\n", info.launcher);
   if (!launched && options.network == "mpi") return usage("--net mpi is for ranks that mpirun or srun starts");
   if (launched && options.threads)
     return usage(fmt::format("{} started the ranks as processes; leave --threads out", info.launcher));

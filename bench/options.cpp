@@ -340,6 +340,10 @@ ParsedOptions parse_options(int argc, char** argv) {
     std::printf("%s\n", tuttiGetVersionString());
     return {std::nullopt, 0};
   }
+  if (const CLI::Option* size = first_empty(app, {"-b", "-e", "-i"}))
+    return refuse(fmt::format("{} is empty: write 8, 4K, 256M or 1G", size->get_name()));
+  if (const CLI::Option* file = first_empty(app, {"--json", "--plot", "--plan", "--tune", "--against"}))
+    return refuse(file->get_name() + " is empty; name a file");
   if (std::string problem = resolve(words, options); !problem.empty()) return refuse(problem);
   return {std::move(options), 0};
 }

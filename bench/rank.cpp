@@ -326,7 +326,7 @@ Result<Row> Rank::measure_size(const Collective& collective, const ElementType& 
   TUTTI_TRY(nccl(tuttiCommTransport(comm_, &transport), "tuttiCommTransport"));
   row.transport = transport;
   row.iterations = options_.iterations_of(row.bytes);
-  row.wire_bound_bytes = collective.bus_factor(place_.ranks) * static_cast<double>(row.bytes);
+  row.wire_bound_bytes = collective.wire_factor(place_.ranks) * static_cast<double>(row.bytes);
   progress(fmt::format("{} {} {}, {} bytes ...", row.collective, row.type, row.reduction, row.bytes));
   TUTTI_TRY_ASSIGN(row.out_of_place, measure_form(collective, calls, trial, false, row.bytes));
   if (collective.in_place && (forms_ & (tuttiScheduleInPlace | tuttiScheduleInPlaceDirect)) != 0) {

@@ -32,6 +32,18 @@ def write_json(tool, path, document):
     return 0
 
 
+class Ended(KeyboardInterrupt):
+    """By a signal: what is there is still written. A shell's loop around a tool ends if the tool ends by SIGINT itself."""
+
+
+def catch_signals():
+    """Raises Ended for those that ask the process to end."""
+    def ended(number, _):
+        raise Ended(number)
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sign, ended)
+
+
 class Recorded:
     """Standard output that keeps what goes wrong for the end, so that what is to be written elsewhere still is."""
 
@@ -58,10 +70,13 @@ class Recorded:
 def end(tool, main, *arguments):
     """Ends the process with main's exit code, or with 1 where not all of standard output could be written, which is said."""
     output = sys.stdout = Recorded(sys.stdout)
+    sign = None
     try:
         code = main(*arguments)
     except SystemExit as ended:  # argparse's, after --help too
         code = ended.code or 0
+    except Ended as ended:
+        sign, code = ended.args[0], 1
     output.flush()
     if output.problem:
         # Python would try once more on its way out, and speak of an exception.
@@ -71,4 +86,7 @@ def end(tool, main, *arguments):
             os.kill(os.getpid(), signal.SIGPIPE)
         print(f"{tool}: standard output: {output.problem.strerror}", file=sys.stderr)
         code = code or 1
+    if sign:
+        signal.signal(sign, signal.SIG_DFL)
+        os.kill(os.getpid(), sign)
     sys.exit(code)

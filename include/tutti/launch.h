@@ -98,7 +98,8 @@ ncclResult_t tuttiLaunchFinalizeMpi(void);
 typedef int (*tuttiLaunchBody_t)(const tuttiLaunchInfo_t* info, const ncclUniqueId* id, void* context);
 
 typedef struct tuttiLaunchOutcome {
-  int exit_code;   /* 0, or the first failure's: the rank's exit code, 128 + signal for a rank that a signal ended */
+  int exit_code;   /* 0, or the first failure's: the rank's exit code, 128 + signal for a rank that a signal ended,
+                      255 for one that other code of this process has waited for */
   int failed_rank; /* the rank that failed first; -1 where none did */
   int signal;      /* the signal that ended it; 0 where it exited */
 } tuttiLaunchOutcome_t;
@@ -108,7 +109,8 @@ typedef struct tuttiLaunchOutcome {
  *
  * Children see `context` as it was at the fork; what they change stays with them. When one fails, the others have 3
  * seconds to end by themselves (the library tells them that a rank is gone), then get SIGTERM, then SIGKILL. SIGINT,
- * SIGTERM and SIGHUP that reach the caller while it waits are passed on. Children die with the caller.
+ * SIGTERM and SIGHUP that reach the caller while it waits are passed on. Children die with the caller. Where SIGCHLD is
+ * ignored it is not until they have ended.
  *
  * ncclSuccess: all ranks have ended, *outcome says how (outcome may not be NULL).
  * Otherwise no rank is left running: ncclInvalidArgument, ncclSystemError (fork), or ncclGetUniqueId's error. */

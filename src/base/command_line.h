@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -32,6 +34,15 @@ inline std::string mistake_text(const CLI::App* app, const CLI::Error& error) {
   std::string problem = error.what();
   problem = problem.substr(0, problem.find('\n'));
   return fmt::format("{}: {}{}\n", app->get_name(), problem, accepted_by(*app, problem));
+}
+
+/// The first of these options that is given and empty, as "$FILE" is where there is no such variable; nullptr: none is.
+inline const CLI::Option* first_empty(const CLI::App& app, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const CLI::Option* const option = app.get_option(name);
+    if (std::ranges::any_of(option->results(), &std::string::empty)) return option;
+  }
+  return nullptr;
 }
 
 /// "2,4,8". CLI11's own delimiter overlooks empty parts.

@@ -19,11 +19,20 @@ void say(fmt::format_string<Args...> format, Args&&... args) {
   (void)std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-/// Ends the process as a program ends whose reader has gone (`| head`). Returns the exit code of such an end where that is blocked.
-inline int end_without_reader() {
-  (void)std::signal(SIGPIPE, SIG_DFL);
-  (void)std::raise(SIGPIPE);
-  return 128 + SIGPIPE;
+/// Ends the process by a signal, as if it had not been caught. Returns the exit code of such an end where the signal is blocked.
+inline int end_by(int signal) {
+  (void)std::signal(signal, SIG_DFL);
+  (void)std::raise(signal);
+  return 128 + signal;
+}
+
+/// Ends the process as a program ends whose reader has gone (`| head`).
+inline int end_without_reader() { return end_by(SIGPIPE); }
+
+/// After Ctrl-C, when that has been told: a shell's loop around a tool ends if the tool ends by the signal.
+inline int end_interrupted() {
+  (void)std::fflush(nullptr);
+  return end_by(SIGINT);
 }
 
 /// At the end of a tool: `code`, or 1 in place of 0 where not all of standard output could be written, which is said then.

@@ -21,19 +21,29 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kGrace = std::chrono::seconds(3);  // for the others to end by themselves
 constexpr auto kKillAfterTerm = std::chrono::seconds(2);
+/// Of a child that somebody else in this process has waited for: how it ended is not known.
+constexpr int kTakenStatus = 255;
 
-/// The signals the caller takes while it waits: SIGCHLD wakes it, the others are passed on.
+/// The signals the caller takes while it waits: SIGCHLD wakes it, the others are passed on. Where SIGCHLD is ignored, which a process inherits,
+/// the system would keep to itself how children end.
 class WaitedSignals {
  public:
   WaitedSignals() {
     sigemptyset(&set_);
     for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, signal);
     pthread_sigmask(SIG_BLOCK, &set_, &old_);
+    struct sigaction told {};
+    sigaction(SIGCHLD, nullptr, &on_child_);
+    told.sa_handler = SIG_DFL;
+    if (keeps_ends(on_child_)) sigaction(SIGCHLD, &told, nullptr);
   }
   ~WaitedSignals() { restore(); }
   WaitedSignals(const WaitedSignals&) = delete;
   WaitedSignals& operator=(const WaitedSignals&) = delete;
-  void restore() const { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
+  void restore() const {
+    if (keeps_ends(on_child_)) sigaction(SIGCHLD, &on_child_, nullptr);
+    pthread_sigmask(SIG_SETMASK, &old_, nullptr);
+  }
   /// The next signal, or 0 after `pause`.
   int next(std::chrono::milliseconds pause) const {
     const timespec limit{0, std::chrono::nanoseconds(pause).count()};
@@ -42,7 +52,13 @@ class WaitedSignals {
   }
 
  private:
+  static bool keeps_ends(const struct sigaction& action) {
+    return (action.sa_flags & SA_NOCLDWAIT) != 0 ||
+           ((action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_IGN);
+  }
+
   sigset_t set_, old_;
+  struct sigaction on_child_ {};
 };
 
 class Family {
@@ -71,7 +87,13 @@ class Family {
   void collect() {
     for (std::size_t rank = 0; rank < children_.size(); ++rank) {
       int status = 0;
-      if (children_[rank] <= 0 || waitpid(children_[rank], &status, WNOHANG) != children_[rank]) continue;
+      if (children_[rank] <= 0) continue;
+      const pid_t ended = waitpid(children_[rank], &status, WNOHANG);
+      if (ended < 0 && errno == ECHILD) {
+        status = kTakenStatus << 8;
+      } else if (ended != children_[rank]) {
+        continue;
+      }
       children_[rank] = 0;
       --alive_;
       const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;

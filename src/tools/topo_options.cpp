@@ -206,12 +206,12 @@ ParsedTopoOptions parse_topo_options(int argc, char** argv) {
     return {std::nullopt, app.exit(problem) == 0 ? 0 : 2};
   }
   words.gpus_given = app.count("--gpus") > 0;
-  for (const char* name : {"FILE", "--synthetic", "--svg", "--timeline", "--trace"}) {
-    const CLI::Option* option = app.get_option(name);
-    if (option->count() == 0 || !option->results().front().empty()) continue;
-    const bool is_machine = std::string_view(name) == "FILE" || std::string_view(name) == "--synthetic";
-    fmt::print(stderr, "tutti-topo: {} is empty; {}\n", name,
-               is_machine ? "leave it out to mean this machine" : "name a file");
+  if (const CLI::Option* machine = first_empty(app, {"FILE", "--synthetic"})) {
+    fmt::print(stderr, "tutti-topo: {} is empty; leave it out to mean this machine\n", machine->get_name());
+    return {std::nullopt, 2};
+  }
+  if (const CLI::Option* file = first_empty(app, {"--svg", "--timeline", "--trace"})) {
+    fmt::print(stderr, "tutti-topo: {} is empty; name a file\n", file->get_name());
     return {std::nullopt, 2};
   }
   if (const std::string problem = resolve(words, options); !problem.empty()) {

@@ -83,8 +83,9 @@ int run_processes(const Job& job, int ranks) {
   }
   if (outcome.signal == SIGPIPE) return end_without_reader();
   if (outcome.signal != 0) {
-    return fail(kFailed, fmt::format("rank {} was ended by signal {} ({})", outcome.failed_rank, outcome.signal,
-                                     strsignal(outcome.signal)));
+    const int code = fail(kFailed, fmt::format("rank {} was ended by signal {} ({})", outcome.failed_rank,
+                                               outcome.signal, strsignal(outcome.signal)));
+    return outcome.signal == SIGINT ? end_interrupted() : code;
   }
   return outcome.exit_code == 0 ? 0 : kFailed;
 }
@@ -133,7 +134,9 @@ int run(int argc, char** argv) {
 
   tuttiLaunchInfo_t me;
   if (tuttiLaunchDetect(&me) != ncclSuccess) return fail(kFailed, ncclGetLastError(nullptr));
-  const bool launched = std::strcmp(me.launcher, TUTTI_LAUNCHER_NONE) != 0;
+  // A job of one process may start ranks of its own, where it is told to.
+  const bool told = options.ranks != 0 || options.threads;
+  const bool launched = me.size > 1 || (std::strcmp(me.launcher, TUTTI_LAUNCHER_NONE) != 0 && !told);
   if (launched && (options.threads || (options.ranks != 0 && options.ranks != me.size))) {
     return fail(kWrongUsage, fmt::format("{} started {} ranks; leave --ranks and --threads out", me.launcher, me.size));
   }
@@ -145,6 +148,9 @@ int run(int argc, char** argv) {
   }
   const auto job = Job::prepare(options);
   if (!job) return fail(kFailed, job.failure().message);
+  if (launched && me.size == 1) {
+    std::fprintf(stderr, "tutti-train: %s started one process: one rank; --ranks N starts more\n", me.launcher);
+  }
   if (launched) return run_launched(*job, me, options.network);
   const auto ranks = ranks_to_start(options);
   if (!ranks) return fail(kFailed, ranks.failure().message);

@@ -174,6 +174,9 @@ std::variant<Options, int> parse_options(int argc, char** argv) {
   add_report_options(app, options);
   try {
     app.parse(argc, argv);
+    if (const CLI::Option* file = first_empty(app, {"--images", "--labels", "--text", "--log", "--plot"})) {
+      throw CLI::ValidationError(file->get_name(), "is empty; name a file");
+    }
     fill_defaults(app, options);
     if (options.model == ModelKind::kMlp && options.images.empty()) {
       throw CLI::ValidationError("--model mlp", "needs --images FILE and --labels FILE");

@@ -21,7 +21,7 @@ def start(words, **streams):
 
 def check_command_lines():
     """Before anything is measured."""
-    for name, why in (("/nonexistent/rows.json", "No such file or directory"), ("-", "name a file")):
+    for name, why in (("", "No such file or directory"), ("/nonexistent/rows.json", "No such file or directory"), ("-", "name a file")):
         run = start([*TINY, "--json", name])
         said = run.communicate()[1]
         assert run.returncode == 2 and f"--json {name}: " in said and why in said, said
@@ -45,7 +45,7 @@ def check_interrupted(path):
     assert "round 1 of " in line, line
     run.send_signal(signal.SIGINT)
     table, said = run.communicate()
-    assert run.returncode == 1 and said.endswith("interrupted; what is there:\n") and "# FAILED: interrupted" in table, said
+    assert run.returncode == -signal.SIGINT and said.endswith("interrupted; what is there:\n") and "# FAILED: interrupted" in table, said
     with open(path, encoding="utf-8") as file:
         shape = json.load(file)["shapes"][0]
     assert shape["failures"] == ["interrupted"] and shape["rows"][0]["us"]["wire"] > 0, shape

@@ -161,6 +161,8 @@ while read line <&3; do [ "$line" = end ] && exit 0; echo '{answer}' >&4; done""
                 (["--in-place", "--out-of-place"], "leave both out"),
                 (["--collective", "all_to_all", "--in-place"], "all_to_all has no form but out of place"),
                 (["--json", "/nonexistent/rows.json"], "--json /nonexistent/rows.json: No such file"),
+                (["--json", ""], "--json : No such file"),
+                (["--svg-prefix", ""], "--svg-prefix is empty"),
                 (["--json", "-"], "--json -: standard output has the table; name a file"),
                 (["extra"], "extra")]:
             with self.subTest(arguments=arguments):

@@ -5,6 +5,7 @@
 """
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -204,6 +205,38 @@ class PerfTest(FolderTest):
                 with self.assertRaises(ProcessLookupError, msg="a rank is left"):
                     os.killpg(process.pid, 0)
 
+    def test_interrupt(self):
+        """Whoever ends it by Ctrl-C ends a shell's loop around it as well."""
+        with subprocess.Popen([PERF, "all_reduce", "--ranks", "2", "-e", "64", "-n", "100000000"], text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, env=clean_environment()) as process:
+            self.assertIn("all_reduce: 2 ranks", process.stdout.readline())
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=TIMEOUT_S)[1]
+        self.assertEqual(process.returncode, -signal.SIGINT)
+        self.assertRegex(said, "tutti-perf: rank [01] was ended by signal 2 ")
+
+    def test_where_children_are_ignored(self):
+        result = run("all_reduce", "--ranks", "2", "-e", "8", *QUICK, prefix=["env", "--ignore-signal=CHLD"])
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_ranks_by_the_processors_that_may_be_used(self):
+        result = run("all_reduce", "-e", "8", *QUICK, prefix=["taskset", "-c", str(min(os.sched_getaffinity(0)))])
+        self.assertIn("all_reduce: 2 ranks", result.stdout)
+
+    def test_bound_between_hosts(self):
+        """No fewer bytes cross than a bound says, and where all of them have to, hardly more."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            where = "127.0.0.1:" + str(server.getsockname()[1])
+        ranks = [subprocess.Popen([PERF, "all_reduce", "broadcast", "reduce", "gather", "scatter", "-b", "64K", "-e", "64K", *QUICK], text=True,
+                                  stdout=subprocess.PIPE, env=clean_environment(NCCL_COMM_ID=where, TUTTI_SECRET="a word", WORLD_SIZE="2",
+                                                                                RANK=str(rank), NCCL_HOSTID=f"host-{rank}"))
+                 for rank in range(2)]
+        texts = [rank.communicate(timeout=TIMEOUT_S)[0] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0], texts)
+        found = re.findall(r"([\d.]+) of the bound (\d+)", texts[0])
+        self.assertEqual([int(bound) for _, bound in found], [65536, 32768, 32768, 16384, 16384], texts[0])
+        self.assertTrue(all(1 <= float(part) < 1.1 for part, _ in found), found)
+
     def test_version_in_the_log(self):
         for level in ("VERSION", "WARN"):
             result = run("all_reduce", "--ranks", "2", "-e", "64", *QUICK, environment=clean_environment(NCCL_DEBUG=level))
@@ -299,6 +332,9 @@ class PerfTest(FolderTest):
                 (["all_reduce", "--json", "rows", "--plot", "./rows"], "--plot ./rows: is --json's file"),
                 (["all_reduce", "-n", "many"], "many"),
                 (["all_reduce", "--memory", "holographic"], "holographic"),
+                *((["all_reduce", option, ""], f"{option} is empty; name a file") for option in ("--json", "--plot", "--plan", "--against")),
+                (["--tune", ""], "--tune is empty; name a file"),
+                (["all_reduce", "-e", ""], "is empty: write 8, 4K, 256M or 1G"),
                 (["all_reduce", "--no-such-flag"], "--no-such-flag")]:
             result = run(*arguments)
             with self.subTest(arguments=arguments):
@@ -350,6 +386,17 @@ class PerfTest(FolderTest):
         environment = clean_environment(RANK="0", WORLD_SIZE="2", MASTER_PORT="1")
         self.assertEqual(run("all_reduce", "--ranks", "4", environment=environment).returncode, 2)
         self.assertEqual(run("all_reduce", "--threads", environment=environment).returncode, 2)
+        plan = self.plan_file(EXCHANGE)
+        result = run("--plan", plan, environment=clean_environment(RANK="0", WORLD_SIZE="3", MASTER_PORT="1"))
+        self.assertEqual((result.returncode, result.stderr), (2, f"tutti-perf: torchrun started 3 ranks, --plan {plan} is for 2\n"))
+
+    def test_a_launcher_of_one_process(self):
+        """As a shell on a node of a Slurm job: it may start ranks, and says so where it starts none."""
+        alone = clean_environment(SLURM_PROCID="0", SLURM_NTASKS="1", SLURM_STEP_ID="0", SLURM_JOB_ID="1")
+        self.assertIn("all_reduce: 2 ranks", run("all_reduce", "--ranks", "2", "-e", "8", *QUICK, environment=alone).stdout)
+        result = run("all_reduce", "-e", "8", *QUICK, environment=alone)
+        self.assertIn("all_reduce: 1 rank,", result.stdout)
+        self.assertEqual(result.stderr, "tutti-perf: srun started one process: one rank; --ranks N starts more\n")
 
 
 class MpirunTest(FolderTest):

@@ -143,6 +143,8 @@ def errors():
         fails(2, [f'tutti-train: --hidden: "{sizes}" has an empty part'], "--hidden", sizes)
     fails(2, ["tutti-train: Could not convert: --ranks = 2.5; write a whole number"], "--ranks", "2.5")
     fails(2, ["tutti-train: --log -: ", "name a file"], "--log", "-")
+    fails(2, ["tutti-train: --log: is empty; name a file"], *data, "--log", "")
+    fails(2, ["tutti-train: --images: is empty; name a file"], "--images", "", "--labels", "")
     fails(2, ["tutti-train: --plot -: ", "name a file"], "--plot", "-")
     os.symlink(FOLDER, path("folder"))
     for other in (path("log"), os.path.relpath(path("log")), path("folder/log")):

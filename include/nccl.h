@@ -262,7 +262,8 @@ TUTTI_NCCL_FUNCTION(ncclResult_t, CommInitRankScalable,
 TUTTI_NCCL_FUNCTION(ncclResult_t, CommInitAll, (ncclComm_t * comm, int ndev, const int* devlist));
 
 /* Collective. Ranks with the same color form a new communicator, ordered by key, then by rank in `comm`. A color is >=
- * 0; NCCL_SPLIT_NOCOLOR takes part and gets *newcomm = NULL. config NULL: the parent's. */
+ * 0; NCCL_SPLIT_NOCOLOR takes part and gets *newcomm = NULL. config NULL: the parent's. Of a parent that does not block:
+ * ncclInProgress, as is its state until *newcomm is ready. */
 TUTTI_NCCL_FUNCTION(ncclResult_t, CommSplit,
                     (ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config));
 
@@ -287,8 +288,8 @@ TUTTI_NCCL_FUNCTION(ncclResult_t, CommDestroy, (ncclComm_t comm));
 TUTTI_NCCL_FUNCTION(ncclResult_t, CommAbort, (ncclComm_t comm));
 
 #if NCCL_VERSION_CODE >= 22800
-/* Ends pending and later calls of all ranks (ncclRemoteError that names this rank) but keeps the communicator, to be asked, shrunk,
- * aborted or destroyed. From any thread. */
+/* Ends pending calls of all ranks, and the others' later ones (ncclRemoteError that names this rank), but keeps the communicator, to be
+ * asked (ncclSuccess on the ranks that have revoked it), shrunk, aborted or destroyed. Other calls: ncclInvalidUsage here. From any thread. */
 TUTTI_NCCL_FUNCTION(ncclResult_t, CommRevoke, (ncclComm_t comm, int revokeFlags));
 #endif
 

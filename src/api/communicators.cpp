@@ -23,6 +23,18 @@ ncclResult_t ask(const char* function, ncclComm_t comm, T* result, const char* n
   });
 }
 
+/// One of the communicator's place.
+template <class Query>
+ncclResult_t ask_place(const char* function, ncclComm_t comm, int* result, const char* name, Query query) noexcept {
+  return boundary(function, comm, [&]() -> Status {
+    TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
+    TUTTI_TRY(checked_pointer(result, name));
+    TUTTI_TRY(comm::check_place(*communicator));
+    *result = query(*communicator);
+    return {};
+  });
+}
+
 /// NULL is nothing to end. Registrations end with their communicator. A forked child may end what it has inherited, as programs do that
 /// tidy up when they exit.
 template <class End>
@@ -41,13 +53,13 @@ ncclResult_t end(const char* function, ncclComm_t comm, End end_handle) noexcept
 using tutti::comm::Communicator;
 
 TUTTI_NCCL_API(ncclResult_t, CommCount, const ncclComm_t comm, int* count) {
-  return tutti::api::ask("ncclCommCount", comm, count, "count",
-                         [](Communicator& c) { return tutti::comm::size_of(c); });
+  return tutti::api::ask_place("ncclCommCount", comm, count, "count",
+                               [](const Communicator& c) { return tutti::comm::size_of(c); });
 }
 
 TUTTI_NCCL_API(ncclResult_t, CommUserRank, const ncclComm_t comm, int* rank) {
-  return tutti::api::ask("ncclCommUserRank", comm, rank, "rank",
-                         [](Communicator& c) { return tutti::comm::rank_of(c); });
+  return tutti::api::ask_place("ncclCommUserRank", comm, rank, "rank",
+                               [](const Communicator& c) { return tutti::comm::rank_of(c); });
 }
 
 // Host memory has no device number; 0 is what programs can pass on to whatever they do with it.
@@ -79,6 +91,7 @@ TUTTI_NCCL_API(ncclResult_t, CommAbort, ncclComm_t comm) {
 
 TUTTI_NCCL_API(ncclResult_t, CommRevoke, ncclComm_t comm, int revokeFlags) {
   return tutti::api::boundary("ncclCommRevoke", comm, tutti::api::InGroup::kFailsGroup, [&]() -> tutti::Status {
+    if (!comm) return {};
     TUTTI_TRY_ASSIGN(Communicator * communicator, tutti::api::checked_communicator(comm));
     if (revokeFlags != NCCL_REVOKE_DEFAULT)
       return tutti::error(tutti::Code::kInvalidArgument,

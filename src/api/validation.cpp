@@ -230,6 +230,7 @@ Result<DataType> checked_type(ncclDataType_t type) {
 }
 
 Result<comm::CallArgs> checked_shape(comm::Communicator& communicator, const RawCall& call) {
+  if (Status known = comm::check_place(communicator); !known.ok()) return known.error();
   const int ranks = comm::size_of(communicator);
   Result<comm::CallArgs> checked{comm::CallArgs()};  // what is returned
   comm::CallArgs& args = checked.value();

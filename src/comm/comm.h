@@ -81,7 +81,7 @@ Status finalize(Communicator& communicator);
 /// The handle is invalid afterwards, whatever is returned. Of one that is inherited nothing else ends, and nobody is told.
 Status destroy(Handle handle);
 Status abort(Handle handle);
-/// Ends the calls of all ranks; the communicator can be asked, shrunk, aborted and destroyed then.
+/// Ends the calls of all ranks; the communicator can be asked, shrunk, aborted and destroyed then, and on this rank has no failure.
 Status revoke(Communicator& communicator);
 
 /// kSuccess, kInProgress or the sticky failure of the communicator.
@@ -94,7 +94,8 @@ void set_last_error(Communicator* communicator, const std::string& text);
 
 int rank_of(const Communicator& communicator);
 int size_of(const Communicator& communicator);
-bool is_blocking(const Communicator& communicator);
+/// Both are known but of one that a split or shrink is still making, or could not make: why they are not.
+Status check_place(Communicator& communicator);
 
 struct ScaledSum {
   DataType type;

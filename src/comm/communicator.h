@@ -112,7 +112,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void set_place(int ranks, int rank) {
     ranks_ = ranks;
     rank_ = rank;
+    has_place_.store(true, std::memory_order_release);
   }
+  /// One that a split or shrink makes learns how many ranks it has on the way.
+  bool has_place() const { return has_place_.load(std::memory_order_acquire); }
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
@@ -183,6 +186,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Error not_ready();
   /// The stored failure as this rank's error.
   Error failure() const;
+  /// Why a failed one takes no more calls: the same, or that this rank has revoked it.
+  Error refusal() const;
+  void set_revoked() { revoked_ = true; }
   /// Not only for this rank, which has aborted it in peace.
   bool has_failure() const { return executor::load_acquire(members_->control.abort_word()) != 0; }
   /// Stores a failure for all ranks, if it is the first.
@@ -192,6 +198,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   Code async_state();
   std::string async_message();
+  /// Another communicator is made from this one, by a caller that does not wait: async_state() is kInProgress meanwhile.
+  void begin_child() { children_in_making_.fetch_add(1); }
+  void end_child() { children_in_making_.fetch_sub(1); }
 
   /// The rank's process is no more, whether or not it had left.
   bool has_ended(int peer) const { return ended_[peer].load(std::memory_order_acquire); }
@@ -295,6 +304,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Handle handle_ = nullptr;
   int ranks_ = 0;
   int rank_ = 0;
+  std::atomic<bool> has_place_{false};
   const Options options_;
   bool crowded_ = false;
   executor::Crowding crowding_{true};  ///< as crowded_ has it, and over hosts always
@@ -311,6 +321,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> finalized_{false};
   std::atomic<bool> is_aborted_{false};  ///< a call that takes its turn from now on finds it, or is found by is_idle()
   std::atomic<bool> has_left_{false};
+  std::atomic<bool> revoked_{false};
+  std::atomic<int> children_in_making_{0};
   std::atomic<const std::uint64_t*> lone_abort_word_{nullptr};  ///< nullptr: takes_lone_calls() is false
   std::mutex init_mutex_;    ///< held by a thread that initialises here, or waits for init_thread_
   std::thread init_thread_;  ///< guarded by init_mutex_

@@ -64,6 +64,14 @@ Error Communicator::failure() const {
   return error(static_cast<Code>(record.code), record.text);
 }
 
+Error Communicator::refusal() const {
+  if (!revoked_) return failure();
+  return error(
+      Code::kInvalidUsage,
+      "the communicator was revoked, and takes no more calls: make another one by ncclCommShrink, or end it by "
+      "ncclCommDestroy or ncclCommAbort");
+}
+
 void Communicator::fail(Code code, int culprit, const std::string& text) {
   if (is_aborted_ && !has_failure()) return;  // this rank's own end: abort_now() says so to whom it concerns
   if (!record_failure(members_->control.failure(), code, culprit, text)) return;
@@ -87,7 +95,9 @@ void Communicator::keep_async(const Error& failure) {
 }
 
 Code Communicator::async_state() {
-  if (init_state_.load(std::memory_order_acquire) == InitState::kPending) return Code::kInProgress;
+  if (init_state_.load(std::memory_order_acquire) == InitState::kPending || children_in_making_ != 0)
+    return Code::kInProgress;
+  if (revoked_) return is_idle() ? Code::kSuccess : Code::kInProgress;
   if (members_ && has_failure()) return failure().code;
   const std::lock_guard lock(state_mutex_);
   return async_failure_ ? async_failure_->code : Code::kSuccess;

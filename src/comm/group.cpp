@@ -149,7 +149,7 @@ struct StreamWork {
 
 /// Why calls cannot be made.
 Error unusable(Communicator& communicator) {
-  if (communicator.is_initialised() && communicator.failed()) return communicator.failure();
+  if (communicator.is_initialised() && communicator.failed()) return communicator.refusal();
   if (communicator.is_finalized()) return finalized();
   if (communicator.async_state() == Code::kInProgress) {
     return error(Code::kInvalidUsage,

@@ -16,22 +16,22 @@ namespace tutti::comm {
 struct InitJob {
   std::shared_ptr<Communicator> communicator;
   std::function<void()> work;
+  bool blocking;  ///< of what it is made from, or itself: the caller waits
   std::shared_ptr<ParentTurn>
-      turn{};              ///< of what it is made from, if anything: taken before any job of the group starts
+      turn{};              ///< of what it is made from, if anything: begun before any job of the group starts
   int process = getpid();  ///< where it was asked for: a group may be open while its process forks
 };
 
 /// To be run at the group's end.
 void queue_job(InitJob job);
 
-/// Starts all at once, each in a thread of its own; waits for those of blocking communicators. kInProgress's error (no text)
-/// if any goes on in the background.
+/// Starts all at once, each in a thread of its own; waits for those that block. kInProgress's error (no text) if any goes on in the
+/// background.
 Status run_jobs(std::vector<InitJob> jobs);
 
 /// The job of a communicator that is to be: now, at the group's end, or in the background; a blocking one's failure takes the handle
-/// back.
-Status schedule(std::shared_ptr<Communicator> communicator, Handle* handle, std::function<void()> work,
-                std::shared_ptr<ParentTurn> turn = nullptr);
+/// back, if there is one.
+Status schedule(InitJob job, Handle* handle);
 
 /// Of a communicator made from another. nullptr: the parent's.
 Options child_options(Communicator& parent, const Options* wanted);

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -86,27 +87,20 @@ Status make_child(Communicator& parent, ParentTurn& turn, int color, int key, Co
   return status;
 }
 
-Status run_split(Communicator& parent, ParentTurn& turn, int color, int key, Communicator& child) {
-  Status status = make_child(parent, turn, color, key, child);
-  turn.end();
-  return status;
-}
-
 }  // namespace
 
-Status schedule(std::shared_ptr<Communicator> communicator, Handle* handle, std::function<void()> work,
-                std::shared_ptr<ParentTurn> turn) {
+Status schedule(InitJob job, Handle* handle) {
   if (in_group()) {
-    queue_job({std::move(communicator), std::move(work), std::move(turn)});
+    queue_job(std::move(job));
     return {};
   }
-  const bool blocking = communicator->options().blocking;
+  const bool blocking = job.blocking;
   Status status = [&] {
     std::vector<InitJob> jobs;
-    jobs.push_back({communicator, std::move(work), std::move(turn)});
+    jobs.push_back(std::move(job));
     return run_jobs(std::move(jobs));
   }();
-  if (blocking && !status.ok()) {
+  if (blocking && !status.ok() && *handle) {
     remove(*handle);
     *handle = nullptr;
   }
@@ -123,19 +117,25 @@ Options child_options(Communicator& parent, const Options* wanted) {
   return options;
 }
 
+/// A thread that nobody waits for keeps what it works on, of which there is no handle.
+void start(InitJob& job) {
+  if (job.blocking || job.communicator->handle()) return job.communicator->start_background(std::move(job.work));
+  std::thread([communicator = job.communicator, work = std::move(job.work)] { work(); }).detach();
+}
+
 Status run_jobs(std::vector<InitJob> jobs) {
   for (const InitJob& job : jobs) {
-    if (job.turn) job.turn->take();
+    if (job.turn) job.turn->begin();
   }
-  if (jobs.size() == 1 && jobs[0].communicator->options().blocking) {
+  if (jobs.size() == 1 && jobs[0].blocking) {
     jobs[0].communicator->run_here(jobs[0].work);
     return jobs[0].communicator->wait_initialised();
   }
-  for (InitJob& job : jobs) job.communicator->start_background(std::move(job.work));
+  for (InitJob& job : jobs) start(job);
   Status first;
   bool pending = false;
   for (InitJob& job : jobs) {
-    if (!job.communicator->options().blocking) {
+    if (!job.blocking) {
       pending = true;
       continue;
     }
@@ -150,39 +150,32 @@ Status init_rank(Handle* handle, std::span<const UniqueId> ids, int ranks, int r
   TUTTI_TRY_ASSIGN(std::shared_ptr<Communicator> communicator, make(handle, options));
   communicator->set_place(ranks, rank);
   Communicator* raw = communicator.get();
-  return schedule(std::move(communicator), handle,
-                  [raw, ids = std::vector<UniqueId>(ids.begin(), ids.end())] { (void)raw->initialise(ids); });
+  const bool blocking = communicator->options().blocking;
+  const auto work = [raw, ids = std::vector<UniqueId>(ids.begin(), ids.end())] { (void)raw->initialise(ids); };
+  return schedule({std::move(communicator), work, blocking}, handle);
 }
 
 Status split(Communicator& parent, int color, int key, Handle* child, const Options* options) {
   *child = nullptr;
   if (!parent.is_initialised()) return parent.not_ready();
-  if (parent.failed()) return parent.failure();
+  if (parent.failed()) return parent.refusal();
   if (parent.is_finalized()) return finalized();
-  const std::shared_ptr<Communicator> keep = parent.shared_from_this();
   // Without a color the child stays empty; the exchange still has to run, in a group beside the others.
-  Options wanted_options = child_options(parent, options);
-  wanted_options.blocking |= color < 0;  // nobody could wait for it later
-  auto communicator = std::make_shared<Communicator>(wanted_options);
+  const bool wanted = color >= 0;
+  auto communicator = std::make_shared<Communicator>(child_options(parent, options));
   const auto turn = std::make_shared<ParentTurn>(parent);
-  if (color < 0 && !in_group()) {
-    turn->take();
-    return run_split(parent, *turn, color, key, *communicator);
-  }
-  if (color >= 0) {
+  if (wanted) {
     *child = add(communicator);
     if (!*child) return error(Code::kSystem, "too many communicators are open (16384); destroy some");
   }
   Communicator* raw = communicator.get();
-  const bool wanted = color >= 0;
-  return schedule(
-      std::move(communicator), child,
-      [keep, turn, raw, color, key, wanted] {
-        Status status = run_split(*keep, *turn, color, key, *raw);
-        if (!status.ok()) raw->fail_initialisation(status.error());
-        if (status.ok() && !wanted) raw->skip_initialisation();
-      },
-      turn);
+  const auto work = [keep = parent.shared_from_this(), turn, raw, color, key, wanted] {
+    Status status = make_child(*keep, *turn, color, key, *raw);
+    if (!status.ok()) raw->fail_initialisation(status.error());
+    if (status.ok() && !wanted) raw->skip_initialisation();
+    turn->finish();
+  };
+  return schedule({std::move(communicator), work, parent.options().blocking, turn}, child);
 }
 
 Error finalized() {
@@ -228,6 +221,7 @@ Status abort(Handle handle) {
 
 Status revoke(Communicator& communicator) {
   if (!communicator.is_initialised()) return communicator.not_ready();
+  communicator.set_revoked();
   if (communicator.end_calls(fmt::format("rank {} called ncclCommRevoke", communicator.rank()))) return {};
   return error(Code::kSystem, "ncclCommRevoke: a call of this communicator did not come back within 10 s");
 }
@@ -245,6 +239,8 @@ Code async_error(Communicator& communicator) {
 
 int rank_of(const Communicator& communicator) { return communicator.rank(); }
 int size_of(const Communicator& communicator) { return communicator.ranks(); }
-bool is_blocking(const Communicator& communicator) { return communicator.options().blocking; }
+Status check_place(Communicator& communicator) {
+  return communicator.has_place() ? Status() : Status(communicator.not_ready());
+}
 
 }  // namespace tutti::comm

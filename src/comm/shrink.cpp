@@ -424,13 +424,13 @@ Status shrink(Communicator& parent, std::span<const int> excluded, bool abort, H
   if (!*child) return error(Code::kSystem, "too many communicators are open (16384); destroy some");
   Communicator* raw = communicator.get();
   const auto turn = std::make_shared<ParentTurn>(parent);
-  return schedule(
-      std::move(communicator), child,
-      [keep = parent.shared_from_this(), turn, raw, abort, list = std::vector<int>(excluded.begin(), excluded.end())] {
-        Status status = run_shrink(*keep, *turn, list, abort, *raw);
-        if (!status.ok()) raw->fail_initialisation(status.error());
-      },
-      turn);
+  const auto work = [keep = parent.shared_from_this(), turn, raw, abort,
+                     list = std::vector<int>(excluded.begin(), excluded.end())] {
+    Status status = run_shrink(*keep, *turn, list, abort, *raw);
+    if (!status.ok()) raw->fail_initialisation(status.error());
+    turn->finish();
+  };
+  return schedule({std::move(communicator), work, parent.options().blocking, turn}, child);
 }
 
 }  // namespace tutti::comm

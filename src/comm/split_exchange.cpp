@@ -56,6 +56,20 @@ class SplitExchange : public executor::Task {
 ParentTurn::~ParentTurn() {
   if (ticket_)
     parent_.give_up_ticket(*ticket_, Code::kSystem, "a split or shrink broke off for want of memory or threads");
+  ticket_.reset();
+  finish();
+}
+
+void ParentTurn::begin() {
+  shows_ = !parent_.options().blocking;
+  if (shows_) parent_.begin_child();
+  take();
+}
+
+void ParentTurn::finish() {
+  end();
+  if (shows_) parent_.end_child();
+  shows_ = false;
 }
 
 void ParentTurn::wait(const Communicator& child) {

@@ -20,14 +20,19 @@ class ParentTurn {
   ParentTurn& operator=(const ParentTurn&) = delete;
 
   void take() { ticket_ = parent_.take_ticket(); }
+  /// The same for what the caller makes: a parent that does not block is in progress until finish(), as programs wait for that.
+  void begin();
   bool has_come() const { return parent_.is_turn(*ticket_); }
   /// Until the calls before are over; if the user aborts `child` meanwhile, the parent fails.
   void wait(const Communicator& child);
   void end();
+  /// When what was to be made is there, or never will be.
+  void finish();
 
  private:
   Communicator& parent_;
   std::optional<std::uint64_t> ticket_;
+  bool shows_ = false;  ///< the parent is in progress
 };
 
 /// `own`, `bytes` long, of every rank of `parent`, in order. It cannot be taken back: if `child`, for which it is made, is aborted before all have

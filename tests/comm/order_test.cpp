@@ -252,7 +252,6 @@ std::string split_and_call(const Member& m, ncclComm_t parent, const ncclConfig_
   ncclConfig_t own = config;
   ncclComm_t pair = nullptr;
   CREW_TRY(fine(only_begun(ncclCommSplit(parent, m.rank / 2, 0, &pair, &own)), "ncclCommSplit"));
-  CREW_TRY(settle(parent));
   CREW_TRY(sum(m, parent, call));
   CREW_TRY(settle(pair));
   return end(pair, 2, m.rank % 2);

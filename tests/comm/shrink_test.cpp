@@ -298,7 +298,7 @@ TEST_CASE("threads of one process shrink in a group, with and without blocking")
         REQUIRE(ncclCommShrink(parents[r], &excluded, 1, &children[r], &config, NCCL_SHRINK_DEFAULT) == ncclSuccess);
     }
     const ncclResult_t ended = ncclGroupEnd();
-    REQUIRE(ended == (blocking ? ncclSuccess : ncclInProgress));
+    REQUIRE(ended == ncclSuccess);  // the parents block
     std::vector<int> values(4, 1);
     for (int r = 0; r < 4; ++r) {
       ncclResult_t state = ncclInProgress;
@@ -366,7 +366,17 @@ TEST_CASE("a revoked communicator ends everybody's calls, and can be shrunk") {
       CREW_TRY(fine(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), "a second ncclCommRevoke"));
     }
     const ncclResult_t result = ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, comm, nullptr);
-    CREW_TRY(refused(result, ncclRemoteError, {"rank 0 called ncclCommRevoke"}, comm));
+    ncclResult_t state = ncclInProgress;
+    CREW_TRY(fine(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError"));
+    if (m.rank == 0) {
+      CREW_TRY(refused(result, ncclInvalidUsage, {"the communicator was revoked", "ncclCommShrink"}, comm));
+      ncclComm_t child = nullptr;
+      CREW_TRY(refused(ncclCommSplit(comm, 0, 0, &child, nullptr), ncclInvalidUsage, {"was revoked"}, comm));
+    } else {
+      CREW_TRY(refused(result, ncclRemoteError, {"rank 0 called ncclCommRevoke"}, comm));
+    }
+    if (state != (m.rank == 0 ? ncclSuccess : ncclRemoteError))
+      return "ncclCommGetAsyncError says " + std::to_string(state);
     if (m.rank != 2) CREW_TRY(shrink_and_use(comm, m, {2}, NCCL_SHRINK_DEFAULT));
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
   }));

@@ -4,6 +4,7 @@
 #include "api/boundary.h"
 #include "api/export.h"
 #include "api/validation.h"
+#include "comm/bootstrap.h"
 
 #include <tutti/launch.h>
 
@@ -47,7 +48,9 @@ Status unique_id_for(const tuttiLaunchInfo_t* info, ncclUniqueId* id) {
   if (info->size > 1) {
     TUTTI_TRY_ASSIGN(const comm::MeetingPlace place, comm::next_meeting_place(*info));
     if (info->rank == 0) {
-      TUTTI_TRY(comm::hand_out(*info, place, made));
+      const Status given = comm::hand_out(*info, place, made);
+      if (!given.ok()) comm::end_bootstrap(made);  // who has it already hears that
+      TUTTI_TRY(given);
     } else {
       TUTTI_TRY_ASSIGN(made, comm::fetch(*info, place));
     }

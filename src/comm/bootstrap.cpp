@@ -175,6 +175,32 @@ Result<ControlSegment> share_control(RootClient& root, const BootstrapArgs& args
   return ControlSegment{file.value()->release(), bytes};
 }
 
+Result<BootstrapResult> meet_all(const BootstrapArgs& args) {
+  const Patience patience(args.timeout_s, args.cancelled, &args.hopeless);
+  if (args.hopeless && args.hopeless()) {
+    return error(Code::kInvalidUsage, "the communicator was aborted before it was initialised");
+  }
+  std::shared_ptr<std::atomic<bool>> unwanted;
+  if (args.ids[0].named && args.rank == 0) {
+    TUTTI_TRY_ASSIGN(unwanted, start_named_root(args.ids[0], patience));
+  }
+  auto entered = RootClient::enter(args.ids[0], patience, args.ranks, self_facts(args.rank), args.heartbeat_s);
+  if (!entered.ok()) {
+    if (unwanted) *unwanted = true;  // at an address that leads elsewhere, say
+    return std::move(entered).error();
+  }
+  RootClient root = std::move(entered).value();
+  BootstrapResult result;
+  TUTTI_TRY_ASSIGN(const Frame first, root.expect_one_of(FrameType::kTable, FrameType::kListen));
+  if (first.type == FrameType::kTable) {
+    TUTTI_TRY_ASSIGN(result.peers, read_table(root, args, first.payload));
+  } else {
+    TUTTI_TRY(meet_others(root, args, patience, result));
+  }
+  TUTTI_TRY_ASSIGN(result.control, share_control(root, args, result.peers));
+  return result;
+}
+
 /// Scalable init brings several ids; one root is enough on one host, so the others may end.
 void release_other_roots(const BootstrapArgs& args) {
   for (std::size_t i = 1; i < args.ids.size(); ++i) {
@@ -198,22 +224,8 @@ BootstrapResult bootstrap_alone() {
 
 Result<BootstrapResult> bootstrap(const BootstrapArgs& args) {
   TUTTI_TRY(check(args));
-  const Patience patience(args.timeout_s, args.cancelled, &args.hopeless);
-  if (args.hopeless && args.hopeless()) {
-    return error(Code::kInvalidUsage, "the communicator was aborted before it was initialised");
-  }
-  if (args.ids[0].named && args.rank == 0) TUTTI_TRY(start_named_root(args.ids[0], patience));
-  TUTTI_TRY_ASSIGN(RootClient root,
-                   RootClient::enter(args.ids[0], patience, args.ranks, self_facts(args.rank), args.heartbeat_s));
-  BootstrapResult result;
-  TUTTI_TRY_ASSIGN(const Frame first, root.expect_one_of(FrameType::kTable, FrameType::kListen));
-  if (first.type == FrameType::kTable) {
-    TUTTI_TRY_ASSIGN(result.peers, read_table(root, args, first.payload));
-  } else {
-    TUTTI_TRY(meet_others(root, args, patience, result));
-  }
-  TUTTI_TRY_ASSIGN(result.control, share_control(root, args, result.peers));
-  if (args.rank == 0) release_other_roots(args);
+  auto result = meet_all(args);
+  if (args.rank == 0) release_other_roots(args);  // whatever came of it
   return result;
 }
 

@@ -29,6 +29,8 @@ constexpr auto kHandshakeTimeWhenFull = milliseconds(200);
 /// Of a rank's frames, in which another one's may be.
 constexpr std::size_t kPayloadMax = 4096;
 constexpr auto kAcceptPause = milliseconds(20);
+/// For who started it to take it back.
+constexpr auto kUnwantedLook = milliseconds(100);
 /// For this process to get a descriptor for one more rank; as long as ranks wait for one of their own.
 constexpr auto kDescriptorPatience = seconds(5);
 /// How long a failed root still tells late comers why, and those whom it was not passed on to.
@@ -52,7 +54,7 @@ bool BootstrapRoot::finished() const {
   const bool all_sent = std::none_of(members_.begin(), members_.end(), [](const auto& member) {
     return !member->is_stranger() && member->connection.wants_to_write();
   });
-  if (released_ || (complete_ && all_sent)) return true;
+  if (released_ || (complete_ && all_sent) || (ranks_ == 0 && unwanted_ && *unwanted_)) return true;
   if (!failure_) return false;
   // Of many ranks some are below others, and come once more to ask if those do not pass the reason on.
   const bool all_told = ranks_ > 0 && ranks_ <= kRootChildren && hellos_ >= ranks_;
@@ -68,6 +70,7 @@ int BootstrapRoot::poll_timeout_ms(Clock::time_point now) const {
   if (failure_) next = std::min(next, linger_end_);
   if (is_calling_the_roll()) next = std::min(next, *roll_call_end_);
   if (ranks_ > 0) next = std::min(next, now + Connection::kLifeTime);
+  if (ranks_ == 0 && unwanted_) next = std::min(next, now + kUnwantedLook);
   if (accept_again_ > now) next = std::min(next, accept_again_);
   if (is_full()) next = std::min(next, now + kAcceptPause);
   if (next == Clock::time_point::max()) return -1;

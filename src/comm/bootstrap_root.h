@@ -46,9 +46,10 @@ namespace tutti::comm {
 class BootstrapRoot {
  public:
   /// At least one listener: of this host's ranks, of other hosts', or both. A rank that gives no sign of life for `heartbeat_s` is a failure; 0:
-  /// never.
-  BootstrapRoot(std::vector<PrivateDescriptor> listeners, const Secret& secret, double heartbeat_s = 10)
-      : listeners_(std::move(listeners)), secret_(secret), heartbeat_s_(heartbeat_s) {}
+  /// never. `unwanted`, which may be null: once true, it ends if no rank has come.
+  BootstrapRoot(std::vector<PrivateDescriptor> listeners, const Secret& secret, double heartbeat_s = 10,
+                std::shared_ptr<const std::atomic<bool>> unwanted = nullptr)
+      : listeners_(std::move(listeners)), secret_(secret), heartbeat_s_(heartbeat_s), unwanted_(std::move(unwanted)) {}
 
   /// Returns when the bootstrap is complete or has failed and everybody was told.
   void run();
@@ -133,6 +134,7 @@ class BootstrapRoot {
   std::vector<PrivateDescriptor> listeners_;
   Secret secret_;
   double heartbeat_s_;
+  std::shared_ptr<const std::atomic<bool>> unwanted_;
   std::vector<std::unique_ptr<Member>> members_;
   std::map<int, Rank> known_;
   std::vector<int> arrivals_[2];         ///< by TCP and by the Unix socket: each makes a tree

@@ -1,6 +1,7 @@
 #include "comm/launch.h"
 
 #include "base/config.h"
+#include "comm/bootstrap.h"
 #include "comm/mpi_library.h"
 
 #include <fmt/format.h>
@@ -83,6 +84,7 @@ Result<std::optional<UniqueId>> id_by_mpi(const tuttiLaunchInfo_t& info) {
   TUTTI_TRY_ASSIGN(const double timeout_s, meeting_timeout());
   const std::string problem = service->broadcast(&id, sizeof(id), timeout_s);
   TUTTI_TRY(made);
+  if (!problem.empty() && info.rank == 0 && !id.named) end_bootstrap(id);
   if (!problem.empty()) return error(Code::kRemote, fmt::format("rank {}: rank 0's id by MPI: {}", info.rank, problem));
   if (id.magic != kUniqueIdMagic) return error(Code::kRemote, "rank 0 could not make a unique id");
   return std::optional<UniqueId>(id);

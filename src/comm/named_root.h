@@ -23,7 +23,7 @@ Result<UniqueId> make_named_id(const NamedRoot& root);
 /// The id that NCCL_COMM_ID and TUTTI_SECRET make.
 Result<UniqueId> named_id();
 
-/// Listens at the id's port, at its address alone. Tries again while the port is taken.
+/// Listens at the id's port, at all addresses of this host. Tries again while the port is taken.
 Result<PrivateDescriptor> listen_named(const UniqueId& id, const Patience& patience);
 
 }  // namespace tutti::comm

@@ -49,7 +49,7 @@ Result<RootClient> RootClient::join(const UniqueId& id, const Patience& patience
     const std::int32_t root_pid = peer_process(socket.get());
     std::string root = root_pid > 0 ? fmt::format("process {}", root_pid)
                                     : fmt::format("the process at {}", peer_address(socket.get()));
-    RootClient client(id, Connection(std::move(socket), Connection::kRootPayloadMax), patience);
+    RootClient client(id, Connection(std::move(socket), Connection::kStrangerPayloadMax), patience);
     client.root_ = std::move(root);
     client.heartbeat_s_ = heartbeat_s;
     Status status = client.handshake(type, body, rank);
@@ -74,6 +74,7 @@ Status RootClient::handshake(FrameType type, const Body& body, int rank) {
                  fmt::format("{} does not know the secret of the unique id: {}", root_,
                              id_.named ? "TUTTI_SECRET differs" : "the id was damaged on its way here"));
   }
+  connection_.accept_up_to(Connection::kRootPayloadMax);
   TUTTI_TRY_ASSIGN(const Bytes said, body(is_unix(connection_.fd())));
   WireWriter proved;
   proved.raw(rank_proof(secret, greeting, *challenge, type, said)).raw(said);

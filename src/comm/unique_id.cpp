@@ -15,16 +15,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 
 namespace tutti::comm {
 namespace {
 
-Status start_root(std::vector<PrivateDescriptor> listeners, const UniqueId& id) {
+Status start_root(std::vector<PrivateDescriptor> listeners, const UniqueId& id,
+                  std::shared_ptr<const std::atomic<bool>> unwanted = nullptr) {
   Secret secret;
   std::memcpy(secret.data(), id.secret, secret.size());
-  auto root = std::make_shared<BootstrapRoot>(std::move(listeners), secret, root_variables().heartbeat_timeout_s);
+  auto root = std::make_shared<BootstrapRoot>(std::move(listeners), secret, root_variables().heartbeat_timeout_s,
+                                              std::move(unwanted));
   TUTTI_TRY_ASSIGN(std::thread thread, start_quiet_thread("tutti-root", [root = std::move(root)] { root->run(); }));
   thread.detach();
   return {};
@@ -104,10 +107,12 @@ Result<UniqueId> make_unique_id() {
   return root.id;
 }
 
-Status start_named_root(const UniqueId& id, const Patience& patience) {
+Result<std::shared_ptr<std::atomic<bool>>> start_named_root(const UniqueId& id, const Patience& patience) {
   std::vector<PrivateDescriptor> listeners;
   TUTTI_TRY_ASSIGN(listeners.emplace_back(), listen_named(id, patience));
-  return start_root(std::move(listeners), id);
+  auto unwanted = std::make_shared<std::atomic<bool>>(false);
+  TUTTI_TRY(start_root(std::move(listeners), id, unwanted));
+  return unwanted;
 }
 
 }  // namespace tutti::comm

@@ -5,7 +5,9 @@
 #include "comm/ip_address.h"
 #include "comm/private_descriptor.h"
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,7 +17,7 @@ class Patience;
 
 inline constexpr std::uint64_t kUniqueIdMagic = 0x3144492d49545554;  // "TUTI-ID1" in memory
 /// Of the bootstrap protocol. The frames of the handshake stay as they are in every version, so that skew can be told.
-inline constexpr std::uint32_t kProtocolVersion = 26;
+inline constexpr std::uint32_t kProtocolVersion = 27;
 
 /// Exactly ncclUniqueId's 128 bytes, copied by value between processes of one job; treat as a secret.
 struct UniqueId {
@@ -55,7 +57,8 @@ Result<UniqueId> make_unique_id();
 /// rank 0 does that. What the library makes by itself (a split's ids, say) has first ranks of its own, on any host.
 Result<UniqueId> make_programs_id();
 
-/// Of an id with `named`, by rank 0: starts the root. Waits while an earlier communicator's root still holds the port.
-Status start_named_root(const UniqueId& id, const Patience& patience);
+/// Of an id with `named`, by rank 0: starts the root. Waits while an earlier communicator's root still holds the port. Where rank 0 then cannot
+/// reach it, it stores true: the root ends, and the port is free, if no other rank has come.
+Result<std::shared_ptr<std::atomic<bool>>> start_named_root(const UniqueId& id, const Patience& patience);
 
 }  // namespace tutti::comm

@@ -10,10 +10,13 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <cstddef>
 #include <cstring>
+#include <memory>
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace tutti::transport {
 
@@ -205,17 +208,29 @@ std::string finalise() {
   return result == MPI_SUCCESS ? "" : "MPI_Finalize failed";
 }
 
+/// A broadcast cannot be cancelled: where the others do not come in time MPI keeps its memory, and the ranks are out of step for good.
 std::string broadcast(void* data, int bytes, double timeout_s) {
+  static std::atomic<bool> out_of_step{false};
+  if (out_of_step)
+    return "an earlier one did not come in time, and cannot be taken back; let the program end, or bring the ranks "
+           "together by TUTTI_RENDEZVOUS";
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
+  const auto* const first = static_cast<const std::byte*>(data);
+  auto memory = std::make_unique<std::vector<std::byte>>(first, first + bytes);
   MPI_Request request = MPI_REQUEST_NULL;
-  const int result = MPI_Ibcast(data, bytes, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
+  const int result = MPI_Ibcast(memory->data(), bytes, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
   if (result != MPI_SUCCESS) return text_of_error("MPI_Ibcast", result);
   for (int done = 0; done == 0;) {
     const int tested = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     if (tested != MPI_SUCCESS) return text_of_error("MPI_Ibcast", tested);
-    if (done == 0 && std::chrono::steady_clock::now() >= until) return "the other ranks did not come in time";
+    if (done == 0 && std::chrono::steady_clock::now() >= until) {
+      out_of_step = true;
+      [[maybe_unused]] static const auto* const kept = memory.release();  // reachable, for leak checkers
+      return "the other ranks did not come in time";
+    }
     if (done == 0) std::this_thread::yield();
   }
+  std::memcpy(data, memory->data(), memory->size());
   return "";
 }
 

@@ -379,7 +379,10 @@ void case_silenced(const ncclUniqueId& id, bool aborts) {
 /// Rank 1's program ends without MPI_Finalize, with no call under way: that is a death, as nobody may call MPI for it any more.
 void case_exits(ncclComm_t comm) {
   check_collectives(comm, world, me, 5000);
-  if (me == 1) std::exit(0);
+  if (me == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the others may be at the last of those still
+    std::exit(0);
+  }
   const auto start = Clock::now();
   ncclResult_t code = ncclSuccess;
   const std::string why = call_until_failure(comm, &code);

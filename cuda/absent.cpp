@@ -27,7 +27,7 @@ Status Device::launch(KernelKind, DataType, std::uint32_t, const void*, StreamHa
 Status Device::launch_copy(const CopyLaunch&, std::uint32_t, StreamHandle) const { return absent(); }
 Status Device::launch_nothing(StreamHandle) const { return absent(); }
 Result<bool> Device::can_reach(const Device&) const { return absent(); }
-Status Device::reach(const Device&) const { return absent(); }
+Result<bool> Device::reach(const Device&) const { return absent(); }
 Status make_current(const Device&) { return absent(); }
 Result<bool> follows_default_stream(const Device&, StreamHandle) { return absent(); }
 Result<void*> copy_aside(const Device&, const void*, std::size_t, StreamHandle) { return absent(); }

@@ -182,13 +182,14 @@ Result<bool> Device::can_reach(const Device& other) const {
   return can != 0;
 }
 
-Status Device::reach(const Device& other) const {
-  if (other.context_ == context_) return {};
+Result<bool> Device::reach(const Device& other) const {
+  if (other.context_ == context_) return true;
   const ContextScope scope(static_cast<CUcontext>(context_));
   TUTTI_TRY(scope.status());
   const CUresult result = driver().context_enable_peer.raw(static_cast<CUcontext>(other.context_), 0);
   // Others in this process may have asked for it before.
-  if (result == CUDA_SUCCESS || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return {};
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return true;
+  if (result == CUDA_ERROR_TOO_MANY_PEERS) return false;
   return driver_error(driver().context_enable_peer.name(), result);
 }
 

@@ -57,8 +57,8 @@ class Device {
   std::uint32_t resident_blocks() const { return resident_blocks_; }
   /// Whether the machine lets this device load from and store to the other's memory.
   Result<bool> can_reach(const Device& other) const;
-  /// Lets it: only where it can.
-  Status reach(const Device& other) const;
+  /// Lets it: only where it can. False: it reaches as many others' as it may.
+  Result<bool> reach(const Device& other) const;
 
  private:
   Device() = default;

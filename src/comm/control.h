@@ -41,6 +41,7 @@ enum class RankPhase : std::uint64_t {
   kAbsent,
   kMapped,
   kPlaced,    ///< on GPUs of which NCCL_P2P_LEVEL keeps some apart
+  kReached,   ///< on GPUs of one process: each has asked which of the others' memory it reaches
   kLinked,    ///< on GPUs that ranks in several processes map memory of, or whose kernels wait for each other
   kMeasured,  ///< over hosts of which some are one system (containers): the network is measured
   kReady,

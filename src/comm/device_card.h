@@ -45,7 +45,7 @@ struct DeviceCard {
   std::uint32_t exported = 0;    ///< 1: these count
   std::uint32_t resident_blocks = 0;
   DeviceLink link = DeviceLink::kUnknown;
-  std::uint32_t mapped = 0;  ///< a bit for each rank whose segment it has mapped
+  std::uint32_t mapped = 0;  ///< a bit for each rank whose segment it has mapped, or, in its own process, whose GPU it reaches
   std::uint32_t far =
       0;  ///< a bit for each rank whose GPU NCCL_P2P_LEVEL keeps apart from this one's; rank 0 writes all of them
   char why[232] = {};  ///< what a link or an export has failed of

@@ -23,24 +23,7 @@ enum class Route : std::uint8_t {
   kStaged,   ///< through host memory
 };
 
-/// Of ranks that share a process.
-Result<DeviceLinks> links_here(const Control& control) {
-  DeviceLinks links(control.ranks());
-  for (int r = 0; r < control.ranks(); ++r) {
-    TUTTI_TRY_ASSIGN(const auto from, cuda::Device::open(control.device_card(r).device));
-    for (int other = 0; other < r; ++other) {
-      const bool same = same_gpu(control, r, other);
-      const bool far = (control.device_card(r).far >> other & 1) != 0;
-      if (!same && (far || control.settings().p2p_disable != 0)) continue;
-      TUTTI_TRY_ASSIGN(const auto to, cuda::Device::open(control.device_card(other).device));
-      TUTTI_TRY_ASSIGN(const bool there, same ? Result<bool>(true) : from->can_reach(*to));
-      TUTTI_TRY_ASSIGN(const bool back, same ? Result<bool>(true) : to->can_reach(*from));
-      if (there && back) links.join(r, other);
-    }
-  }
-  return links;
-}
-/// Of ranks in several processes, when all have tried.
+/// When all have tried.
 DeviceLinks links_of(const Control& control) {
   DeviceLinks links(control.ranks());
   const auto maps = [&](int a, int b) { return (control.device_card(a).mapped >> b & 1) != 0; };
@@ -289,7 +272,7 @@ Status DeviceRank::connect(Communicator& communicator, const Meet& meet) {
   }
   Route route = choose_route(members);
   if (route == Route::kMeeting) {
-    TUTTI_TRY_ASSIGN(self->links_, links_here(members.control));
+    TUTTI_TRY(self->reach_others(communicator, meet));
     if (!self->links_.connects_all()) route = Route::kStaged;
   }
   if (route == Route::kIpc) {
@@ -386,13 +369,36 @@ Status DeviceRank::open_lines(Communicator& communicator, const Meet& meet) {
   return lines_->start(communicator);
 }
 
+/// Of ranks that share a process. Without NVSwitch a GPU may reach eight others only: neighbours first, so that what is left is a ring.
+Status DeviceRank::reach_others(Communicator& communicator, const Meet& meet) {
+  const Control& control = communicator.members().control;
+  const int rank = communicator.rank(), ranks = communicator.ranks();
+  DeviceCard& card = control.device_card(rank);
+  const auto reaches = [&](int other) -> Result<bool> {
+    if (same_gpu(control, rank, other)) return true;
+    if ((card.far >> other & 1) != 0 || control.settings().p2p_disable != 0) return false;
+    TUTTI_TRY_ASSIGN(const auto to, cuda::Device::open(control.device_card(other).device));
+    TUTTI_TRY_ASSIGN(const bool can, device_->can_reach(*to));
+    if (!can) return false;
+    TUTTI_TRY_ASSIGN(const bool reached, device_->reach(*to));
+    if (!reached)
+      log_info("rank {}: GPU {} reaches as many others' memory as CUDA lets it, and does without that of GPU {}", rank,
+               card.bus_id, control.device_card(other).bus_id);
+    return reached;
+  };
+  for (int distance = 1; distance < ranks; ++distance) {
+    const int step = (distance + 1) / 2;
+    const int other = (rank + (distance % 2 != 0 ? step : ranks - step)) % ranks;
+    TUTTI_TRY_ASSIGN(const bool reached, reaches(other));
+    if (reached) card.mapped |= 1u << other;
+  }
+  TUTTI_TRY(meet(RankPhase::kReached));
+  links_ = links_of(control);
+  return {};
+}
+
 Status DeviceRank::connect_here(Communicator& communicator, const Meet& meet) {
   const Membership& members = communicator.members();
-  for (int r = 0; r < communicator.ranks(); ++r) {
-    if (!links_.joins(communicator.rank(), r)) continue;
-    TUTTI_TRY_ASSIGN(const auto other, cuda::Device::open(members.control.device_card(r).device));
-    TUTTI_TRY(device_->reach(*other));
-  }
   LaunchPlace where{device_, {}, {}};
   TUTTI_TRY_ASSIGN(where.event, cuda::Event::create(device_));
   ways_ = {crew_here(members.control), members.control.settings().protocols, false};

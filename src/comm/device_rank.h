@@ -98,6 +98,7 @@ class DeviceRank {
   explicit DeviceRank(std::shared_ptr<cuda::Device> device);
 
   std::shared_ptr<DeviceLines> lines() const;
+  Status reach_others(Communicator& communicator, const Meet& meet);
   Status connect_here(Communicator& communicator, const Meet& meet);
   Status open_lines(Communicator& communicator, const Meet& meet);
   /// False: some rank cannot share its memory, or map another's.

@@ -159,12 +159,14 @@ Result<std::byte*> DeviceSegment::map(int peer, const Reach& reach) {
     return imports_.back().data();
   }
   TUTTI_TRY_ASSIGN(const auto other, cuda::Device::open(card.device));
-  TUTTI_TRY_ASSIGN(const bool reached, device_->can_reach(*other));
+  TUTTI_TRY_ASSIGN(bool reached, device_->can_reach(*other));
+  if (reached) {
+    TUTTI_TRY_ASSIGN(reached, device_->reach(*other));
+  }
   if (!reached) {
     return error(Code::kUnhandledCuda, fmt::format("GPU {} cannot reach the memory of GPU {}",
                                                    device_->facts().bus_id.data(), other->facts().bus_id.data()));
   }
-  TUTTI_TRY(device_->reach(*other));
   return reinterpret_cast<std::byte*>(card.segment);
 }
 

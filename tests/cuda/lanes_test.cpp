@@ -229,6 +229,14 @@ TEST_CASE("lanes: machines whose GPUs are not all linked, ranks in one process",
   }
 }
 
+TEST_CASE("lanes: GPUs of one process, each of which may reach a few others", "[device][lanes]") {
+  setenv("FAKE_CUDA_PEERS_MOST", "3", 1);
+  const Machine few = {nullptr, nullptr, kAllPeers, 6, "\nring: ", "lanes: some GPUs do not reach others' memory"};
+  crew::check(crew::run(
+      1, [&](const Member&) { return in_one_process(few); }, kOneProcessLimitS));
+  unsetenv("FAKE_CUDA_PEERS_MOST");
+}
+
 TEST_CASE("lanes: machines whose GPUs are not all linked, a process for each rank", "[device][lanes][processes]") {
   for (const Machine& machine : kMachines) {
     CAPTURE(machine.ranks, machine.large);

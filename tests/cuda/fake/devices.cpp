@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
 
 #include <sys/mman.h>
 
@@ -16,6 +19,19 @@ namespace {
 int version_of_driver() {
   const char* const version = std::getenv("FAKE_CUDA_VERSION");
   return version ? std::atoi(version) : 13000;
+}
+
+/// FAKE_CUDA_PEERS_MOST: so many for each device.
+CUresult add_peer(int device, int other) {
+  static std::mutex mutex;
+  static std::map<int, std::set<int>> enabled;
+  const char* const most = std::getenv("FAKE_CUDA_PEERS_MOST");
+  const std::lock_guard lock(mutex);
+  std::set<int>& peers = enabled[device];
+  if (peers.contains(other)) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  if (most != nullptr && peers.size() >= std::strtoull(most, nullptr, 10)) return CUDA_ERROR_TOO_MANY_PEERS;
+  peers.insert(other);
+  return CUDA_SUCCESS;
 }
 
 /// As the process exits pinned memory goes away, whoever still looks at it.
@@ -122,7 +138,7 @@ CUresult context_set(CUcontext context) {
 CUresult context_enable_peer(CUcontext context, unsigned) {
   FAKE_CALL("cuCtxEnablePeerAccess");
   if (!reaches(current_device(), device_of(context))) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-  return CUDA_SUCCESS;
+  return add_peer(current_device(), device_of(context));
 }
 
 CUresult module_load(CUmodule* module, const void*) {

@@ -1,4 +1,5 @@
 """What a script writes: results that cannot be written are told about, and never look like success."""
+import atexit
 import json
 import os
 import signal
@@ -44,6 +45,12 @@ def catch_signals():
         signal.signal(sign, ended)
 
 
+def die(sign):
+    """By a signal, as if it had not been caught."""
+    signal.signal(sign, signal.SIG_DFL)
+    os.kill(os.getpid(), sign)
+
+
 class Recorded:
     """Standard output that keeps what goes wrong for the end, so that what is to be written elsewhere still is."""
 
@@ -70,23 +77,23 @@ class Recorded:
 def end(tool, main, *arguments):
     """Ends the process with main's exit code, or with 1 where not all of standard output could be written, which is said."""
     output = sys.stdout = Recorded(sys.stdout)
-    sign = None
+    signs = []
+    atexit.register(lambda: die(signs[0]) if signs else None)  # the first to be registered is the last to run: others tidy up
     try:
         code = main(*arguments)
     except SystemExit as ended:  # argparse's, after --help too
         code = ended.code or 0
     except Ended as ended:
-        sign, code = ended.args[0], 1
+        code = 1
+        signs.append(ended.args[0])
+        for sign in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(sign, signal.SIG_IGN)
     output.flush()
     if output.problem:
         # Python would try once more on its way out, and speak of an exception.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         if isinstance(output.problem, BrokenPipeError):
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGPIPE)
+            die(signal.SIGPIPE)
         print(f"{tool}: standard output: {output.problem.strerror}", file=sys.stderr)
         code = code or 1
-    if sign:
-        signal.signal(sign, signal.SIG_DFL)
-        os.kill(os.getpid(), sign)
     sys.exit(code)

@@ -310,7 +310,6 @@ class Builder {
     std::erase_if(islands, [](const Members& island) { return island.size() < 2; });
     if (islands.empty()) return;
     const Bandwidth bandwidth = of_one_nvlink(islands);
-    int switch_node = kNone;
     for (const Members& island : islands) {
       if (may_have_switch(island))
         graph_.warn(fmt::format(
@@ -321,8 +320,8 @@ class Builder {
         join_directly(island, bandwidth);
         continue;
       }
-      if (switch_node == kNone) switch_node = graph_.add_node(NodeKind::kSwitch, 0, kNone, "", {});
-      join_to_switch(island, switch_node, bandwidth);
+      // One for each: from one to another there is no NVLink.
+      join_to_switch(island, graph_.add_node(NodeKind::kSwitch, 0, kNone, "", {}), bandwidth);
     }
   }
   int links_in_row(std::size_t gpu, const Members& island) {

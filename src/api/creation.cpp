@@ -177,6 +177,7 @@ Status shrink(ncclComm_t comm, const int* ranks, int count, ncclComm_t* child, c
   if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)
     return error(Code::kInvalidArgument,
                  fmt::format("shrinkFlags is {}; pass NCCL_SHRINK_DEFAULT (0) or NCCL_SHRINK_ABORT (1)", flags));
+  TUTTI_TRY(comm::check_place(*parent));
   TUTTI_TRY_ASSIGN(const std::vector<int> excluded, checked_exclusions(*parent, ranks, count));
   TUTTI_TRY_ASSIGN(const comm::Options options, read_config(config));
   return comm::shrink(*parent, excluded, flags == NCCL_SHRINK_ABORT, reinterpret_cast<comm::Handle*>(child),

@@ -201,10 +201,15 @@ Result<BootstrapResult> meet_all(const BootstrapArgs& args) {
   return result;
 }
 
-/// Scalable init brings several ids; one root is enough on one host, so the others may end.
-void release_other_roots(const BootstrapArgs& args) {
+/// Scalable init brings several ids; one root is enough, so the others may end, whatever has come of it. Those who made them may be gone.
+void release_other_roots(const BootstrapArgs& args, bool all_came) {
+  const Patience patience(1, args.cancelled);
   for (std::size_t i = 1; i < args.ids.size(); ++i) {
-    end_bootstrap(args.ids[i]);
+    if (all_came) {
+      end_bootstrap(args.ids[i]);
+    } else {
+      (void)RootClient::release(args.ids[i], patience);
+    }
   }
 }
 
@@ -225,7 +230,7 @@ BootstrapResult bootstrap_alone() {
 Result<BootstrapResult> bootstrap(const BootstrapArgs& args) {
   TUTTI_TRY(check(args));
   auto result = meet_all(args);
-  if (args.rank == 0) release_other_roots(args);  // whatever came of it
+  if (args.rank == 0) release_other_roots(args, result.ok());
   return result;
 }
 

@@ -82,6 +82,7 @@ Communicator::Communicator(Options options) : options_(std::move(options)) {}
 Communicator::~Communicator() {
   cancelled_ = true;
   await_initialisation();
+  await_beside();
 }
 
 Status Communicator::initialise(std::vector<UniqueId> ids, const Communicator* parent) {
@@ -113,6 +114,30 @@ void Communicator::run_here(const std::function<void()>& work) {
 void Communicator::start_background(std::function<void()> work) {
   const std::lock_guard lock(init_mutex_);
   init_thread_ = std::thread(std::move(work));
+}
+
+void Communicator::start_beside(std::function<void()> work) {
+  const std::lock_guard lock(init_mutex_);
+  std::erase_if(beside_, [](Beside& one) {
+    if (*one.over) one.thread.join();
+    return !one.thread.joinable();
+  });
+  const auto over = std::make_shared<std::atomic<bool>>(false);
+  beside_.push_back({std::thread([over, work = std::move(work)]() mutable {
+                       work();
+                       work = nullptr;
+                       *over = true;
+                     }),
+                     over});
+}
+
+void Communicator::await_beside() {
+  std::vector<Beside> all;
+  {
+    const std::lock_guard lock(init_mutex_);
+    all.swap(beside_);
+  }
+  for (Beside& one : all) one.thread.join();
 }
 
 void Communicator::await_initialisation() {

@@ -148,6 +148,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void run_here(const std::function<void()>& work);
   /// The same in a thread of its own; async_state() tells when it is over.
   void start_background(std::function<void()> work);
+  /// Work of a split for which this rank gets nothing, in a thread that is waited for before the communicator ends.
+  void start_beside(std::function<void()> work);
   void fail_initialisation(const Error& failure);
   /// Somebody has aborted the communicator before it was ready.
   bool is_cancelled() const { return cancelled_.load(std::memory_order_acquire); }
@@ -189,6 +191,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Why a failed one takes no more calls: the same, or that this rank has revoked it.
   Error refusal() const;
   void set_revoked() { revoked_ = true; }
+  bool is_revoked() const { return revoked_; }
   /// Not only for this rank, which has aborted it in peace.
   bool has_failure() const { return executor::load_acquire(members_->control.abort_word()) != 0; }
   /// Stores a failure for all ranks, if it is the first.
@@ -252,6 +255,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   Status connect(std::vector<UniqueId> ids, const Communicator* parent);
   void await_initialisation();
+  void await_beside();
   void make_collective_call();
   void make_point_to_point_call(const CallArgs& args, std::size_t index);
   void warn_late(int peer, const std::string& what, std::chrono::steady_clock::time_point since, Lateness& lateness);
@@ -326,6 +330,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<const std::uint64_t*> lone_abort_word_{nullptr};  ///< nullptr: takes_lone_calls() is false
   std::mutex init_mutex_;    ///< held by a thread that initialises here, or waits for init_thread_
   std::thread init_thread_;  ///< guarded by init_mutex_
+  struct Beside {
+    std::thread thread;
+    std::shared_ptr<std::atomic<bool>> over;
+  };
+  std::vector<Beside> beside_;                     ///< guarded by init_mutex_
   std::atomic<const void*> initialiser_{nullptr};  ///< the thread in run_here()
   Turns turns_;
   std::uint32_t sequence_ = 0;

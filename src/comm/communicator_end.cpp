@@ -95,6 +95,7 @@ void Communicator::leave() {
     if ((cancelled_ || is_aborted_) && !has_failure()) end_calls(why_aborted());  // a replay, say, which has come since
     backoff.wait();
   }
+  await_beside();  // idle, it has no more to wait for
   if (teams()) teams()->leave();
   executor::store_release(members_->control.phase(rank_), static_cast<std::uint64_t>(RankPhase::kLeft));
   lone_abort_word_.store(nullptr, std::memory_order_release);

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <vector>
 
 namespace tutti::comm {
@@ -24,6 +25,14 @@ constexpr auto kKillAfterTerm = std::chrono::seconds(2);
 /// Of a child that somebody else in this process has waited for: how it ended is not known.
 constexpr int kTakenStatus = 255;
 
+/// What the process does about SIGCHLD, of all launches that are under way.
+struct OnChild {
+  std::mutex mutex;
+  int launches = 0;
+  struct sigaction before {};  ///< while there are some
+};
+constinit OnChild on_child;
+
 /// The signals the caller takes while it waits: SIGCHLD wakes it, the others are passed on. Where SIGCHLD is ignored, which a process inherits,
 /// the system would keep to itself how children end.
 class WaitedSignals {
@@ -32,16 +41,23 @@ class WaitedSignals {
     sigemptyset(&set_);
     for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&set_, signal);
     pthread_sigmask(SIG_BLOCK, &set_, &old_);
+    const std::lock_guard lock(on_child.mutex);
+    if (on_child.launches++ > 0) return;
     struct sigaction told {};
-    sigaction(SIGCHLD, nullptr, &on_child_);
     told.sa_handler = SIG_DFL;
-    if (keeps_ends(on_child_)) sigaction(SIGCHLD, &told, nullptr);
+    sigaction(SIGCHLD, nullptr, &on_child.before);
+    if (keeps_ends(on_child.before)) sigaction(SIGCHLD, &told, nullptr);
   }
-  ~WaitedSignals() { restore(); }
+  ~WaitedSignals() {
+    const std::lock_guard lock(on_child.mutex);
+    if (--on_child.launches == 0 && keeps_ends(on_child.before)) sigaction(SIGCHLD, &on_child.before, nullptr);
+    pthread_sigmask(SIG_SETMASK, &old_, nullptr);
+  }
   WaitedSignals(const WaitedSignals&) = delete;
   WaitedSignals& operator=(const WaitedSignals&) = delete;
-  void restore() const {
-    if (keeps_ends(on_child_)) sigaction(SIGCHLD, &on_child_, nullptr);
+  /// For a child, which has no other thread that could change these.
+  void restore_in_child() const {
+    if (keeps_ends(on_child.before)) sigaction(SIGCHLD, &on_child.before, nullptr);
     pthread_sigmask(SIG_SETMASK, &old_, nullptr);
   }
   /// The next signal, or 0 after `pause`.
@@ -58,7 +74,6 @@ class WaitedSignals {
   }
 
   sigset_t set_, old_;
-  struct sigaction on_child_ {};
 };
 
 class Family {
@@ -127,7 +142,7 @@ int run_body(tuttiLaunchBody_t body, const tuttiLaunchInfo_t& info, const ncclUn
                             const tuttiLaunchInfo_t& info, const ncclUniqueId& id, void* context) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(128 + SIGKILL);  // it died before the line above
-  signals.restore();
+  signals.restore_in_child();
   const int code = run_body(body, info, id, context);
   // As by exit(), but the caller's statics are not this process's to destroy.
   leave_all();

@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -117,10 +116,10 @@ Options child_options(Communicator& parent, const Options* wanted) {
   return options;
 }
 
-/// A thread that nobody waits for keeps what it works on, of which there is no handle.
+/// What there will be no handle of, and nobody waits for, is its parent's to keep.
 void start(InitJob& job) {
   if (job.blocking || job.communicator->handle()) return job.communicator->start_background(std::move(job.work));
-  std::thread([communicator = job.communicator, work = std::move(job.work)] { work(); }).detach();
+  job.turn->parent().start_beside([communicator = job.communicator, work = std::move(job.work)] { work(); });
 }
 
 Status run_jobs(std::vector<InitJob> jobs) {
@@ -169,13 +168,17 @@ Status split(Communicator& parent, int color, int key, Handle* child, const Opti
     if (!*child) return error(Code::kSystem, "too many communicators are open (16384); destroy some");
   }
   Communicator* raw = communicator.get();
-  const auto work = [keep = parent.shared_from_this(), turn, raw, color, key, wanted] {
-    Status status = make_child(*keep, *turn, color, key, *raw);
+  const bool blocking = parent.options().blocking;
+  // Else the parent waits for it when it ends.
+  const auto keep = wanted || blocking ? parent.shared_from_this() : nullptr;
+  const auto work = [keep, &parent, turn, raw, color, key, wanted, blocking] {
+    Status status = make_child(parent, *turn, color, key, *raw);
     if (!status.ok()) raw->fail_initialisation(status.error());
     if (status.ok() && !wanted) raw->skip_initialisation();
+    if (!status.ok() && !wanted && !blocking) parent.keep_async(status.error());  // nobody else could be asked
     turn->finish();
   };
-  return schedule({std::move(communicator), work, parent.options().blocking, turn}, child);
+  return schedule({std::move(communicator), work, blocking, turn}, child);
 }
 
 Error finalized() {
@@ -187,6 +190,7 @@ Error finalized() {
 
 Status finalize(Communicator& communicator) {
   if (!communicator.is_initialised()) return communicator.not_ready();
+  if (communicator.is_revoked()) return communicator.refusal();
   Status ended = communicator.finalize();
   if (!ended.ok() || !communicator.device() || !communicator.options().blocking) return ended;
   communicator.device()->drain(communicator);

@@ -19,6 +19,7 @@ class ParentTurn {
   ParentTurn(const ParentTurn&) = delete;
   ParentTurn& operator=(const ParentTurn&) = delete;
 
+  Communicator& parent() { return parent_; }
   void take() { ticket_ = parent_.take_ticket(); }
   /// The same for what the caller makes: a parent that does not block is in progress until finish(), as programs wait for that.
   void begin();

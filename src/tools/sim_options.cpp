@@ -172,7 +172,11 @@ ParsedSimOptions parse_sim_options(int argc, char** argv) {
     list_faults();
     return {std::nullopt, 0};
   }
-  std::string problem = resolve_names(words, options);
+  const CLI::Option* const empty =
+      first_empty(app, {"--seeds", "--protocol", "--collective", "--algorithm", "--die", "--fault"});
+  std::string problem =
+      empty != nullptr ? empty->get_name() + " is empty; leave it out, or see --help for what it may be" : "";
+  if (problem.empty()) problem = resolve_names(words, options);
   if (problem.empty()) problem = resolve_seeds(words.seeds, options);
   if (problem.empty()) problem = resolve_death(words.death, options);
   if (!problem.empty()) {

@@ -70,8 +70,8 @@ void AddressTable::grow() {
 
 void AddressTable::insert(const Segment& segment) {
   const std::size_t count = count_.load(std::memory_order_relaxed);
+  if (count == capacity_) grow();  // it may throw: not in the middle of a change, which readers would wait for
   begin_change();
-  if (count == capacity_) grow();
   Entry* entries = entries_.load(std::memory_order_relaxed);
   const std::size_t place = starts_up_to(entries, count, segment.start);
   for (std::size_t i = count; i > place; --i) store(entries[i], load(entries[i - 1]));

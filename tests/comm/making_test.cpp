@@ -45,6 +45,7 @@ TEST_CASE("who waits for a parent that does not block has the child, when a late
   const int children_block = GENERATE(0, 1);
   const bool shrinks = GENERATE(false, true);
   CAPTURE(children_block, shrinks);
+  auto* const looked = static_cast<std::atomic<int>*>(crew::shared_page());
   crew::check(crew::run(3, [&](const Member& m) -> std::string {
     ncclComm_t parent = nullptr;
     CREW_TRY(init_as(m, &parent, 0));
@@ -53,12 +54,13 @@ TEST_CASE("who waits for a parent that does not block has the child, when a late
       ncclComm_t child = nullptr;
       int excluded = 2;
       if (shrinks && m.rank == excluded) break;
-      if (m.rank == 1) usleep(30000);
+      while (m.rank == 1 && *looked <= round) usleep(100);
       const ncclResult_t begun = shrinks
                                      ? ncclCommShrink(parent, &excluded, 1, &child, &config, NCCL_SHRINK_DEFAULT)
                                      : ncclCommSplit(parent, m.rank == 2 ? NCCL_SPLIT_NOCOLOR : 5, 0, &child, &config);
       if (begun != ncclInProgress) return "it returned " + std::to_string(begun);
       if (m.rank == 0 && state_of(parent) != ncclInProgress) return "the parent is not in progress";
+      if (m.rank == 0) ++*looked;
       CREW_TRY(fine(settled(parent), "the parent"));
       if ((child != nullptr) != (m.rank != 2)) return "who has a child?";
       if (child == nullptr) continue;

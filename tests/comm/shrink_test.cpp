@@ -372,6 +372,7 @@ TEST_CASE("a revoked communicator ends everybody's calls, and can be shrunk") {
       CREW_TRY(refused(result, ncclInvalidUsage, {"the communicator was revoked", "ncclCommShrink"}, comm));
       ncclComm_t child = nullptr;
       CREW_TRY(refused(ncclCommSplit(comm, 0, 0, &child, nullptr), ncclInvalidUsage, {"was revoked"}, comm));
+      CREW_TRY(refused(ncclCommFinalize(comm), ncclInvalidUsage, {"was revoked"}, comm));
     } else {
       CREW_TRY(refused(result, ncclRemoteError, {"rank 0 called ncclCommRevoke"}, comm));
     }

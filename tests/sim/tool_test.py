@@ -70,6 +70,7 @@ class Search(unittest.TestCase):
 class Mistakes(unittest.TestCase):
     def test_each_is_refused_with_what_to_do(self):
         for words, text in [
+            (["--fault", ""], "--fault is empty"),
             (["--fault", "gremlins"], 'no fault is called "gremlins"; --list-faults lists them'),
             (["--protocol", "pigeons"], 'no protocol is called "pigeons": slots, lines, direct, single-copy or announce'),
             (["--collective", "send"], '"send" is no collective that is simulated'),

@@ -261,6 +261,21 @@ TEST_CASE("a switch is there where a GPU has more pairs than links") {
         150);
 }
 
+TEST_CASE("GPUs behind NVSwitches that no NVLink joins have a switch for each set") {
+  std::string text = "\t";
+  for (int gpu = 0; gpu < 8; ++gpu) text += "GPU" + std::to_string(gpu) + "\t";
+  for (int gpu = 0; gpu < 8; ++gpu) {
+    text += "\nGPU" + std::to_string(gpu) + "\t";
+    for (int other = 0; other < 8; ++other) text += gpu == other ? " X \t" : gpu / 4 == other / 4 ? "NV12\t" : "SYS\t";
+  }
+  const Graph graph = read(text + "\n");
+  REQUIRE(count_of(graph, NodeKind::kSwitch) == 2);
+  const int first = graph.nodes_of(NodeKind::kSwitch)[0];
+  const bool has_gpu0 = graph.find_link(graph.find("gpu0"), first, LinkKind::kNvLink) != nullptr;
+  CHECK((graph.find_link(graph.find("gpu4"), first, LinkKind::kNvLink) != nullptr) == !has_gpu0);
+  CHECK((graph.find_link(graph.find("gpu3"), first, LinkKind::kNvLink) != nullptr) == has_gpu0);
+}
+
 TEST_CASE("what a model cannot have as links of its own is behind a switch; without a model there is a note") {
   const auto to_switch = [](const Graph& graph) {
     REQUIRE(count_of(graph, NodeKind::kSwitch) == 1);

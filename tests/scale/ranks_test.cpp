@@ -84,10 +84,12 @@ std::string sums(const Job& job, int rank, ncclComm_t comm) {
 /// A host's ranks, and what they take between their steps.
 class Host {
  public:
-  Host(const Job& job, const Member& host, Found& found)
+  /// `counted`: hosts that have counted what initialisation takes.
+  Host(const Job& job, const Member& host, Found& found, std::atomic<int>& counted)
       : job_(job),
         host_(host),
         found_(found),
+        counted_(counted),
         barrier_(job.ranks_per_host),
         wrong_(static_cast<std::size_t>(job.ranks_per_host)) {}
 
@@ -113,7 +115,10 @@ class Host {
     wrong = fine(ncclCommInitRank(&comm, job_.ranks(), host_.ids[0], rank), "ncclCommInitRank");
     const bool made = wrong.empty();
     barrier_.arrive_and_wait();
-    if (place == 0) note_init(crew::now_s() - began);
+    if (place == 0) {
+      note_init(crew::now_s() - began);
+      await_all_counted();  // others' sums connect with this host's ranks
+    }
     barrier_.arrive_and_wait();
     const double calls_began = crew::now_s();
     if (made) wrong = sums(job_, rank, comm);
@@ -125,6 +130,10 @@ class Host {
     if (wrong.empty()) wrong = left;
   }
 
+  void await_all_counted() {
+    ++counted_;
+    for (const double since = crew::now_s(); counted_ < job_.hosts && crew::now_s() - since < 30;) usleep(100);
+  }
   void note_init(double seconds) {
     const Footprint now = Footprint::now();
     found_.init_s = seconds;
@@ -150,6 +159,7 @@ class Host {
   const Job job_;
   const Member& host_;
   Found& found_;
+  std::atomic<int>& counted_;
   std::barrier<> barrier_;
   std::vector<std::string> wrong_;  ///< by place
   Footprint before_;
@@ -210,11 +220,13 @@ void check(const Job& job, const Bounds& bounds) {
   allow_descriptors();
   if (job.hosts > 1) setenv("TEST_RANKS_PER_HOST", "1", 1);  // a process of the crew is a host
   auto* found = static_cast<Found*>(crew::shared_page());
-  static_assert(64 * sizeof(Found) <= 4096);
+  static_assert(64 * sizeof(Found) + sizeof(std::atomic<int>) <= 4096);
+  auto& counted = *new (found + 64) std::atomic<int>(0);
   REQUIRE(job.hosts <= 64);
   const Looker looker;  // this process has the root, and a pipe from each host's
   crew::check(crew::run(
-      job.hosts, [&](const Member& host) { return Host(job, host, *new (found + host.rank) Found).run(); }, 100, 1));
+      job.hosts, [&](const Member& host) { return Host(job, host, *new (found + host.rank) Found, counted).run(); },
+      100, 1));
   const long root_descriptors = looker.most() - job.hosts;
   unsetenv("TEST_RANKS_PER_HOST");
   const Found worst = worst_of(found, job.hosts);

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace tutti::planner {
 namespace {
@@ -100,11 +102,23 @@ std::string algorithm_names(const schedule::Request& request) {
   return names;
 }
 
+/// A row that serves such calls, on one host or several, or on some machine. Where a communicator has no such candidate the rule has no effect.
+const Algorithm* find_anywhere(std::string_view name, const schedule::Request& on_one_host) {
+  if (const Algorithm* found = algorithm::find(name, on_one_host)) return found;
+  schedule::Request request = on_one_host;
+  schedule::Groups hosts(static_cast<std::size_t>(request.ranks), 0);
+  std::fill(hosts.begin() + (request.ranks + 1) / 2, hosts.end(), 1);
+  request.groups = &hosts;
+  const std::vector<schedule::Schedule> planned{{std::string(name), on_one_host, {}, {}}};
+  request.planned = &planned;
+  return algorithm::find(name, request);
+}
+
 /// "model", or an algorithm and how its data goes.
 Status read_choice(TextLine& line, const TuningKey& key, TunedChoice& choice) {
   if (line.accept("model")) return {};
   const schedule::Request request{key.collective, key.ranks, 0, 0};
-  const Algorithm* found = algorithm::find(line.token(), request);
+  const Algorithm* found = find_anywhere(line.token(), request);
   if (found == nullptr) {
     return line.expected(
         fmt::format("model, or an algorithm for {} ({})", name_of(key.collective), algorithm_names(request)));

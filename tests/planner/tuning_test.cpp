@@ -49,6 +49,26 @@ std::string chosen(const Question& q, const Rules& rules) {
 
 }  // namespace
 
+TEST_CASE("a tuning may name what only some hosts and machines have, and says nothing where they have it not") {
+  const Rules rules = rules_for(
+      "all_reduce ranks 4 access slots out_of_place: from 64K hosts_ring slots, from 1M hosts_ring_deep slots, from 4M "
+      "packed_trees slots\n"
+      "all_reduce ranks 2 access slots out_of_place: from 64K hosts_ring_deep slots\n");
+  const Rules model = rules_for("");
+  for (const std::uint64_t bytes : {64u << 10, 1u << 20, 4u << 20}) {
+    CHECK(chosen(question(bytes), rules) == chosen(question(bytes), model));
+    CHECK(first(question(bytes), rules).reason == Reason::kPrice);
+  }
+  Rules across = rules;
+  across.groups = {0, 0, 1, 1};
+  across.network = planner::kUsualNetwork;
+  for (const auto& [bytes, name] :
+       {std::pair(64u << 10, "hosts_ring slots"), std::pair(1u << 20, "hosts_ring_deep slots")}) {
+    CHECK(chosen(question(bytes), across) == name);
+    CHECK(first(question(bytes), across).reason == Reason::kTuning);
+  }
+}
+
 TEST_CASE("a tuning says of each size which algorithm runs") {
   const Rules rules = rules_for(
       "all_reduce ranks 4 access slots out_of_place: from 1K tree slots, from 64K model, from 1M ring slots\n"

@@ -12,25 +12,13 @@
 namespace tutti::api {
 namespace {
 
-/// A query of one number.
+/// A query of one number. `query`: a Result of it.
 template <class T, class Query>
 ncclResult_t ask(const char* function, ncclComm_t comm, T* result, const char* name, Query query) noexcept {
   return boundary(function, comm, [&]() -> Status {
     TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
     TUTTI_TRY(checked_pointer(result, name));
-    *result = query(*communicator);
-    return {};
-  });
-}
-
-/// One of the communicator's place.
-template <class Query>
-ncclResult_t ask_place(const char* function, ncclComm_t comm, int* result, const char* name, Query query) noexcept {
-  return boundary(function, comm, [&]() -> Status {
-    TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
-    TUTTI_TRY(checked_pointer(result, name));
-    TUTTI_TRY(comm::check_place(*communicator));
-    *result = query(*communicator);
+    TUTTI_TRY_ASSIGN(*result, query(*communicator));
     return {};
   });
 }
@@ -53,24 +41,30 @@ ncclResult_t end(const char* function, ncclComm_t comm, End end_handle) noexcept
 using tutti::comm::Communicator;
 
 TUTTI_NCCL_API(ncclResult_t, CommCount, const ncclComm_t comm, int* count) {
-  return tutti::api::ask_place("ncclCommCount", comm, count, "count",
-                               [](const Communicator& c) { return tutti::comm::size_of(c); });
+  return tutti::api::ask("ncclCommCount", comm, count, "count", [](Communicator& c) -> tutti::Result<int> {
+    TUTTI_TRY(tutti::comm::check_place(c));
+    return tutti::comm::size_of(c);
+  });
 }
 
 TUTTI_NCCL_API(ncclResult_t, CommUserRank, const ncclComm_t comm, int* rank) {
-  return tutti::api::ask_place("ncclCommUserRank", comm, rank, "rank",
-                               [](const Communicator& c) { return tutti::comm::rank_of(c); });
+  return tutti::api::ask("ncclCommUserRank", comm, rank, "rank", [](Communicator& c) -> tutti::Result<int> {
+    TUTTI_TRY(tutti::comm::check_place(c));
+    return tutti::comm::rank_of(c);
+  });
 }
 
 // Host memory has no device number; 0 is what programs can pass on to whatever they do with it.
 TUTTI_NCCL_API(ncclResult_t, CommCuDevice, const ncclComm_t comm, int* device) {
   return tutti::api::ask("ncclCommCuDevice", comm, device, "device",
-                         [](Communicator& c) { return std::max(0, tutti::comm::device_of(c)); });
+                         [](Communicator& c) -> tutti::Result<int> { return std::max(0, tutti::comm::device_of(c)); });
 }
 
 TUTTI_NCCL_API(ncclResult_t, CommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError) {
   return tutti::api::ask("ncclCommGetAsyncError", comm, asyncError, "asyncError",
-                         [](Communicator& c) { return static_cast<ncclResult_t>(tutti::comm::async_error(c)); });
+                         [](Communicator& c) -> tutti::Result<ncclResult_t> {
+                           return static_cast<ncclResult_t>(tutti::comm::async_error(c));
+                         });
 }
 
 TUTTI_NCCL_API(ncclResult_t, CommFinalize, ncclComm_t comm) {

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -393,6 +394,31 @@ TEST_CASE("what the library makes by itself does not go by NCCL_COMM_ID", "[host
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
   }));
   unsetenv("TEST_RANKS_PER_HOST");
+}
+
+TEST_CASE("an address that rank 0 cannot be reached at can be corrected") {
+  auto* const over = static_cast<std::atomic<bool>*>(crew::shared_page());
+  const std::string port = std::to_string(20000 + getpid() % 10000);
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    setenv("TUTTI_SECRET", "a word", 1);
+    setenv("TUTTI_TIMEOUT_S", "4", 1);
+    const auto meet = [&](const std::string& host, ncclComm_t* comm) {
+      setenv("NCCL_COMM_ID", (host + ":" + port).c_str(), 1);
+      ncclUniqueId id;
+      const ncclResult_t named = ncclGetUniqueId(&id);
+      return named == ncclSuccess ? ncclCommInitRank(comm, 2, id, m.rank) : named;
+    };
+    ncclComm_t comm = nullptr;
+    if (m.rank == 0) {
+      // One that is kept for documents.
+      if (meet("192.0.2.1", &comm) == ncclSuccess) return "it has met somebody there";
+      *over = true;
+    }
+    while (!*over) usleep(1000);
+    CREW_TRY(fine(meet("127.0.0.1", &comm), "ncclCommInitRank"));
+    CREW_TRY(crew::usable(comm));
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
 }
 
 TEST_CASE("ranks of different pid namespaces, on hosts that are called the same, do not take each other for dead") {

@@ -15,6 +15,9 @@ namespace tutti::topology {
 
 namespace {
 
+// NCCL's numbers for patterns.
+constexpr int kBalancedTree = 1;
+constexpr int kSplitTree = 2;
 constexpr int kRing = 4;
 
 /// A device of a channel.
@@ -33,7 +36,7 @@ struct Use {
   int channels = 0;
 };
 
-/// Between two stops, the smaller first, of a kind.
+/// From one stop to another, by links of a kind.
 using Uses = std::map<std::tuple<Stop, Stop, LinkKind>, Use>;
 
 /// NCCL writes "7" or "0x7".
@@ -44,6 +47,19 @@ std::optional<int> device_of(const pugi::xml_node& element) {
   const auto [end, failure] = std::from_chars(text.data() + 2, text.data() + text.size(), number, 16);
   if (failure != std::errc{} || end != text.data() + text.size() || number < 0) return {};
   return number;
+}
+
+/// From stop to stop as listed. A ring without <net> goes back to its first GPU; a tree reaches its last <net> from its first GPU
+/// or, if balanced or split, from its second one.
+std::vector<std::pair<Stop, Stop>> hops_of(const std::vector<Stop>& stops, int pattern) {
+  std::vector<std::pair<Stop, Stop>> hops;
+  for (std::size_t i = 1; i < stops.size(); ++i) hops.emplace_back(stops[i - 1], stops[i]);
+  if (hops.empty()) return hops;
+  const bool across = stops.front().is_net && stops.back().is_net;
+  const std::size_t leaves = pattern == kBalancedTree || pattern == kSplitTree ? 2 : 1;
+  if (pattern == kRing && !stops.front().is_net) hops.emplace_back(stops.back(), stops.front());
+  if (pattern != kRing && across) hops.back().first = stops[std::min(leaves, stops.size() - 2)];
+  return hops;
 }
 
 class GraphReader {
@@ -101,20 +117,24 @@ Status GraphReader::read_graph(const pugi::xml_node& graph) {
   TUTTI_TRY_ASSIGN(const Bandwidth inter, speed_of(graph, "speedinter"));
   const std::string_view type = graph.attribute("typeintra").value();
   const LinkKind kind = type == "NVL" || type == "NVB" ? LinkKind::kNvLink : LinkKind::kPci;
+  const int pattern = number_from<int>(graph.attribute("pattern").value(), 0).value_or(0);
   Uses uses;
-  const auto use = [&](const Stop& a, const Stop& b) {
-    if (a == b) return;
-    const bool to_net = a.is_net || b.is_net;
-    Use& found = uses[{std::min(a, b), std::max(a, b), to_net ? LinkKind::kPci : kind}];
+  const auto use = [&](const Stop& from, const Stop& to, LinkKind by, Bandwidth bandwidth) {
+    Use& found = uses[{from, to, by}];
     // 2^20 channels of the largest bandwidth would still fit.
-    found.bandwidth = std::min(found.bandwidth + (to_net ? inter : intra), kBandwidthMax);
+    found.bandwidth = std::min(found.bandwidth + bandwidth, kBandwidthMax);
     ++found.channels;
+  };
+  const auto hop = [&](const Stop& from, const Stop& to) {
+    if (from == to) return;
+    if (from.is_net || to.is_net) return use(from, to, LinkKind::kPci, inter);
+    if (pattern == kRing) return use(from, to, kind, intra);
+    // Sums go up a tree and results down it, and speedintra is for both: NCCL's tuning gives an all-reduce half of it.
+    for (const auto& [a, b] : {std::pair(from, to), std::pair(to, from)}) use(a, b, kind, (intra + 1) / 2);
   };
   for (const pugi::xml_node& channel : graph.children("channel")) {
     TUTTI_TRY_ASSIGN(const std::vector<Stop> stops, read_channel(channel));
-    for (std::size_t i = 1; i < stops.size(); ++i) use(stops[i - 1], stops[i]);
-    const bool closes = number_from<int>(graph.attribute("pattern").value(), 0) == kRing && stops.size() > 2;
-    if (closes && !stops.front().is_net) use(stops.back(), stops.front());
+    for (const auto& [from, to] : hops_of(stops, pattern)) hop(from, to);
   }
   for (const auto& [ends, found] : uses) {
     Use& largest = uses_[ends];
@@ -138,9 +158,9 @@ Result<Graph> GraphReader::build() {
   }
   std::map<int, Bandwidth> nics;
   for (const auto& [ends, found] : uses_) {
-    const auto& [a, b, kind] = ends;
-    builder.connect(nodes_[a], nodes_[b], kind, found.bandwidth, found.channels);
-    for (const Stop& stop : {a, b}) {
+    const auto& [from, to, kind] = ends;
+    builder.add_link(nodes_[from], nodes_[to], kind, found.bandwidth, found.channels);
+    for (const Stop& stop : {from, to}) {
       if (stop.is_net) nics[nodes_[stop]] = std::max(nics[nodes_[stop]], found.bandwidth);
     }
   }

@@ -173,6 +173,7 @@ RingPacking RingSearch::run() {
   const int rounds_max = stops_.count() > kExactToursMax ? 50 : 5000;
   for (int round = 1; round <= rounds_max; ++round) {
     proved_ = false;
+    relaxed_ = 0;  // the prices of before prove nothing of what a solution that is given up comes to
     if (!programme_.solve()) break;
     set_prices(programme_.prices());
     const Tour tour = cheapest(static_cast<std::uint64_t>(round));

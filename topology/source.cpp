@@ -179,7 +179,14 @@ SourceForm form_of(std::string_view content) {
 namespace {
 
 Result<Graph> read_form(std::string_view content, const ReadOptions& options) {
-  switch (form_of(content)) {
+  const SourceForm form = form_of(content);
+  if (options.nvlink_gbps != 0 && form != SourceForm::kSmiMatrix && form != SourceForm::kUnknown)
+    return error(
+        Code::kInvalidArgument,
+        fmt::format("--nvlink-gbps {}: only for the output of nvidia-smi topo -m; leave it out, as forms like this "
+                    "one say what their NVLinks are",
+                    options.nvlink_gbps));
+  switch (form) {
     case SourceForm::kText: return parse_text(content);
     case SourceForm::kNcclXml: return read_nccl_xml(content);
     case SourceForm::kNcclGraphXml: return read_nccl_graph_xml(content);

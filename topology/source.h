@@ -20,14 +20,14 @@ namespace tutti::topology {
 inline constexpr std::size_t kSourceBytesMax = std::size_t{64} << 20;
 
 struct ReadOptions {
-  double nvlink_gbps = 0;  ///< of each NVLink, for forms that give no bandwidth; 0: by a table of GPUs
+  double nvlink_gbps = 0;  ///< of each NVLink, for SourceForm::kSmiMatrix, which gives none; 0: by a table of GPUs
 };
 
 enum class SourceForm : std::uint8_t { kUnknown, kText, kNcclXml, kNcclGraphXml, kHwlocXml, kSmiMatrix, kSynthetic };
 SourceForm form_of(std::string_view content);
 
 /// What the form's reader returns. kInvalidArgument if the content has none of the forms; the message says what it looks
-/// like, and which forms there are.
+/// like, and which forms there are; or if the form has no use for an option that is given.
 Result<Graph> read_text(std::string_view content, const ReadOptions& options = {});
 
 /// The same of a file, with its path before the message. kSystem if it cannot be read; kInvalidArgument if it is larger than

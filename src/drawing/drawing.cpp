@@ -184,7 +184,7 @@ class Page {
       const double bound = plan.certificate.gbps;
       y = draw_rate(x, y, "bound", bound, bound, kRed);
       y = draw_rate(x, y, "plan", plan.chosen().gbps, bound, kLanes[0]);
-      y = draw_rate(x, y, "best rings", plan.ring_gbps, bound, kFaint);
+      y = draw_rate(x, y, plan.rings_are_best() ? "best rings" : "rings found", plan.ring_gbps, bound, kFaint);
     }
     for (const std::string& line : plot::wrapped(bound_sentence(subject_), kBodySize, kSide))
       canvas_.text(x, y += kLine, line, {kBodySize, kInk, Anchor::kStart, false});

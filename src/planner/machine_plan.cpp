@@ -255,9 +255,12 @@ void add_rings(MachinePlan& plan, const topology::Network& network) {
   if (plan.ranks == 1 || plan.with_rings || !is_flat(network)) return;
   plan.with_rings = true;
   const topology::RingPacking packing = topology::pack_rings(network);
-  plan.ring_gbps = packing.rate / topology::kGigabyte * (plan.question.collective == Collective::kAllReduce ? 1 : 2);
+  const double loops = plan.question.collective == Collective::kAllReduce ? 1 : 2;
+  plan.ring_gbps = packing.rate / topology::kGigabyte * loops;
+  plan.ring_limit_gbps = std::min(packing.limit / topology::kGigabyte * loops, plan.certificate.gbps);
   if (packing.rings.empty()) {
-    plan.left_out.emplace_back("ring: no ring goes through all ranks");
+    plan.left_out.emplace_back(plan.rings_are_best() ? "ring: no ring goes through all ranks"
+                                                     : "ring: no ring through all ranks was found");
     return;
   }
   std::vector<Proposal> rings;
@@ -273,6 +276,7 @@ void limit_by_memory(MachinePlan& plan, double gbps) {
   if (certificate.unlimited || certificate.gbps <= gbps) return;
   certificate.links_gbps = std::exchange(certificate.gbps, gbps);
   plan.ring_gbps = std::min(plan.ring_gbps, gbps);
+  plan.ring_limit_gbps = std::min(plan.ring_limit_gbps, gbps);
   for (MachineCandidate& candidate : plan.candidates) {
     if (candidate.gbps > gbps) {
       candidate.gbps = gbps;

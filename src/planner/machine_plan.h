@@ -88,10 +88,13 @@ struct MachinePlan {
   Certificate certificate;
   std::vector<MachineCandidate> candidates;  ///< the chosen one first, then the others by what they reach
   bool with_rings = false;                   ///< whether rings were looked for
-  double ring_gbps = 0;               ///< of the best rings, of any number of lanes: what NCCL's cannot exceed; 0: none
-  std::vector<std::string> left_out;  ///< what is no candidate here and why
+  double ring_gbps = 0;                      ///< of the best rings found, of any number of lanes; 0: none
+  double ring_limit_gbps = 0;                ///< what no rings exceed, NCCL's neither
+  std::vector<std::string> left_out;         ///< what is no candidate here and why
 
   const MachineCandidate& chosen() const { return candidates.front(); }
+  /// Whether no rings are better than those found, but for rounding.
+  bool rings_are_best() const { return ring_gbps >= ring_limit_gbps * (1 - 1e-5); }
   /// nullptr if it is no candidate here.
   const MachineCandidate* find(std::string_view algorithm) const;
 };

@@ -61,9 +61,12 @@ void Arena::add_row(std::string_view name, const topology::Network* network) {
   }
   // Rings in rank order are no candidate on a machine: the planner finds better ones or none.
   if (network != nullptr && name == "ring") return;
-  MachineCandidate candidate = row(name, request);
+  add(row(name, request));
+}
+
+void Arena::add(MachineCandidate candidate) {
   if (links_ && !links_->has_all_routes(candidate)) {
-    left_out_.push_back(fmt::format("{}: some ranks reach each other through other ranks only", name));
+    left_out_.push_back(fmt::format("{}: some ranks reach each other through other ranks only", candidate.label()));
     return;
   }
   candidates_.push_back(std::move(candidate));
@@ -74,12 +77,13 @@ Arena Arena::of_machine(const topology::Network& network, LinkTable table, const
   arena.collective_ = plan.question.collective;
   arena.ranks_ = plan.ranks;
   arena.links_ = std::make_shared<MachineLinks>(network, std::move(table));
-  arena.candidates_ = plan.candidates;
   arena.left_out_ = plan.left_out;
+  // plan_machine() has looked for their ways, rows_alone() has not.
+  for (const MachineCandidate& candidate : plan.candidates) arena.add(candidate);
   if (plan.certificate.by_memory()) arena.memory_gbps_ = plan.certificate.gbps;
   for (const std::string_view name : kRows) {
     const auto said = [&](const std::string& reason) { return reason.starts_with(fmt::format("{}:", name)); };
-    if (std::ranges::none_of(plan.left_out, said)) arena.add_row(name, &network);
+    if (std::ranges::none_of(arena.left_out_, said)) arena.add_row(name, &network);
   }
   for (const MachineCandidate& candidate : arena.candidates_)
     arena.crosses_network_.push_back(arena.links_->crosses_network(candidate) ? 1 : 0);
@@ -224,6 +228,12 @@ Result<SweptPoint> fastest_protocol(const Arena& arena, const MachineCandidate& 
 }  // namespace
 
 Result<SizeSweep> sweep(const Arena& arena, const SweepQuestion& question) {
+  if (arena.candidates().empty())
+    return error(
+        Code::kInvalidArgument,
+        fmt::format(
+            "there is nothing to simulate: {}; --gpus or --ranks chooses up to {} ranks, for which plans are made",
+            fmt::join(arena.left_out(), "; "), kPlannedRanksMax));
   SizeSweep sweep;
   sweep.sizes = sizes_of(arena, question);
   const auto candidates = arena.candidates();

@@ -57,6 +57,8 @@ class Arena {
 
  private:
   void add_row(std::string_view name, const topology::Network* network);
+  /// Unless its messages have no way.
+  void add(MachineCandidate candidate);
 
   Collective collective_ = Collective::kAllReduce;
   int ranks_ = 0;
@@ -100,6 +102,7 @@ struct SweepQuestion {
   std::function<bool(double)> progress;
 };
 
+/// kInvalidArgument if the arena has no candidate: the message says what was left out, and why.
 Result<SizeSweep> sweep(const Arena& arena, const SweepQuestion& question);
 
 /// nccl-tests' factor from algorithm to bus bandwidth.

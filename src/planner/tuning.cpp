@@ -1,5 +1,6 @@
 #include "planner/tuning.h"
 
+#include "schedule/limits.h"
 #include "schedule/text_line.h"
 
 #include <fmt/format.h>
@@ -18,7 +19,6 @@ using algorithm::Algorithm;
 using schedule::TextLine;
 
 constexpr std::string_view kAccessNames[] = {"slots", "single_copy", "direct"};
-constexpr int kRanksMax = 1024;
 constexpr std::uint64_t kSizeMax = std::uint64_t{1} << 40;
 
 std::string_view carriage(bool direct) { return direct ? "direct" : "slots"; }
@@ -65,7 +65,7 @@ Result<TuningKey> read_key(TextLine& line) {
   TuningKey key;
   TUTTI_TRY_ASSIGN(key.collective, read_collective(line));
   TUTTI_TRY(line.expect("ranks", "and their number"));
-  TUTTI_TRY_ASSIGN(const std::uint32_t ranks, line.number("a number of ranks", kRanksMax));
+  TUTTI_TRY_ASSIGN(const std::uint32_t ranks, line.number("a number of ranks", schedule::kRanksMax));
   if (ranks == 0) return line.wrong("a communicator has at least 1 rank");
   key.ranks = static_cast<int>(ranks);
   TUTTI_TRY(line.expect("access", "and how buffers are reached: slots, single_copy or direct"));

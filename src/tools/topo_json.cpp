@@ -97,6 +97,7 @@ std::string to_json(const Planned& planned, const Simulated* simulated) {
   const bool limited = !plan.certificate.unlimited && plan.certificate.gbps > 0;
   const auto number = [&](double value) { return limited ? nlohmann::json(value) : nlohmann::json(); };
   const planner::MachineCandidate& chosen = plan.chosen();
+  const auto rings = [&](double value) { return plan.with_rings ? number(value) : nlohmann::json(); };
   const auto count = [&](topology::NodeKind kind) { return planned.graph.nodes_of(kind).size(); };
   nlohmann::ordered_json report = {
       {"gpus", count(topology::NodeKind::kGpu)},
@@ -113,7 +114,7 @@ std::string to_json(const Planned& planned, const Simulated* simulated) {
         {"gbps", number(chosen.gbps)},
         {"ratio", number(chosen.ratio)},
         {"waits", chosen.waits}}},
-      {"ring", {{"gbps", plan.with_rings ? number(plan.ring_gbps) : nlohmann::json()}}},
+      {"ring", {{"gbps", rings(plan.ring_gbps)}, {"limit_gbps", rings(plan.ring_limit_gbps)}}},
       {"by_size", sizes(planned)},
       {"other_bounds", others(planned)},
       {"planning_ms", planned.planning_ms},

@@ -73,6 +73,17 @@ std::string plan_line(const MachineCandidate& candidate) {
   return fmt::format("{}, {}", candidate.label(), counted(static_cast<std::size_t>(candidate.lanes), "lane", "lanes"));
 }
 
+std::string rings_line(const MachinePlan& plan) {
+  if (!plan.with_rings) return "  rings      -          not looked for among so many ranks\n";
+  const std::string limit =
+      plan.rings_are_best() ? "" : fmt::format("; no rings exceed {} GB/s", number(plan.ring_limit_gbps));
+  if (plan.ring_gbps == 0)
+    return fmt::format("  rings      none       no ring {}{}\n",
+                       limit.empty() ? "goes through all ranks" : "through all ranks was found", limit);
+  return fmt::format("  rings  {:>8} GB/s  the best {}: {:.1f}% of the bound{}\n", number(plan.ring_gbps),
+                     limit.empty() ? "there are" : "found", 100 * plan.ring_gbps / plan.certificate.gbps, limit);
+}
+
 }  // namespace
 
 std::string machine_line(const Planned& planned) {
@@ -136,15 +147,7 @@ std::string summary(const Planned& planned) {
   text += fmt::format("  bound  {:>8} GB/s  {}\n", number(plan.certificate.gbps), binding_text(planned));
   text += fmt::format("  plan   {:>8} GB/s  {}: {:.1f}% of the bound{}\n", number(chosen.gbps), plan_line(chosen),
                       100 * chosen.ratio, chosen.waits ? ", if its rounds did not wait for one another" : "");
-  if (plan.ring_gbps > 0) {
-    text += fmt::format("  rings  {:>8} GB/s  the best there are: {:.1f}% of the bound\n", number(plan.ring_gbps),
-                        100 * plan.ring_gbps / plan.certificate.gbps);
-  } else if (!plan.with_rings) {
-    text += "  rings      -          not looked for among so many ranks\n";
-  } else {
-    text += "  rings      none       no ring goes through all ranks\n";
-  }
-  return text;
+  return text + rings_line(plan);
 }
 
 std::string comparison(const Planned& planned) {
@@ -161,8 +164,9 @@ std::string comparison(const Planned& planned) {
   }
   const MachineCandidate* ring = plan.find("ring");
   if (ring != nullptr && plan.ring_gbps > 1.01 * ring->gbps) {
-    text += fmt::format("  {:<{}}{:>8}{:>7}{:>10}{:>10.1f}%  with any number of lanes\n", "rings", width, "any",
-                        ring->hops, number(plan.ring_gbps), 100 * plan.ring_gbps / plan.certificate.gbps);
+    text += fmt::format("  {:<{}}{:>8}{:>7}{:>10}{:>10.1f}%  with any number of lanes{}\n", "rings", width, "any",
+                        ring->hops, number(plan.ring_gbps), 100 * plan.ring_gbps / plan.certificate.gbps,
+                        plan.rings_are_best() ? "" : ", or more");
   }
   text +=
       fmt::format("  {:<{}}{:>8}{:>7}{:>10}{:>10.1f}%\n", "bound", width, "", "", number(plan.certificate.gbps), 100.0);

@@ -102,6 +102,7 @@ TEST_CASE("known machines: bound, plan and rings") {
     CHECK(plan.certificate.gbps == Approx(machine.bound).epsilon(1e-12));
     CHECK(plan.chosen().ratio == 1);
     CHECK(plan.ring_gbps == Approx(machine.rings).epsilon(1e-6));
+    CHECK(plan.rings_are_best());
     check(plan);
     prove(full_schedule(plan.chosen()));
   }

@@ -183,7 +183,7 @@ TEST_CASE("a tuning's text comes back the same") {
   const std::string text =
       kVersion +
       "all_reduce ranks 2 access slots out_of_place: from 0 oneshot slots, from 512 model, from 64K twoshot slots\n"
-      "broadcast ranks 1024 access direct in_place: from 1 binomial direct, from 16M chain direct, from 1024G ring "
+      "broadcast ranks 65536 access direct in_place: from 1 binomial direct, from 16M chain direct, from 1024G ring "
       "slots\n"
       "send ranks 3 access single_copy out_of_place: from 2G p2p direct\n";
   const auto parsed = planner::parse_tuning("# comment\n\n" + text + "\n  # another");
@@ -210,7 +210,7 @@ TEST_CASE("what is wrong with a tuning is told with its line, what was found and
       {kVersion + "receive ranks 2\n", {"line 2", "send"}},
       {kVersion + "all_reduce 2\n", {"expected \"ranks\"", "found \"2\""}},
       {kVersion + "all_reduce ranks 0 access slots in_place: from 0 model\n", {"at least 1 rank"}},
-      {kVersion + "all_reduce ranks 1025 access slots in_place: from 0 model\n", {"1024"}},
+      {kVersion + "all_reduce ranks 131073 access slots in_place: from 0 model\n", {"131072"}},
       {kVersion + "all_reduce ranks 2 access magic in_place: from 0 model\n", {"found \"magic\"", "single_copy"}},
       {kVersion + "all_reduce ranks 2 access slots inplace: from 0 model\n", {"found \"inplace\"", "in_place"}},
       {kVersion + key + "\n", {"expected \"from\"", "the end of the line"}},

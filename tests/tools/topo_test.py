@@ -42,7 +42,9 @@ class TopoTest(unittest.TestCase):
         document = json.loads(result.stdout)
         self.assertEqual(set(document), KEYS)
         self.assertEqual(set(document["plan"]), {"algorithm", "lanes", "gbps", "ratio", "waits"})
-        self.assertEqual(set(document["ring"]), {"gbps"})
+        self.assertEqual(set(document["ring"]), {"gbps", "limit_gbps"})
+        if document["ring"]["gbps"] is not None:
+            self.assertLessEqual(document["ring"]["gbps"], document["ring"]["limit_gbps"] * (1 + 1e-6))
         return document
 
     def check_bound(self, document, bound, ranks):
@@ -62,6 +64,19 @@ class TopoTest(unittest.TestCase):
         document = self.answer(os.path.join(MODELS, "dgx-1v.topo"))
         self.check_bound(document, 600 / 7, 8)
         self.assertEqual(document["gpus"], 8)
+
+    def test_rings_that_are_not_proved_the_best(self):
+        self.assertEqual(self.answer("--synthetic", "gpu:4 line:50")["ring"], {"gbps": 0, "limit_gbps": 0})
+        self.assertIn("no ring goes through all ranks\n", run("--synthetic", "gpu:4 line:50").stdout)
+        self.assertEqual(self.answer("--synthetic", "gpu:17 line:50")["ring"], {"gbps": 0, "limit_gbps": 50})
+        text = run("--synthetic", "gpu:17 line:50", "--compare").stdout
+        self.assertIn("rings      none       no ring through all ranks was found; no rings exceed 50.0 GB/s\n", text)
+        self.assertIn("left out: ring: no ring through all ranks was found\n", text)
+        hosts = ("--synthetic", "host:2 switch:1 gpu:9 nvlink:450 nic:4x50")
+        ring = self.answer(*hosts)["ring"]
+        self.assertGreater(ring["limit_gbps"], 1.01 * ring["gbps"])
+        self.assertRegex(run(*hosts).stdout, r"  rings +[\d.]+ GB/s  the best found: [\d.]+% of the bound; no rings exceed 200.0 GB/s\n")
+        self.assertRegex(run(os.path.join(MODELS, "gb200-nvl72.topo")).stdout, r"  rings +456.3 GB/s  the best there are: 100.0% of the bound\n")
 
     def test_known_gather_bounds(self):
         # Reduce-scatter and all-gather one after the other: half of each.
@@ -271,6 +286,9 @@ class TopoTest(unittest.TestCase):
                 (2, ["--nvlink-gbps", "-1"], None, '"-1" is no bandwidth'),
                 (2, ["--nvlink-gbps", "nan"], None, '"nan" is no bandwidth'),
                 (2, ["--nvlink-gbps", "1e300"], None, '"1e300" is no bandwidth'),
+                (1, ["-", "--nvlink-gbps", "25"], SLOW_FOURTH, "--nvlink-gbps 25: only for the output of nvidia-smi topo -m"),
+                (1, ["--synthetic", "gpu:300 line:50", "--simulate"], None,
+                 "there is nothing to simulate: tree: some ranks reach each other through other ranks only; ring: some ranks"),
                 (2, ["--bandwidths", "--explain"], None, "--bandwidths"),
                 (1, ["-"], "\xff\xfet\0u\0", "UTF-16"),
                 (2, ["--synthetic", "gpu:4 mesh:100", "--gpus", "1,x"], None, '"x" is no GPU'),
@@ -394,6 +412,12 @@ class TopoTest(unittest.TestCase):
         self.assertEqual((document["ranks"], document["plan"]["algorithm"]), (1024, "hierarchical"))
         self.assertAlmostEqual(document["bound_gbps"], 128 * 400 / (2 * 127))
         self.assertAlmostEqual(document["simulation"]["sizes"][0]["algorithms"]["tree"]["us"], 85, delta=8.5)
+
+    def test_simulate_many_ranks_without_switches(self):
+        document = self.simulated("--synthetic", "gpu:300 ring:50", "-e", "8")["simulation"]
+        self.assertEqual(set(document["sizes"][0]["algorithms"]), {"ring"})
+        self.assertIn("tree: some ranks reach each other through other ranks only", document["left_out"])
+        self.assertEqual(len(set(document["left_out"])), len(document["left_out"]))
 
     def test_large_machines_end(self):
         document = self.answer("--synthetic", "host:8 switch:1 gpu:8 nvlink:450 nic:8x50")

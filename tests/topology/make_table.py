@@ -13,7 +13,7 @@ import machine_files
 HEAD = """# Machines and their all-reduces
 
 What `build/tutti-topo` says of each machine: the bound on the algorithm bandwidth of a large all-reduce, what binds it, the best rings that
-there are (which NCCL's do not exceed), the plan, and the time to make it. Figures are GB/s; links are counted as `build/tutti-topo --bandwidths`
+there are (which NCCL's do not exceed) or, beyond 16 ranks, what is known of them, the plan, and the time to make it. Figures are GB/s; links are counted as `build/tutti-topo --bandwidths`
 lists them, where a file has no figures of its own. [topology.md](topology.md) says how bounds and plans come about. This page is made by
 
 ```
@@ -43,14 +43,22 @@ def binding(answer):
     return "blocks of " + " + ".join(parts)
 
 
+def rings(answer):
+    """The best there are, or the best found and what none exceed."""
+    found = f"{answer['ring']['gbps']:.1f}"
+    limit = f"{answer['ring']['limit_gbps']:.1f}"
+    if found == limit:
+        return found if answer["ring"]["gbps"] > 0 else "none"
+    return f"at least {found}, at most {limit}"
+
+
 def row(path, answer):
     name = os.path.basename(path)
     ranks = f"{answer['ranks']} {'GPU' if answer['compute'] == 'gpu' else 'NUMA'}"
     if answer["bound_gbps"] is None:
         return f"| {name} | {ranks} | unlimited | one rank | - | - | - | - | - | {answer['planning_ms']:.1f} |"
     plan = answer["plan"]
-    rings = f"{answer['ring']['gbps']:.1f}" if answer["ring"]["gbps"] > 0 else "none"
-    return (f"| {name} | {ranks} | {answer['bound_gbps']:.1f} | {binding(answer)} | {rings} | {plan['algorithm']} | {plan['lanes']} | "
+    return (f"| {name} | {ranks} | {answer['bound_gbps']:.1f} | {binding(answer)} | {rings(answer)} | {plan['algorithm']} | {plan['lanes']} | "
             f"{plan['gbps']:.1f} | {100 * plan['ratio']:.1f}% | {answer['planning_ms']:.1f} |")
 
 
@@ -94,15 +102,15 @@ def table_page(tool, models, folders):
     planned = [answer for answer in answers if answer["bound_gbps"] is not None]
     if not planned:
         sys.exit(f"make_table.py: {' '.join([models, *folders])}: no machine with two ranks or more")
-    below = [answer for answer in planned if answer["ring"]["gbps"] < 0.99 * answer["bound_gbps"]]
-    rings = "Rings reach it on all."
+    below = [answer for answer in planned if answer["ring"]["limit_gbps"] < 0.99 * answer["bound_gbps"]]
+    below_bound = "Rings reach it on all."
     if below:
-        rings = (f"On {len(below)} of them rings stay below the bound, at worst at "
-                 f"{100 * min(answer['ring']['gbps'] / answer['bound_gbps'] for answer in below):.0f}% of it.")
+        below_bound = (f"On {len(below)} of them rings stay below the bound, at worst at "
+                       f"{100 * min(answer['ring']['limit_gbps'] / answer['bound_gbps'] for answer in below):.0f}% of it.")
     lines += ["\n## In all\n",
               f"{len(planned)} machines with two ranks or more: the plan reaches at least "
               f"{100 * min(answer['plan']['ratio'] for answer in planned):.1f}% of the bound on each, and takes at most "
-              f"{max(answer['planning_ms'] for answer in planned):.0f} ms to make. {rings}"]
+              f"{max(answer['planning_ms'] for answer in planned):.0f} ms to make. {below_bound}"]
     if refusals:
         lines += ["\nRefused, with what `tutti-topo` says:\n", *(f"- {name}: {message}" for name, message in refusals)]
     return "\n".join(lines)

@@ -73,6 +73,17 @@ TEST_CASE("each form goes to its reader") {
             .size() == 2);
 }
 
+TEST_CASE("a bandwidth of NVLinks is refused where the form has no use for it") {
+  CHECK(read_text("\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tNV4\t X \n", {.nvlink_gbps = 25}).ok());
+  for (const std::string& content : {std::string("tutti-topology 1\ngpu a\n"), std::string("gpu:4 mesh:50"),
+                                     fmt::format("<system><cpu numaid=\"0\">{}</cpu></system>", kGpu)}) {
+    const auto refused = read_text(content, {.nvlink_gbps = 25});
+    REQUIRE_FALSE(refused.ok());
+    CHECK_THAT(refused.error().message, Contains("--nvlink-gbps 25: only for the output of nvidia-smi topo -m"));
+  }
+  CHECK_THAT(read_text("hello", {.nvlink_gbps = 25}).error().message, Contains("no form of a topology that is known"));
+}
+
 TEST_CASE("what has no known form is refused: what it looks like, and which forms there are") {
   CHECK_THAT(refusal_of(""), Contains("it is empty") && Contains("Known are Tutti's own text"));
   CHECK_THAT(refusal_of("\x1f\x8b\x08"), Contains("gzip"));
@@ -103,19 +114,24 @@ TEST_CASE("graph files load with the GPUs, NICs and links of their channels") {
   if (!has_shared_folder()) return;
   struct Expected {
     const char* file;
-    int gpus, nics, cables;
-    double gbps;
-    int nic_cables;
+    int gpus, nics, links;
+    double gbps;  ///< of all links between GPUs, each direction for itself
+    int nic_links;
     double nic_gbps;
     LinkKind kind;
   };
-  // Counted from the bare XML by a script: per pair the largest sum over a <graph>'s channels.
-  const Expected files[] = {{"azure-ncv4", 4, 0, 4, 144, 0, 0, LinkKind::kPci},
-                            {"uccl-8gpu-b", 8, 1, 8, 360, 3, 72, LinkKind::kNvLink},
-                            {"uccl-8gpu-multinode", 8, 8, 8, 2688, 24, 576, LinkKind::kNvLink},
-                            {"user-chain01", 2, 0, 1, 21, 0, 0, LinkKind::kNvLink},
-                            {"user-chain012", 3, 0, 3, 66, 0, 0, LinkKind::kNvLink},
-                            {"v100-8gpu-berkeley", 8, 0, 16, 1056, 0, 0, LinkKind::kNvLink}};
+  // Per direction of a pair the largest sum over a <graph>'s channels, trees with half their speed each way:
+  // azure-ncv4: trees have 2 of 12 each way between 0 and 1, 2 and 3; both, as rings, 12 each way between 1 and 2, 3 and 0.
+  // uccl-8gpu-b: the tree's 7 hops have 24 each way; the ring goes down them, and from 0 to 7.
+  // uccl-8gpu-multinode: each hop of 8 is in 7 channels, down by 24 in rings, both ways by 48 / 2 in trees.
+  // user-chain01, user-chain012: a ring of 21 goes to and fro between two; one of 22 goes around three, beside a tree back by 11.
+  // v100-8gpu-berkeley: 8 hops with 2 of 6 rings each way and 8 with 1, all of 22.
+  const Expected files[] = {{"azure-ncv4", 4, 0, 8, 4 * 24 + 4 * 12, 0, 0, LinkKind::kPci},
+                            {"uccl-8gpu-b", 8, 1, 2 * 7 + 1, 15 * 24, 3, 3 * 24, LinkKind::kNvLink},
+                            {"uccl-8gpu-multinode", 8, 8, 2 * 8, 16 * 7 * 24, 24, 24 * 24, LinkKind::kNvLink},
+                            {"user-chain01", 2, 0, 2, 2 * 21, 0, 0, LinkKind::kNvLink},
+                            {"user-chain012", 3, 0, 5, 3 * 22 + 2 * 11, 0, 0, LinkKind::kNvLink},
+                            {"v100-8gpu-berkeley", 8, 0, 2 * 16, 2 * 8 * 44 + 2 * 8 * 22, 0, 0, LinkKind::kNvLink}};
   for (const Expected& expected : files) {
     CAPTURE(expected.file);
     const auto graph = read_file(shared_folder() / (std::string("nccl-graph-") + expected.file + ".xml"));
@@ -134,12 +150,42 @@ TEST_CASE("graph files load with the GPUs, NICs and links of their channels") {
       (of_gpus ? links : nic_links) += 1;
       (of_gpus ? sum : nic_sum) += link.bandwidth;
     }
-    CHECK(links == 2 * expected.cables);
-    CHECK(sum == from_gbps(2 * expected.gbps));
-    CHECK(nic_links == 2 * expected.nic_cables);
-    CHECK(nic_sum == from_gbps(2 * expected.nic_gbps));
+    CHECK(links == expected.links);
+    CHECK(sum == from_gbps(expected.gbps));
+    CHECK(nic_links == expected.nic_links);
+    CHECK(nic_sum == from_gbps(expected.nic_gbps));
     REQUIRE(graph.value().warnings().size() == 1);
     CHECK_THAT(graph.value().warnings()[0], Contains("only the GPUs and links that its channels use"));
+  }
+}
+
+TEST_CASE(
+    "a ring's channels go one way, a tree's both ways at half their speed, and to the network from where data leaves") {
+  const auto links_of = [](const char* pattern, const char* channel) {
+    const auto graph = read_text(fmt::format(
+        R"(<graphs><graph pattern="{}" speedintra="20" speedinter="12" typeintra="NVL"><channel>{}</channel></graph></graphs>)",
+        pattern, channel));
+    REQUIRE(graph.ok());
+    std::set<std::string> links;
+    for (const Link& link : graph.value().links()) {
+      if (link.kind == LinkKind::kNetwork) continue;
+      links.insert(fmt::format("{} {} {}", graph.value().node(link.from).name, graph.value().node(link.to).name,
+                               gbps(link.bandwidth)));
+    }
+    return links;
+  };
+  using Links = std::set<std::string>;
+  const char* gpus = R"(<gpu dev="0"/><gpu dev="1"/><gpu dev="2"/>)";
+  CHECK(links_of("4", gpus) == Links{"gpu0 gpu1 20", "gpu1 gpu2 20", "gpu2 gpu0 20"});
+  CHECK(links_of("4", R"(<gpu dev="0"/><gpu dev="1"/>)") == Links{"gpu0 gpu1 20", "gpu1 gpu0 20"});
+  const Links tree = {"gpu0 gpu1 10", "gpu1 gpu0 10", "gpu1 gpu2 10", "gpu2 gpu1 10"};
+  CHECK(links_of("3", gpus) == tree);
+  const std::string across = fmt::format(R"(<net dev="0"/>{}<net dev="0"/>)", gpus);
+  CHECK(links_of("4", across.c_str()) == Links{"net0 gpu0 12", "gpu0 gpu1 20", "gpu1 gpu2 20", "gpu2 net0 12"});
+  for (const auto& [pattern, leaves] : {std::pair("1", "gpu1"), std::pair("2", "gpu1"), std::pair("3", "gpu0")}) {
+    Links expected = tree;
+    expected.insert({"net0 gpu0 12", fmt::format("{} net0 12", leaves)});
+    CHECK(links_of(pattern, across.c_str()) == expected);
   }
 }
 

@@ -25,7 +25,8 @@ ncclResult_t report(const char* function, ncclComm_t comm, InGroup in_group, con
     if (in_group == InGroup::kFailsGroup && comm::in_group())
       comm::fail_group(Error{failure.code, text, failure.where});
   } catch (...) {
-    // No memory for the reason: the code alone must do.
+    // No memory for the reason: the code alone must do. The group has lost a call all the same.
+    if (in_group == InGroup::kFailsGroup) comm::fail_group(Error{failure.code, {}, failure.where});
   }
   return result;
 }

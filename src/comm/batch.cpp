@@ -8,8 +8,7 @@
 
 namespace tutti::comm {
 
-void Batch::begin(std::optional<std::uint64_t> ticket) {
-  ticket_ = ticket;
+void Batch::begin() {
   open_ = false;
   ended_ = executor::Progress::kBlocked;
   idle_since_ = {};
@@ -147,10 +146,7 @@ executor::Progress Batch::advance_queue(Queue& queue) {
 }
 
 executor::Progress Batch::advance() {
-  if (!open_) {
-    if (ticket_ && !comm_.is_turn(*ticket_)) return executor::Progress::kBlocked;
-    open();
-  }
+  if (!open_) open();
   Bridge* const bridge = comm_.members().bridge.get();
   const executor::Progress progress = bridge == nullptr ? advance_calls() : advance_over_hosts(*bridge);
   const bool ended = progress == executor::Progress::kDone || progress == executor::Progress::kFailed;

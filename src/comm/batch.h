@@ -6,9 +6,7 @@
 #include "comm/communicator.h"
 
 #include <chrono>
-#include <cstdint>
 #include <deque>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,13 +24,14 @@ class Batch : public executor::Task {
   };
   explicit Batch(Communicator& communicator, Turn turn = Turn::kEnds) : comm_(communicator), turn_(turn) {}
 
-  /// Empties it, keeping its memory. `ticket`: its place in the communicator's order; none: it has come.
-  void begin(std::optional<std::uint64_t> ticket = std::nullopt);
+  /// Empties it, keeping its memory.
+  void begin();
   /// Keeps a copy.
   void add(const CallArgs& call);
   /// The call stays where it is until the batch is done.
   void refer(const CallArgs& call);
 
+  /// When the communicator's order has come to it.
   executor::Progress advance() override;
   void check_patience() override;
   /// After the end: the first error, or success.
@@ -62,7 +61,6 @@ class Batch : public executor::Task {
 
   Communicator& comm_;
   const Turn turn_;
-  std::optional<std::uint64_t> ticket_;
   bool open_ = false;
   std::chrono::steady_clock::time_point idle_since_;  ///< over hosts: nothing has moved since
   Sending sending_;

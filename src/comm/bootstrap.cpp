@@ -145,7 +145,8 @@ Status meet_others(RootClient& root, const BootstrapArgs& args, const Patience& 
   auto mpi = choose_network(args, *endpoints);
   if (!mpi.ok()) return root.leave(std::move(mpi).error());
   result.mpi = std::move(mpi).value();
-  Mesh mesh(args.rank, args.ranks, secret_of(args.ids[0]), listening.value().listener);
+  Mesh mesh(args.rank, args.ranks, secret_of(args.ids[0]), listening.value().listener,
+            Meetings::reach_time(args.heartbeat_s, args.timeout_s));
   const std::vector<Ties> ties = ties_of(args.rank, result.peers, !result.mpi.world_ranks.empty());
   auto sockets = connect_ties(mesh, args.rank, *endpoints, ties, patience, root);
   if (!sockets.ok()) return root.leave(std::move(sockets).error());

@@ -234,7 +234,10 @@ Status Call::reach_buffers(const planner::Plan& plan) {
     const int peer = static_cast<int>(e.peer);
     const bool input = e.remote == schedule::Place::kInput;
     if ((input ? peers_[peer].input : peers_[peer].output) != 0) return {};
-    const Status found = reach.resolve(peer, line_of(peer).buffers, input, peers_[peer]);
+    const std::uint32_t blocks =
+        input ? schedule::input_blocks(shape_.request, peer) : schedule::output_blocks(shape_.request, peer);
+    const std::uint64_t bytes = blocks * shape_.count * size_of(args_.type);
+    const Status found = reach.resolve(peer, line_of(peer).buffers, input, bytes, peers_[peer]);
     if (found.ok()) return {};
     comm_.fail(
         found.error().code, peer,

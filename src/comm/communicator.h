@@ -26,6 +26,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -169,7 +170,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// By whoever has the turn.
   void complete_ticket() { turns_.complete(); }
   /// Somebody's call ended without being carried through (no memory, for instance): no peer may wait for it.
-  void give_up_ticket(std::uint64_t ticket, Code code, const std::string& text);
+  void give_up_ticket(std::uint64_t ticket, Code code, std::string_view text);
   /// No call is under way or waits, whichever way it goes.
   bool is_idle();
 
@@ -195,7 +196,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Not only for this rank, which has aborted it in peace.
   bool has_failure() const { return executor::load_acquire(members_->control.abort_word()) != 0; }
   /// Stores a failure for all ranks, if it is the first.
-  void fail(Code code, int culprit, const std::string& text);
+  void fail(Code code, int culprit, std::string_view text);
   /// For calls on streams, whose caller has gone on: kept until the communicator ends.
   void keep_async(const Error& failure);
 

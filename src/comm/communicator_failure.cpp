@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <new>
 
 namespace tutti::comm {
 namespace {
@@ -42,9 +43,10 @@ void Communicator::fail_initialisation(const Error& failure) {
 
 Error Communicator::not_ready() {
   if (init_state_.load(std::memory_order_acquire) != InitState::kFailed)
-    return error(
-        Code::kInvalidUsage,
-        "the communicator is still initialising; poll ncclCommGetAsyncError until it is no longer ncclInProgress");
+    return error(Code::kInvalidUsage,
+                 fmt::format("the communicator is still initialising; poll ncclCommGetAsyncError until it is no longer "
+                             "ncclInProgress{}",
+                             in_group() ? "; what this group makes is ready after ncclGroupEnd" : ""));
   return error(Code::kInvalidUsage,
                fmt::format("the communicator's initialisation failed, and it can only be ended, by ncclCommAbort or "
                            "ncclCommDestroy: {}",
@@ -72,15 +74,20 @@ Error Communicator::refusal() const {
       "ncclCommDestroy or ncclCommAbort");
 }
 
-void Communicator::fail(Code code, int culprit, const std::string& text) {
+void Communicator::fail(Code code, int culprit, std::string_view text) {
   if (is_aborted_ && !has_failure()) return;  // this rank's own end: abort_now() says so to whom it concerns
   if (!record_failure(members_->control.failure(), code, culprit, text)) return;
-  const bool names_it = text.starts_with(fmt::format("rank {} ", rank_));
-  if (!options_.is_team) log_warn("{}{}", names_it ? "" : fmt::format("rank {}: ", rank_), text);
   if (members_->peer_watch) members_->peer_watch->wake();
+  if (options_.is_team) return;
+  try {
+    const bool names_it = text.starts_with(fmt::format("rank {} ", rank_));
+    log_warn("{}{}", names_it ? "" : fmt::format("rank {}: ", rank_), text);
+  } catch (const std::bad_alloc&) {
+    // What has failed for want of memory may have none to say so.
+  }
 }
 
-void Communicator::give_up_ticket(std::uint64_t ticket, Code code, const std::string& text) {
+void Communicator::give_up_ticket(std::uint64_t ticket, Code code, std::string_view text) {
   fail(code, rank_, text);
   // What goes before ends soon now: it has failed.
   executor::Backoff backoff(true);

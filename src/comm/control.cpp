@@ -12,6 +12,7 @@
 #include "planner/tuning.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -94,7 +95,10 @@ struct PairMemory {
 
 /// Mappings of this process by inode: ranks that are threads share one address, as the race detector needs.
 using Key = std::pair<dev_t, ino_t>;
-std::mutex mappings_mutex;
+constinit std::mutex mappings_mutex;
+// A forked child makes communicators of its own.
+[[maybe_unused]] const int mappings_stay_whole =
+    pthread_atfork([] { mappings_mutex.lock(); }, [] { mappings_mutex.unlock(); }, [] { mappings_mutex.unlock(); });
 std::map<Key, std::weak_ptr<std::byte>>& mappings() {
   static auto* table = new std::map<Key, std::weak_ptr<std::byte>>;
   return *table;
@@ -403,7 +407,7 @@ protocol::Channel Control::channel(int me, int peer, std::uint32_t lane) const {
   return c;
 }
 
-bool record_failure(FailureRecord& record, Code code, int rank, const std::string& text) {
+bool record_failure(FailureRecord& record, Code code, int rank, std::string_view text) {
   std::uint64_t none = 0;
   if (!std::atomic_ref(record.word).compare_exchange_strong(none, 1)) return false;
   record.code = static_cast<std::int32_t>(code);

@@ -279,6 +279,6 @@ class Control {
 };
 
 /// Stores the first failure; later ones are dropped. Returns true if this one was the first.
-bool record_failure(FailureRecord& record, Code code, int rank, const std::string& text);
+bool record_failure(FailureRecord& record, Code code, int rank, std::string_view text);
 
 }  // namespace tutti::comm

@@ -5,6 +5,7 @@
 #include "comm/batch.h"
 #include "comm/device_rank.h"
 #include "comm/group_jobs.h"
+#include "comm/group_works.h"
 #include "comm/lone_call.h"
 #include "comm/registry.h"
 #include "comm/this_thread.h"
@@ -13,22 +14,14 @@
 #include "executor/stream.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
-#include <new>
 #include <optional>
 #include <utility>
 
 namespace tutti::comm {
 namespace {
-
-struct QueuedCall {
-  Communicator* communicator;  ///< one of Group::names
-  CallArgs args;
-};
 
 /// A communicator that calls were made of. Its handle says at the group's end whether it is still there: to keep it alive until then
 /// would cost each group locked operations, which wait for all stores before them.
@@ -131,22 +124,6 @@ class ClosedGroup {
   Group& group_;
 };
 
-/// A communicator's calls in the group and the streams they name, in order of first use.
-struct Work {
-  std::shared_ptr<Communicator> communicator;
-  std::uint64_t ticket = 0;
-  bool launched = false;
-  std::shared_ptr<Batch> batch;
-  std::vector<void*> streams;
-  bool waits = false;  ///< a call named no stream
-};
-
-/// On a stream's thread, when the group is over.
-struct StreamWork {
-  std::shared_ptr<Communicator> communicator;
-  std::shared_ptr<Batch> batch;
-};
-
 /// Why calls cannot be made.
 Error unusable(Communicator& communicator) {
   if (communicator.is_initialised() && communicator.failed()) return communicator.refusal();
@@ -162,55 +139,6 @@ Error unusable(Communicator& communicator) {
 Status usable(Communicator& communicator) {
   const bool ready = communicator.is_initialised() && !communicator.failed() && !communicator.is_finalized();
   return ready ? Status() : Status(unusable(communicator));
-}
-
-/// On the stream's thread; the caller has gone on, so that failures are kept.
-void run_on_stream(const std::vector<StreamWork>& works) {
-  std::vector<executor::Task*> tasks;
-  executor::Crowding crowding;
-  for (const StreamWork& work : works) {
-    tasks.push_back(work.batch.get());
-    crowding.join(work.communicator->yields());
-  }
-  executor::run_tasks(tasks, crowding);
-  for (const StreamWork& work : works) {
-    if (!work.batch->status().ok()) work.communicator->keep_async(work.batch->status().error());
-  }
-}
-
-/// Work that names several streams runs on the first; the others wait for it, and it for what is on them.
-Status join_streams(const Work& work, bool before) {
-  for (std::size_t i = 1; i < work.streams.size(); ++i) {
-    void* from = before ? work.streams[i] : work.streams[0];
-    void* to = before ? work.streams[0] : work.streams[i];
-    TUTTI_TRY_ASSIGN(executor::EventHandle event, executor::event_create());
-    Status joined = executor::event_record(event, from);
-    if (joined.ok()) joined = executor::stream_wait_event(to, event);
-    TUTTI_TRY(executor::event_destroy(event));
-    TUTTI_TRY(joined);
-  }
-  return {};
-}
-
-std::vector<Work> sort_by_communicator(const Group& ended) {
-  std::vector<Work> works;
-  for (const auto& communicator : ended.communicators) {
-    Work work;
-    work.communicator = communicator;
-    work.batch = std::make_shared<Batch>(*communicator);
-    work.ticket = communicator->take_ticket();
-    work.batch->begin(work.ticket);
-    for (const QueuedCall& call : ended.calls) {
-      if (call.communicator != communicator.get()) continue;
-      work.batch->add(call.args);
-      work.waits |= call.args.stream == nullptr;
-      if (call.args.stream && std::ranges::find(work.streams, call.args.stream) == work.streams.end()) {
-        work.streams.push_back(call.args.stream);
-      }
-    }
-    works.push_back(std::move(work));
-  }
-  return works;
 }
 
 /// Sends and receives to the own rank must pair up within the group, some of whose calls are such.
@@ -234,69 +162,6 @@ Status check_calls(const Group& ended) {
     return error(Code::kInvalidArgument,
                  fmt::format("the stream {} was destroyed after the call was made, and nothing was done",
                              fmt::ptr(call.args.stream)));
-  }
-  return {};
-}
-
-/// Batches that start on one stream advance together, or ranks of one thread would wait for each other.
-std::vector<StreamWork> starting_on(void* stream, const std::vector<Work>& works) {
-  std::vector<StreamWork> together;
-  for (const Work& work : works) {
-    if (!work.streams.empty() && work.streams[0] == stream) together.push_back({work.communicator, work.batch});
-  }
-  return together;
-}
-
-/// First all streams meet, then all work is given to them, then they meet again: in any other order a stream could wait
-/// for work that waits for work behind it.
-Status launch(std::vector<Work>& works) {
-  for (const Work& work : works) TUTTI_TRY(join_streams(work, true));
-  for (const Work& work : works) {
-    if (work.streams.empty() || work.launched) continue;
-    void* const stream = work.streams[0];
-    auto together = starting_on(stream, works);
-    TUTTI_TRY(executor::stream_enqueue(stream, [together = std::move(together)] { run_on_stream(together); }));
-    for (Work& other : works) other.launched |= !other.streams.empty() && other.streams[0] == stream;
-  }
-  for (const Work& work : works) TUTTI_TRY(join_streams(work, false));
-  return {};
-}
-
-/// Calls come to streams in the order of their tickets, whichever threads make them: a stream that has come to a call would wait for ever for
-/// one with an earlier ticket behind it. Nothing waits while it is held, and a forked child has a new one.
-constinit std::mutex order_on_streams;
-[[maybe_unused]] const int order_renewed = pthread_atfork(nullptr, nullptr, [] { new (&order_on_streams) std::mutex; });
-
-Status begin_works(const Group& ended, std::vector<Work>& works) {
-  std::unique_lock order(order_on_streams, std::defer_lock);
-  if (!ended.plain) order.lock();
-  works = sort_by_communicator(ended);
-  return launch(works);
-}
-
-/// Calls of several communicators, or on streams.
-Status run_works(const Group& ended) {
-  std::vector<Work> works;
-  if (Status launched = begin_works(ended, works); !launched.ok()) {
-    for (const Work& work : works) {
-      if (!work.launched) {
-        work.communicator->give_up_ticket(work.ticket, launched.error().code, launched.error().message);
-      }
-    }
-    return launched;
-  }
-  std::vector<executor::Task*> here;
-  executor::Crowding crowding;
-  for (const Work& work : works) {
-    if (!work.streams.empty()) continue;
-    here.push_back(work.batch.get());
-    crowding.join(work.communicator->yields());
-  }
-  executor::run_tasks(here, crowding);
-  for (const Work& work : works) {
-    // Calls without a stream have their data when the group ends, also beside others with one.
-    if (!work.streams.empty() && work.waits) TUTTI_TRY(executor::stream_synchronize(work.streams[0]));
-    if (work.streams.empty() || work.waits) TUTTI_TRY(work.batch->status());
   }
   return {};
 }
@@ -348,7 +213,7 @@ Status run_calls(Group& ended) {
 Status run_host_calls(const Group& ended) {
   const bool streams = std::ranges::any_of(ended.calls, [](const QueuedCall& c) { return c.args.stream != nullptr; });
   if (!streams && ended.communicators.size() == 1) return run_batch(*ended.communicators[0], ended.calls);
-  return run_works(ended);
+  return run_works(ended.calls, ended.communicators, !ended.plain);
 }
 
 Status run_lone_over_hosts(Communicator& communicator, const CallArgs& args) {
@@ -454,6 +319,7 @@ Status submit_any(Communicator& communicator, const CallArgs& args) {
 }
 
 Status group_start() {
+  open_group();  // what fails in it needs no memory then
   ++this_thread.group_depth;
   return {};
 }

@@ -12,13 +12,6 @@ LateTies::LateTies(Args args) : args_(std::move(args)) {
        .on_made = [this](const Meetings::Key& key, Connection made) { keep(key, std::move(made)); }});
 }
 
-std::chrono::duration<double> LateTies::reach_time(double heartbeat_timeout_s, double timeout_s) {
-  constexpr std::chrono::duration<double> kForever = std::chrono::hours(24 * 365);
-  const std::chrono::duration<double> longest = heartbeat_timeout_s == 0 ? kForever : Meetings::kReachTime;
-  constexpr double kShare = 0.8;
-  return timeout_s > 0 ? std::min(longest, std::chrono::duration<double>(kShare * timeout_s)) : longest;
-}
-
 void LateTies::want(int peer) {
   {
     const std::lock_guard lock(mutex_);

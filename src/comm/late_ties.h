@@ -41,11 +41,6 @@ class LateTies final : public WatchedBeside {
   };
   explicit LateTies(Args args);
 
-  /// For how long a rank is tried to be reached, of TUTTI_HEARTBEAT_TIMEOUT_S and TUTTI_TIMEOUT_S: as long as in the mesh, or four fifths of the
-  /// latter if that is less, so that what was tried is said before the calls that wait for it run out of patience. Where nobody minds a rank that is
-  /// silent, one that does not answer may be one that a debugger has stopped: then by the latter alone.
-  static std::chrono::duration<double> reach_time(double heartbeat_timeout_s, double timeout_s);
-
   /// `wake`: the watch's thread looks for what is new.
   void set_wake(std::function<void()> wake) { wake_ = std::move(wake); }
   /// A connection with that rank is needed. It comes by take_news(), or on_failure is called.

@@ -50,6 +50,13 @@ std::optional<Attach> decode_attach(std::span<const std::uint8_t> bytes) {
 Meetings::Meetings(int rank, int ranks, const Secret& secret, const PrivateDescriptor& listener)
     : rank_(rank), ranks_(ranks), secret_(secret), listener_(listener.get()) {}
 
+std::chrono::duration<double> Meetings::reach_time(double heartbeat_timeout_s, double timeout_s) {
+  constexpr std::chrono::duration<double> kForever = std::chrono::hours(24 * 365);
+  const std::chrono::duration<double> longest = heartbeat_timeout_s == 0 ? kForever : kReachTime;
+  constexpr double kShare = 0.8;
+  return timeout_s > 0 ? std::min(longest, std::chrono::duration<double>(kShare * timeout_s)) : longest;
+}
+
 void Meetings::begin(Callbacks callbacks) {
   callbacks_ = std::move(callbacks);
   outgoing_.clear();

@@ -84,6 +84,10 @@ class Meetings {
   static constexpr std::chrono::milliseconds kLookTime{25};
   /// For a network that is down to come back.
   static constexpr std::chrono::seconds kReachTime{30};
+  /// For how long another rank is tried to be reached, of TUTTI_HEARTBEAT_TIMEOUT_S and TUTTI_TIMEOUT_S: kReachTime, or four fifths of the latter if
+  /// that is less, so that what was tried is said before those that wait for it run out of patience. Where nobody minds a rank that is silent, one
+  /// that does not answer may be one that a debugger has stopped: then by the latter alone.
+  static std::chrono::duration<double> reach_time(double heartbeat_timeout_s, double timeout_s);
   /// For this process to get a descriptor for one more connection, if starved() is to end all.
   static constexpr std::chrono::seconds kDescriptorPatience{5};
 

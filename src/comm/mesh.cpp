@@ -23,8 +23,11 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-Mesh::Mesh(int rank, int ranks, const Secret& secret, const TcpListener& listener)
-    : rank_(rank), meetings_(std::make_unique<Meetings>(rank, ranks, secret, listener.socket)) {}
+Mesh::Mesh(int rank, int ranks, const Secret& secret, const TcpListener& listener,
+           std::chrono::duration<double> reach_time)
+    : rank_(rank),
+      reach_time_(reach_time),
+      meetings_(std::make_unique<Meetings>(rank, ranks, secret, listener.socket)) {}
 Mesh::~Mesh() = default;
 
 Result<std::vector<Connection>> Mesh::meet(const std::vector<Meeting>& wanted, const Patience& patience,
@@ -46,7 +49,7 @@ Result<std::vector<Connection>> Mesh::meet(const std::vector<Meeting>& wanted, c
   for (const Meeting& meeting : wanted) {
     if (meeting.there != nullptr) meetings_->seek({meeting.peer, meeting.purpose}, *meeting.there);
   }
-  const auto until = Clock::now() + Meetings::kReachTime;
+  const auto until = Clock::now() + reach_time_;
   while (!missing.empty()) {
     if (auto failure = root.failure_now()) return std::move(*failure);
     if (patience.now() == Patience::Outcome::kCancelled) {

@@ -13,6 +13,7 @@
 #include "comm/rank_endpoint.h"
 #include "comm/root_client.h"
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -27,8 +28,9 @@ struct Meeting {
 
 class Mesh {
  public:
-  /// Of rank `rank` of `ranks`, which listens at `listener` for as long as the mesh lives.
-  Mesh(int rank, int ranks, const Secret& secret, const TcpListener& listener);
+  /// Of rank `rank` of `ranks`, which listens at `listener` for as long as the mesh lives. `reach_time`: for all that a call is to meet.
+  Mesh(int rank, int ranks, const Secret& secret, const TcpListener& listener,
+       std::chrono::duration<double> reach_time = Meetings::kReachTime);
   ~Mesh();
   Mesh(Mesh&&) = default;
 
@@ -41,6 +43,7 @@ class Mesh {
 
  private:
   int rank_;
+  std::chrono::duration<double> reach_time_;
   std::unique_ptr<Meetings> meetings_;
 };
 

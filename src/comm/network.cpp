@@ -19,8 +19,6 @@ using transport::MpiState;
 
 constexpr std::size_t kWhyMax = 300;
 constexpr std::size_t kJobMax = 128;
-/// All ranks have just met.
-constexpr auto kCreateTime = std::chrono::seconds(30);
 
 const char* name_of(MpiState::Level level) {
   switch (level) {
@@ -173,16 +171,18 @@ Result<MpiGroup> agree_on_mpi(std::span<const MpiOffer> offers) {
                fmt::format("rank {} has TUTTI_NET=mpi, and MPI cannot be used: {}", insists, group.why_none));
 }
 
-Result<std::shared_ptr<MpiNetwork>> open_mpi(const MpiGroup& group, const std::function<Status()>& given_up) {
+Result<std::shared_ptr<MpiNetwork>> open_mpi(const MpiGroup& group, std::chrono::duration<double> at_most,
+                                             const std::function<Status()>& given_up) {
   std::shared_ptr<MpiNetwork> network = service_in_use().load()->open(group.world_ranks, group.tag);
-  const auto until = std::chrono::steady_clock::now() + kCreateTime;
+  const auto until = std::chrono::steady_clock::now() + at_most;
   executor::Backoff backoff(true);
   while (network->state() == MpiNetwork::State::kOpening) {
     TUTTI_TRY(given_up());
     if (std::chrono::steady_clock::now() >= until) {
       return error(Code::kRemote,
-                   "MPI_Comm_create_group did not come back within 30 s: are all ranks of one MPI job? TUTTI_NET=tcp "
-                   "does without MPI");
+                   fmt::format("MPI_Comm_create_group did not come back within {:.4g} s: are all ranks of one MPI job? "
+                               "TUTTI_NET=tcp does without MPI",
+                               at_most.count()));
     }
     backoff.wait();
   }

@@ -5,6 +5,7 @@
 #include "comm/wire.h"
 #include "transport/mpi_service.h"
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -51,9 +52,10 @@ struct MpiGroup {
 /// Of all ranks' offers, by rank. kInvalidUsage: some rank insists on what cannot be, and all ranks get this.
 Result<MpiGroup> agree_on_mpi(std::span<const MpiOffer> offers);
 
-/// The communicator of the group's ranks, once its creation has ended; `given_up` is asked while it has not. kRemote: it did not end within
-/// 30 s.
-Result<std::shared_ptr<transport::MpiNetwork>> open_mpi(const MpiGroup& group, const std::function<Status()>& given_up);
+/// The communicator of the group's ranks, once its creation has ended; `given_up` is asked while it has not. kRemote: it did not end
+/// in that time.
+Result<std::shared_ptr<transport::MpiNetwork>> open_mpi(const MpiGroup& group, std::chrono::duration<double> at_most,
+                                                        const std::function<Status()>& given_up);
 
 /// What the plug-in's thread calls before it calls MPI.
 void prepare_mpi_thread(std::function<void()> prepare);

@@ -28,6 +28,11 @@ constexpr double kGoneS = 10;
 /// For the others to take this rank's reason for failure.
 constexpr double kTellS = 1;
 
+/// For ranks that have met to reach each other.
+std::chrono::duration<double> time_to_reach() {
+  return Meetings::reach_time(config().heartbeat_timeout_s, config().timeout_s);
+}
+
 /// "process 12 on host box-7"
 std::string describe_place(const Peer& peer) {
   return fmt::format("process {} on host {}", peer.pid, peer.host.substr(0, peer.host.find(' ')));
@@ -77,7 +82,7 @@ void Communicator::await_late_ties(LateMeeting meeting, const std::vector<PeerSo
   args.meeting = std::move(meeting);
   for (int peer = 0; peer < ranks_; ++peer)
     args.missing.push_back(!over_mpi && !is_on_this_host(peer) && sockets[peer].data.empty());
-  args.reach_time = LateTies::reach_time(config().heartbeat_timeout_s, config().timeout_s);
+  args.reach_time = time_to_reach();
   args.on_failure = [this](int peer, const Error& why) { fail(why.code, peer, why.message); };
   args.given_up = [this] { return failed(); };
   members_->late_ties = std::make_unique<LateTies>(std::move(args));
@@ -117,6 +122,7 @@ Status Communicator::watch_hosts(std::vector<PeerSockets>& sockets, bool over_mp
                                                            .sockets = std::move(watched),
                                                            .failure = &members_->control.failure(),
                                                            .timeout_s = timeout_s,
+                                                           .reach_time = Meetings::reach_time(timeout_s, 0),
                                                            .callbacks = std::move(callbacks),
                                                            .beside = late}));
   if (late != nullptr) late->set_wake([watch = members_->peer_watch.get()] { watch->wake(); });
@@ -129,7 +135,7 @@ Status Communicator::open_streams(std::vector<PeerSockets>& sockets, const MpiGr
     if (cancelled_) return error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
     return {};
   };
-  TUTTI_TRY_ASSIGN(members_->mpi, open_mpi(mpi, given_up));
+  TUTTI_TRY_ASSIGN(members_->mpi, open_mpi(mpi, time_to_reach(), given_up));
   for (int peer = 0; peer < ranks_; ++peer) {
     const bool has_copy = members_->host_segment && is_on_this_host(peer);
     if (peer != rank_ && !has_copy) sockets[peer].stream = members_->mpi->stream(peer, members_->control.abort_word());

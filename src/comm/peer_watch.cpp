@@ -56,6 +56,7 @@ class Watch final : public PeerWatch, private WatchedBeside::Keeper {
   ~Watch() override;
 
   Status run_thread();
+  Error give_up(int rank, Error why);
   void begin_leaving(std::uint32_t last_call) override {
     last_call_ = last_call;
     leaving_ = true;
@@ -150,6 +151,14 @@ Status Watch::run_thread() {
   return {};
 }
 
+/// All have met: whose connections ended without a word would be dead for the others.
+Error Watch::give_up(int rank, Error why) {
+  record_failure(failure_, why.code, rank, fmt::format("rank {} could not initialise: {}", rank, why.message));
+  stopping_ = true;
+  run();
+  return why;
+}
+
 Watch::~Watch() {
   if (!thread_.joinable()) return;
   if (owner_ != getpid()) {
@@ -213,17 +222,15 @@ void Watch::wait(Clock::time_point until) {
   const int ready = poll(watched.data(), watched.size(), static_cast<int>(std::clamp<long>(left, 0, 60000)));
   if (ready < 0 && errno != EINTR) poll(nullptr, 0, 10);
   if (eventfd_t count = 0; ready > 0 && watched[0].revents != 0) eventfd_read(wake_.get(), &count);
-  for (std::size_t i = 0; i < peers_.size() && ready > 0; ++i) {
+  for (std::size_t i = 0; i < peers_.size() && ready > 0; ++i)
     if ((watched[i + 1].revents & POLLOUT) != 0) send(peers_[i]);
-  }
   if (beside_ != nullptr) beside_->serve(std::span(watched).subspan(own));
 }
 
 void Watch::listen_to_all(Clock::time_point now) {
   take_made();
-  for (Peer& peer : peers_) {
+  for (Peer& peer : peers_)
     if (peer.open) listen(peer, now);
-  }
 }
 
 void Watch::listen(Peer& peer, Clock::time_point now) {
@@ -300,9 +307,8 @@ void Watch::tell_failure() {
     failure_told_ = true;
     unreached_.clear();  // sought once more: from now on the others are told
     const Bytes text = encode(error(static_cast<Code>(failure_.code), failure_.text));
-    for (Peer& peer : peers_) {
+    for (Peer& peer : peers_)
       if (peer.open) peer.connection.queue(FrameType::kTold, text);
-    }
   }
   bool all = true;
   for (Peer& peer : peers_) {
@@ -418,9 +424,8 @@ void Watch::close_ring(Clock::time_point now) {
 
 /// Those who have said goodbye.
 void Watch::let_go() {
-  for (Peer& peer : peers_) {
+  for (Peer& peer : peers_)
     if (peer.open && peer.said_goodbye) close(peer);
-  }
 }
 
 /// The time in which this process was stopped itself, and with it perhaps all others, is not time in which they did not answer.
@@ -486,8 +491,9 @@ void Watch::say_goodbye() {
 }  // namespace
 
 Result<std::unique_ptr<PeerWatch>> PeerWatch::start(Args args) {
+  const int rank = args.rank;
   auto made = std::make_unique<Watch>(std::move(args));
-  TUTTI_TRY(made->run_thread());
+  if (Status started = made->run_thread(); !started.ok()) return made->give_up(rank, std::move(started).error());
   return std::unique_ptr<PeerWatch>(std::move(made));
 }
 

@@ -80,6 +80,7 @@ class PeerWatch {
     Callbacks callbacks;
     WatchedBeside* beside = nullptr;  ///< or lives longer
   };
+  /// Where it cannot start, the others are told so before this returns, as by a rank that has failed and leaves.
   static Result<std::unique_ptr<PeerWatch>> start(Args args);
   virtual ~PeerWatch() = default;  ///< says goodbye
 

@@ -8,8 +8,8 @@
 #include <pthread.h>
 
 #include <csignal>
+#include <exception>
 #include <functional>
-#include <system_error>
 #include <thread>
 
 namespace tutti::comm {
@@ -23,7 +23,7 @@ inline Result<std::thread> start_quiet_thread(const char* name, std::function<vo
   Result<std::thread> started = [&]() -> Result<std::thread> {
     try {
       return std::thread(std::move(body));
-    } catch (const std::system_error& failure) {
+    } catch (const std::exception& failure) {
       return error(Code::kSystem, fmt::format("start thread {}: {}", name, failure.what()));
     }
   }();

@@ -68,17 +68,20 @@ protocol::BufferReferences Reach::describe(const void* input, std::size_t input_
   return references;
 }
 
-Result<std::uint64_t> Reach::mapped_address(Member& member, const protocol::BufferReference& buffer, std::int32_t fd) {
+Result<std::uint64_t> Reach::mapped_address(Member& member, const protocol::BufferReference& buffer,
+                                            std::uint64_t bytes, std::int32_t fd) {
+  const std::uint64_t end = buffer.offset + bytes;
   for (const Held& held : member.held) {
-    if (held.file == buffer.address) return reinterpret_cast<std::uint64_t>(held.memory.get()) + buffer.offset;
+    if (held.file == buffer.address && held.import.bytes >= end)
+      return reinterpret_cast<std::uint64_t>(held.import.memory.get()) + buffer.offset;
   }
   transport::SharedReference segment;
   segment.fd = fd;
   segment.file = buffer.address;
-  auto memory = transport::ImportCache::process().hold(member.pid, segment);
-  if (!memory.ok()) return std::move(memory).error();
-  member.held.push_back({buffer.address, memory.value()});
-  return reinterpret_cast<std::uint64_t>(member.held.back().memory.get()) + buffer.offset;
+  segment.bytes = end;
+  TUTTI_TRY_ASSIGN(transport::Import import, transport::ImportCache::process().hold(member.pid, segment));
+  member.held.push_back({buffer.address, std::move(import)});
+  return reinterpret_cast<std::uint64_t>(member.held.back().import.memory.get()) + buffer.offset;
 }
 
 /// What else is mapped of the peer stays where it is: to map it again takes a millisecond for each 10 MiB. What other communicators of this
@@ -108,7 +111,7 @@ void Reach::let_go() {
   settled_frees_ = frees;
 }
 
-Status Reach::resolve(int peer, const protocol::BufferReferences& announced, bool input,
+Status Reach::resolve(int peer, const protocol::BufferReferences& announced, bool input, std::uint64_t bytes,
                       protocol::PeerBuffers& buffers) {
   Member& member = members_[peer];
   // What is announced may lie in a file that has grown. A rank of the same process is no exception: beside processes it announces
@@ -126,7 +129,7 @@ Status Reach::resolve(int peer, const protocol::BufferReferences& announced, boo
   buffers.mapped = member.same_process || fd >= 0;
   address = buffer.address;
   if (fd < 0) return {};
-  TUTTI_TRY_ASSIGN(address, mapped_address(member, buffer, fd));
+  TUTTI_TRY_ASSIGN(address, mapped_address(member, buffer, bytes, fd));
   return {};
 }
 

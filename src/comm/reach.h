@@ -35,10 +35,11 @@ class Reach : public executor::RemoteMemory {
   protocol::BufferReferences describe(const void* input, std::size_t input_bytes, void* output,
                                       std::size_t output_bytes) const;
 
-  /// Completes `buffers` by the peer's input or output, as this rank reaches it. To be asked only for what a plan reads or
-  /// writes there: a peer whose buffer nobody needs may have freed it by now. Memory that is mapped stays so until its
+  /// Completes `buffers` by the peer's input or output, of so many bytes, as this rank reaches it. To be asked only for what a plan
+  /// reads or writes there: a peer whose buffer nobody needs may have freed it by now. Memory that is mapped stays so until its
   /// own peer frees it.
-  Status resolve(int peer, const protocol::BufferReferences& announced, bool input, protocol::PeerBuffers& buffers);
+  Status resolve(int peer, const protocol::BufferReferences& announced, bool input, std::uint64_t bytes,
+                 protocol::PeerBuffers& buffers);
 
   /// How often mapped memory was found to be freed: addresses that resolve() gave before may not be used any more.
   std::uint64_t drops() const { return drops_; }
@@ -61,7 +62,7 @@ class Reach : public executor::RemoteMemory {
  private:
   struct Held {
     std::uint64_t file = 0;
-    std::shared_ptr<std::byte> memory;
+    transport::Import import;
   };
   struct Member {
     std::int32_t pid = 0;
@@ -75,7 +76,8 @@ class Reach : public executor::RemoteMemory {
   };
   static constexpr std::uint64_t kUnsettled = ~std::uint64_t{0};
 
-  Result<std::uint64_t> mapped_address(Member& member, const protocol::BufferReference& buffer, std::int32_t fd);
+  Result<std::uint64_t> mapped_address(Member& member, const protocol::BufferReference& buffer, std::uint64_t bytes,
+                                       std::int32_t fd);
   void let_go();
   void retire_freed(Member& member);
   bool failed(std::uint32_t peer, const Error& failure);

@@ -132,7 +132,9 @@ Status RootClient::go_below(const TreePlace& place) {
   in_place_ = false;
   links_->seek_above(place);
   bool registered = false;
-  const auto until = Patience::Clock::now() + Meetings::kReachTime;
+  // The root says why when this rank's own time is over.
+  const std::chrono::duration<double> reach_time = Meetings::reach_time(heartbeat_s_, 0);
+  const auto until = Patience::Clock::now() + reach_time;
   while (!registered) {
     links_->serve();
     connection_.show_life();
@@ -156,7 +158,7 @@ Status RootClient::go_below(const TreePlace& place) {
       const Error stuck = error(
           Code::kRemote, fmt::format("rank {} (process {}), or one above it, has not told the root for {} s that rank "
                                      "{} is below it: is it stopped?",
-                                     place.parent, place.pid, Meetings::kReachTime.count(), rank_));
+                                     place.parent, place.pid, reach_time.count(), rank_));
       return leave(links_->above_not_reached().value_or(stuck));
     }
     if (const Outcome outcome = wait(POLLIN); outcome != Outcome::kReady) return give_up(outcome);
@@ -225,7 +227,7 @@ Status RootClient::finish_passing_on() {
   while (links_ && links_->slow_child() >= 0) {
     if (auto failure = failure_now()) return std::move(*failure);
     const int slow = links_->slow_child();
-    if (slow >= 0 && Patience::Clock::now() >= until) {
+    if (slow >= 0 && heartbeat_s_ > 0 && Patience::Clock::now() >= until) {
       return leave(
           error(Code::kRemote, fmt::format("rank {} does not take the ranks' addresses from rank {}", slow, rank_)));
     }
@@ -257,6 +259,7 @@ Status RootClient::send_all() {
 
 Result<Frame> RootClient::next_frame() {
   bool open = true;
+  Outcome outcome = Outcome::kReady;
   if (!kept_.empty()) {
     Frame first = std::move(kept_.front());
     kept_.pop_front();
@@ -276,8 +279,16 @@ Result<Frame> RootClient::next_frame() {
     }
     if (!open) return above_gone();
     if (auto trouble = own_trouble()) return *std::move(trouble);
+    if (outcome != Outcome::kReady) {
+      Error why = give_up(outcome);
+      // All are there all the same, and whoever has heard that counts on this rank.
+      const bool is_complete = !kept_.empty() && kept_.back().type == FrameType::kComplete;
+      if (is_complete) return std::exchange(kept_, {}).back();
+      return why;
+    }
     pass_up();
-    if (const Outcome outcome = wait(POLLIN); outcome != Outcome::kReady) return give_up(outcome);
+    outcome = wait(POLLIN);
+    // What has come counts, though time is over.
     open = connection_.fill() == Connection::Input::kOpen;
   }
 }

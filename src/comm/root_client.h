@@ -32,7 +32,8 @@ class RootClient {
   /// When the time is over, the root is asked who is missing.
   Result<Bytes> expect(FrameType type);
   Result<Frame> expect_one_of(FrameType type, FrameType other);
-  /// Waits until the ranks below have taken all that came for them. kRemote: one does not, for a minute.
+  /// Waits until the ranks below have taken all that came for them. kRemote: one does not, for a minute, though it
+  /// should give signs of life.
   Status finish_passing_on();
   /// What came with the last kControl; empty if nothing did.
   std::shared_ptr<Descriptor> take_file() { return std::exchange(file_, nullptr); }

@@ -46,6 +46,18 @@ std::uint16_t port_of(const sockaddr_storage& address) {
                                              : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
+/// A port of this host at which nobody listens may be the one that the system has just chosen for this socket.
+bool is_connected_with_itself(int socket) {
+  sockaddr_storage own = {};
+  sockaddr_storage other = {};
+  socklen_t own_bytes = sizeof(own);
+  socklen_t other_bytes = sizeof(other);
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&own), &own_bytes) != 0) return false;
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&other), &other_bytes) != 0) return false;
+  const auto here = from_kernel(reinterpret_cast<const sockaddr*>(&own));
+  return here && here == from_kernel(reinterpret_cast<const sockaddr*>(&other)) && port_of(own) == port_of(other);
+}
+
 }  // namespace
 
 Result<TcpListener> listen_tcp(std::uint16_t port, Pacing pacing) {
@@ -92,7 +104,7 @@ int connect_result(int socket) {
   int failure = 0;
   socklen_t bytes = sizeof(failure);
   if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &failure, &bytes) != 0) return errno;
-  return failure;
+  return failure == 0 && is_connected_with_itself(socket) ? ECONNREFUSED : failure;
 }
 
 PrivateDescriptor accept_connection(int listener) {

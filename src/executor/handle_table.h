@@ -25,6 +25,7 @@ class HandleTable {
       index = free_.back();
       free_.pop_back();
     } else if (slots_.size() < kSlotsMax) {
+      free_.reserve(slots_.size() + 1);  // remove() needs no memory
       index = static_cast<std::uint32_t>(slots_.size());
       slots_.emplace_back();
     } else {

@@ -9,8 +9,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -28,6 +28,11 @@ namespace {
 class Stream {
  public:
   Stream() : owner_(getpid()) {}
+  ~Stream() {
+    if (thread_.joinable()) close();  // there was no memory for its handle
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
 
   Status start() {
     // Signals are for the application's own threads.
@@ -39,7 +44,7 @@ class Stream {
     try {
       thread_ = std::thread([this] { run(); });
       worker_ = thread_.get_id();
-    } catch (const std::system_error& failure) {
+    } catch (const std::exception& failure) {
       started = error(Code::kSystem, fmt::format("cannot start a host stream's thread: {}; the limit of threads "
                                                  "(ulimit -u, pids.max) may be reached",
                                                  failure.what()));

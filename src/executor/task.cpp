@@ -1,6 +1,6 @@
 #include "executor/task.h"
 
-#include <vector>
+#include <algorithm>
 
 namespace tutti::executor {
 namespace {
@@ -22,23 +22,23 @@ void run_one(Task& task, const Crowding& crowding) {
 
 }  // namespace
 
-[[gnu::hot]] void run_tasks(std::span<Task* const> tasks, const Crowding& crowding) {
+[[gnu::hot]] void run_tasks(std::span<Task*> tasks, const Crowding& crowding) {
   if (tasks.size() == 1) return run_one(*tasks[0], crowding);
-  std::vector<Task*> open(tasks.begin(), tasks.end());
   Backoff backoff(crowding);
-  while (!open.empty()) {
+  while (!tasks.empty()) {
     bool moved = false;
-    std::erase_if(open, [&](Task* task) {
+    const auto over = std::ranges::remove_if(tasks, [&](Task* task) {
       const Progress progress = task->advance();
       moved |= progress != Progress::kBlocked;
       return progress == Progress::kDone || progress == Progress::kFailed;
     });
+    tasks = tasks.first(tasks.size() - over.size());
     if (moved) {
       backoff.reset();
       continue;
     }
     if (backoff.is_slow()) {
-      for (Task* task : open) task->check_patience();
+      for (Task* task : tasks) task->check_patience();
     }
     backoff.wait();
   }

@@ -3,6 +3,7 @@
 #include "base/descriptor.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -61,15 +62,11 @@ Status copy_process(VmCall call, const char* direction, int pid, std::uint64_t r
 }
 
 Error import_error(int pid, const SharedReference& segment, const std::string& reason, Code code) {
-  // Of a probe only the descriptor is known.
-  const std::string what = segment.bytes == 0 ? fmt::format("descriptor {}", segment.fd)
-                                              : fmt::format("segment {} ({} bytes, descriptor {})", segment.segment,
-                                                            segment.bytes, segment.fd);
-  return error(code, fmt::format("cannot map {} of process {}: {}", what, pid, reason));
+  return error(code, fmt::format("cannot map descriptor {} of process {}: {}", segment.fd, pid, reason));
 }
 
 /// Opens the peer's descriptor through /proc and makes sure that it is the segment meant.
-Result<std::shared_ptr<std::byte>> open_segment(int pid, const SharedReference& segment) {
+Result<Import> open_segment(int pid, const SharedReference& segment) {
   const std::string path = fmt::format("/proc/{}/fd/{}", pid, segment.fd);
   const Descriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd) {
@@ -92,37 +89,46 @@ Result<std::shared_ptr<std::byte>> open_segment(int pid, const SharedReference& 
   if (fstat(fd.get(), &facts) != 0 || !S_ISREG(facts.st_mode) || file_identity(facts) != segment.file)
     return import_error(pid, segment, "its descriptor is another file now: the segment was freed", Code::kRemote);
   if (static_cast<std::uint64_t>(facts.st_size) < segment.bytes)
-    return import_error(pid, segment, fmt::format("the file has only {} bytes", facts.st_size), Code::kInvalidUsage);
-  const std::uint64_t bytes = segment.bytes != 0 ? segment.bytes : static_cast<std::uint64_t>(facts.st_size);
+    return import_error(pid, segment,
+                        fmt::format("the file has only {} bytes, and {} are to be used: it was shortened; what is "
+                                    "imported must keep its size",
+                                    facts.st_size, segment.bytes),
+                        Code::kInvalidUsage);
+  const auto bytes = static_cast<std::uint64_t>(facts.st_size);
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
   if (address == MAP_FAILED) return import_error(pid, segment, fmt::format("mmap: {}", strerror(errno)), Code::kSystem);
-  return std::shared_ptr<std::byte>(static_cast<std::byte*>(address),
-                                    [bytes](std::byte* memory) { munmap(memory, bytes); });
+  return Import{{static_cast<std::byte*>(address), [bytes](std::byte* memory) { munmap(memory, bytes); }}, bytes};
 }
 
 }  // namespace
 
 // Never destroyed: mappings may be in use while the process exits.
 ImportCache& ImportCache::process() {
-  static auto& cache = *new ImportCache;
+  static auto& cache = []() -> ImportCache& {
+    auto* made = new ImportCache;
+    // A child must not inherit a table in the middle of a change.
+    pthread_atfork([] { process().mutex_.lock(); }, [] { process().mutex_.unlock(); },
+                   [] { process().mutex_.unlock(); });
+    return *made;
+  }();
   return cache;
 }
 
-Result<std::shared_ptr<std::byte>> ImportCache::hold(int pid, const SharedReference& segment) {
+Result<Import> ImportCache::hold(int pid, const SharedReference& segment) {
   if (pid <= 0 || segment.fd < 0)
     return import_error(pid, segment, "this refers to no segment", Code::kInvalidArgument);
   const std::lock_guard lock(mutex_);
   const std::pair key(pid, segment.file);
   const auto found = imports_.find(key);
-  if (found != imports_.end() && found->second.bytes >= segment.bytes) return found->second.memory;
-  TUTTI_TRY_ASSIGN(std::shared_ptr<std::byte> memory, open_segment(pid, segment));
-  imports_[key] = Import{memory, segment.bytes};
-  return memory;
+  if (found != imports_.end() && found->second.bytes >= segment.bytes) return found->second;
+  TUTTI_TRY_ASSIGN(Import import, open_segment(pid, segment));
+  imports_[key] = import;
+  return import;
 }
 
 Result<std::byte*> ImportCache::map(int pid, const SharedReference& segment) {
-  TUTTI_TRY_ASSIGN(const std::shared_ptr<std::byte> memory, hold(pid, segment));
-  return memory.get();
+  TUTTI_TRY_ASSIGN(const Import import, hold(pid, segment));
+  return import.memory.get();
 }
 
 void ImportCache::drop(int pid) {

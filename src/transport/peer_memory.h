@@ -14,6 +14,12 @@
 
 namespace tutti::transport {
 
+/// A peer's file, mapped whole; unmapped when nobody holds it any more.
+struct Import {
+  std::shared_ptr<std::byte> memory;
+  std::uint64_t bytes = 0;
+};
+
 /// Segments of peer processes, mapped whole on first use and kept. Any thread may call any function.
 ///
 /// A segment is recognised by its file (file_identity()), whose number is no other's while a mapping of it exists: a peer's
@@ -25,10 +31,11 @@ class ImportCache {
 
   /// The start of the segment here; the address that `segment` refers to is `segment.offset` bytes further. Stays mapped
   /// at least until it is dropped: for callers that know that nobody drops it while they use it.
-  /// `segment.bytes` 0: the whole file, whatever its size. kRemote when the peer has ended or has freed the segment; kSystem when this process may not map it.
+  /// kRemote when the peer has ended or has freed the segment; kInvalidUsage when the file is shorter than `segment.bytes`, so that who used
+  /// it would be killed (SIGBUS); kSystem when this process may not map it.
   Result<std::byte*> map(int pid, const SharedReference& segment);
   /// The same, mapped as long as the pointer is held, whatever is dropped meanwhile.
-  Result<std::shared_ptr<std::byte>> hold(int pid, const SharedReference& segment);
+  Result<Import> hold(int pid, const SharedReference& segment);
 
   /// Forgets all segments of a peer, or one. Unmaps what nobody holds. Nothing to forget is no error.
   void drop(int pid);
@@ -37,11 +44,6 @@ class ImportCache {
   std::size_t size() const;
 
  private:
-  struct Import {
-    std::shared_ptr<std::byte> memory;
-    std::uint64_t bytes = 0;
-  };
-
   mutable std::mutex mutex_;
   std::map<std::pair<int, std::uint64_t>, Import> imports_;  ///< by process and file
 };

@@ -188,3 +188,15 @@ TEST_CASE("queries need somewhere to put their answer") {
   CHECK(version == 22809);
   CHECK(std::string(tuttiGetVersionString()) == "Tutti " TUTTI_PROJECT_VERSION " (NCCL API 2.28.9)");
 }
+
+TEST_CASE("what a group makes is not there before its end, and the refusal says so") {
+  ncclComm_t comm = nullptr;
+  ncclComm_t child = nullptr;
+  REQUIRE(ncclGroupStart() == ncclSuccess);
+  REQUIRE(ncclCommInitAll(&comm, 1, nullptr) == ncclSuccess);
+  check_refused(ncclCommSplit(comm, 0, 0, &child, nullptr), ncclInvalidUsage,
+                {"still initialising", "what this group makes is ready after ncclGroupEnd"});
+  check_refused(ncclGroupEnd(), ncclInvalidUsage, {"ncclCommSplit", "still initialising"});
+  CHECK(child == nullptr);
+  CHECK(ncclCommAbort(comm) == ncclSuccess);
+}

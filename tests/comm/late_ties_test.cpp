@@ -103,11 +103,11 @@ TEST_CASE("what a rank has sent before it left comes by a connection that the ot
 
 TEST_CASE("a rank is tried for 30 s, or four fifths of TUTTI_TIMEOUT_S; without signs of life by that alone") {
   using std::chrono::seconds;
-  CHECK(LateTies::reach_time(10, 1800) == seconds(30));
-  CHECK(LateTies::reach_time(10, 5) == seconds(4));
-  CHECK(LateTies::reach_time(10, 0) == seconds(30));
-  CHECK(LateTies::reach_time(0, 1800) == seconds(1440));
-  CHECK(LateTies::reach_time(0, 0) >= std::chrono::hours(24));
+  CHECK(Meetings::reach_time(10, 1800) == seconds(30));
+  CHECK(Meetings::reach_time(10, 5) == seconds(4));
+  CHECK(Meetings::reach_time(10, 0) == seconds(30));
+  CHECK(Meetings::reach_time(0, 1800) == seconds(1440));
+  CHECK(Meetings::reach_time(0, 0) >= std::chrono::hours(24));
 }
 
 /// A stranger's connection, and what connect() has said.

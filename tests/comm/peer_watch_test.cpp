@@ -4,10 +4,13 @@
 
 #include <catch2/catch.hpp>
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <condition_variable>
@@ -345,4 +348,37 @@ TEST_CASE("a rank that leaves passes on the death that it finds last", "[watch]"
   }
   leaving.join();
   CHECK(job.life_now(0, 2) == PeerLife::kEnded);
+}
+
+TEST_CASE("a rank that cannot watch others says so, and is not dead for them", "[watch]") {
+  int pair[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
+  struct Side {
+    FailureRecord failure;
+    std::atomic<PeerLife> other = PeerLife::kThere;
+  } sides[2];
+  const auto start = [&](int rank) {
+    PeerWatch::Args args{.rank = rank, .failure = &sides[rank].failure, .timeout_s = 60};
+    args.sockets.resize(2);
+    args.sockets[static_cast<std::size_t>(1 - rank)] = PrivateDescriptor::open([&] { return pair[rank]; });
+    args.callbacks.on_gone = [&, rank](int, PeerLife life, std::uint32_t) { sides[rank].other = life; };
+    args.callbacks.on_death = [](int, PeerLife) {};
+    return PeerWatch::start(std::move(args));
+  };
+  const auto other = start(1);
+  REQUIRE(other.ok());
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int next = fcntl(pair[0], F_DUPFD, 0);
+  close(next);
+  const rlimit none{static_cast<rlim_t>(next), before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const auto started = start(0);
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  REQUIRE_FALSE(started.ok());
+  CHECK_THAT(started.error().message, Catch::Contains("Too many open files"));
+  for (const auto end = Clock::now() + kPatience; sides[1].other == PeerLife::kThere && Clock::now() < end;)
+    usleep(1000);
+  CHECK(sides[1].other == PeerLife::kLeft);
+  CHECK(std::string(sides[1].failure.text) == "rank 0 could not initialise: " + started.error().message);
 }

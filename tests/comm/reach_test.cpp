@@ -174,6 +174,29 @@ TEST_CASE("a file that grows is read as far as it goes by communicators that hav
   }));
 }
 
+TEST_CASE("a file that was shortened before others have mapped it is an error, and kills nobody") {
+  crew::check(crew::run(3, [](const Member& m) -> std::string {
+    return with_comm(m, [&](ncclComm_t comm) -> std::string {
+      const int file = memfd_create("reach-test", MFD_CLOEXEC);
+      void* memory = nullptr;
+      if (ftruncate(file, kBytes) != 0) return "ftruncate";
+      CREW_TRY(fine(tuttiMemImport(file, &memory, nullptr), "tuttiMemImport"));
+      CREW_TRY(meet(comm));
+      // The root itself touches nothing of it. What is there may be used.
+      if (m.rank == 0 && ftruncate(file, kBytes / 2) != 0) return "ftruncate";
+      const auto broadcast = [&](std::size_t bytes) {
+        return ncclBroadcast(memory, memory, bytes, ncclInt8, 0, comm, nullptr);
+      };
+      CREW_TRY(fine(broadcast(kBytes / 2), "ncclBroadcast"));
+      CREW_TRY(crew::refused(
+          broadcast(kBytes), ncclInvalidUsage,
+          {"cannot reach the buffers of rank 0", "the file has only 2097152 bytes, and 4194304", "it was shortened"}));
+      close(file);
+      return fine(tuttiMemFree(memory), "tuttiMemFree");
+    });
+  }));
+}
+
 TEST_CASE("where a filter lets processes read each other's memory and not write it, data goes another way") {
   setenv("TUTTI_SINGLE_COPY_MIN_BYTES", "1", 1);
   crew::check(crew::run(2, [](const Member& m) -> std::string {

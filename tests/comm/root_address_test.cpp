@@ -1,8 +1,14 @@
 // What a rank makes of the addresses of its unique id, where no root answers.
 #include "comm/root_address.h"
 
+#include "comm/tcp_socket.h"
+
 #include <catch2/catch.hpp>
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 
@@ -24,4 +30,18 @@ TEST_CASE("an address that refuses says nothing of another one, which may be dow
   CHECK(seconds_to_reach() < 1);
   add_candidate(id, {false, {224, 0, 0, 1}});  // no host's: unreachable
   CHECK(seconds_to_reach() > 1);
+}
+
+TEST_CASE("a port at which nobody listens is refused, though the system has chosen it for who connects", "[root]") {
+  const PrivateDescriptor alone =
+      PrivateDescriptor::open([] { return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); });
+  sockaddr_in own = {};
+  own.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const address = reinterpret_cast<sockaddr*>(&own);
+  socklen_t bytes = sizeof(own);
+  REQUIRE(bind(alone.get(), address, bytes) == 0);
+  REQUIRE(getsockname(alone.get(), address, &bytes) == 0);
+  REQUIRE(connect(alone.get(), address, bytes) == 0);  // with itself
+  CHECK(connect_result(alone.get()) == ECONNREFUSED);
 }

@@ -1,4 +1,5 @@
 // Every allocation of a group on device memory fails once: the calls are made once or not at all, nobody waits for ever, and the error says why.
+#include "failing_new.h"
 #include "gpu.h"
 
 #include <nccl.h>
@@ -6,40 +7,10 @@
 #include <catch2/catch.hpp>
 
 #include <array>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
-
-namespace {
-
-/// Allocations of this thread until one fails; 0: none does.
-thread_local long until_failure = 0;
-
-void* allocate(std::size_t bytes) {
-  if (until_failure > 0 && --until_failure == 0) throw std::bad_alloc();
-  void* const memory = std::malloc(bytes != 0 ? bytes : 1);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-// The library's too. Not inlined: compilers take what they see of one for another one's.
-[[gnu::noinline]] void* operator new(std::size_t bytes) { return allocate(bytes); }
-[[gnu::noinline]] void* operator new[](std::size_t bytes) { return allocate(bytes); }
-[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  return std::malloc(bytes != 0 ? bytes : 1);
-}
-[[gnu::noinline]] void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
-  return std::malloc(bytes != 0 ? bytes : 1);
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace tutti::test {
 namespace {

@@ -114,9 +114,9 @@ TEST_CASE("a peer's segment is mapped once, shared both ways, and dropped") {
   auto held = cache.hold(peer.pid(), peer.letter().segment).value();
   cache.drop(peer.pid());
   CHECK(cache.size() == 0);
-  CHECK(held.get()[4] == std::byte{0x77});  // still mapped
+  CHECK(held.memory.get()[4] == std::byte{0x77});  // still mapped
   peer.end();
-  CHECK(held.get()[4] == std::byte{0x77});  // the memory outlives its owner
+  CHECK(held.memory.get()[4] == std::byte{0x77});  // the memory outlives its owner
 }
 
 TEST_CASE("a freed segment and an ended peer are remote errors that name the process") {

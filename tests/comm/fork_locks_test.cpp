@@ -1,0 +1,56 @@
+// A fork while other threads are where communicators are made, or use each other's memory: the child finds no lock taken.
+#include "base/mapping.h"
+#include "comm/control.h"
+#include "transport/peer_memory.h"
+
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace tutti::comm {
+namespace {
+
+/// `use` in children that are forked while another thread does nothing else.
+void check_forks(const std::function<bool()>& use) {
+  REQUIRE(use());
+  std::atomic<bool> over{false};
+  std::thread user([&] {
+    while (!over) (void)use();
+  });
+  int good = 0;
+  constexpr int kForks = 100;
+  for (int i = 0; i < kForks && good == i; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(10);
+      _exit(use() ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    good += status == 0 ? 1 : 0;
+  }
+  over = true;
+  user.join();
+  CHECK(good == kForks);
+}
+
+TEST_CASE("a forked child can map what its peers share", "[forks]") {
+  check_forks([] {
+    transport::ImportCache::process().drop(1);
+    return transport::ImportCache::process().size() == 0;
+  });
+}
+
+TEST_CASE("a forked child can map control segments", "[forks]") {
+  const auto file = create_memory_file("fork-locks-test", Control::bytes_for(2), Backing::kOnTouch);
+  REQUIRE(file.ok());
+  check_forks([&] { return Control::map(file.value().get(), Control::bytes_for(2), 2).ok(); });
+}
+
+}  // namespace
+}  // namespace tutti::comm

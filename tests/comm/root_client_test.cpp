@@ -1,0 +1,113 @@
+// What a rank makes of the root's words, and of others that do not come, when time is over.
+#include "comm/root_client.h"
+
+#include "comm/mesh.h"
+#include "comm/tcp_socket.h"
+#include "rank_runs.h"
+
+#include <catch2/catch.hpp>
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+
+using Catch::Contains;
+using namespace tutti::comm;
+
+namespace {
+
+Frame next_frame(Connection& connection) {
+  for (;;) {
+    auto frame = connection.next();
+    REQUIRE(frame.ok());
+    if (frame.value() && frame.value()->type != FrameType::kSignOfLife) return *std::move(frame).value();
+    pollfd watched = {connection.fd(), POLLIN, 0};
+    REQUIRE(poll(&watched, 1, 10000) == 1);
+    REQUIRE(connection.fill() == Connection::Input::kOpen);
+  }
+}
+
+/// The test's own words are the root's.
+struct PlayedRoot {
+  UniqueId id;
+  TcpListener listener;
+
+  PlayedRoot() {
+    auto made = listen_tcp();
+    REQUIRE(made.ok());
+    listener = std::move(made).value();
+    id.magic = kUniqueIdMagic;
+    id.version = kProtocolVersion;
+    id.named = 1;
+    id.port = listener.port;
+    add_candidate(id, {false, {127, 0, 0, 1}});
+  }
+
+  /// Until the rank has its place.
+  Connection take_in() const {
+    pollfd watched = {listener.socket.get(), POLLIN, 0};
+    REQUIRE(poll(&watched, 1, 10000) == 1);
+    Connection connection(accept_connection(listener.socket.get()), Connection::kRootPayloadMax);
+    const auto greeting = decode_greeting(next_frame(connection).payload);
+    REQUIRE(greeting);
+    Challenge challenge;
+    challenge.version = kProtocolVersion;
+    challenge.proof = root_proof(secret_of(id), *greeting, challenge);
+    connection.queue(FrameType::kChallenge, encode(challenge));
+    REQUIRE(connection.flush());
+    REQUIRE(next_frame(connection).type == FrameType::kHello);
+    connection.queue(FrameType::kPlace, encode(TreePlace{}));
+    REQUIRE(connection.flush());
+    return connection;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a rank goes on if all are there, though its own time is over by then", "[root]") {
+  const rank_runs::NothingLeft nothing_left;
+  const PlayedRoot played;
+  const bool is_asked = GENERATE(false, true);
+  std::atomic<bool> is_over{false};
+  std::string why;
+  std::thread rank([&] {
+    const Patience patience(0.5, nullptr);
+    auto root = RootClient::enter(played.id, patience, 2, self_facts(1));
+    if (root.ok() && !is_asked) {
+      while (patience.now() == Patience::Outcome::kReady || !is_over) usleep(1000);
+    }
+    const auto complete = root.ok() ? root.value().expect(FrameType::kComplete) : std::move(root).error();
+    why = complete.ok() ? "" : complete.error().message;
+  });
+  {
+    Connection connection = played.take_in();
+    if (is_asked) CHECK(next_frame(connection).type == FrameType::kLeave);
+    connection.queue(FrameType::kComplete, {});
+    CHECK(connection.flush());
+  }  // this root ends then
+  is_over = true;
+  rank.join();
+  CHECK(why == "");
+}
+
+TEST_CASE("ranks that do not meet are waited for as long as they may take to be reached", "[root]") {
+  const rank_runs::NothingLeft nothing_left;
+  const auto id = make_unique_id();
+  REQUIRE(id.ok());
+  const Patience patience(20, nullptr);
+  auto root = RootClient::enter(id.value(), patience, 2, self_facts(0));
+  REQUIRE(root.ok());
+  auto listening = open_mesh_listener();
+  REQUIRE(listening.ok());
+  Mesh mesh(0, 2, secret_of(id.value()), listening.value().listener, std::chrono::milliseconds(200));
+  const rank_runs::Stopwatch watch;
+  const auto met = mesh.meet({{1, Purpose::kWatch, nullptr}}, patience, root.value());
+  REQUIRE_FALSE(met.ok());
+  CHECK_THAT(met.error().message, Contains("rank 0 was not reached by rank 1"));
+  CHECK(watch.seconds() < 10);
+  (void)root.value().leave(met.error());
+  end_bootstrap(id.value());
+}

@@ -1,0 +1,53 @@
+// operator new of the program and of the library, which fails when a test says so. One file of a program includes it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include <pthread.h>
+
+namespace tutti::test {
+
+/// Allocations of this thread until one fails; 0: none does.
+inline thread_local long until_failure = 0;
+/// The same of all threads of host streams together.
+inline std::atomic<long> until_failure_on_streams = 0;
+
+inline bool is_of_stream() {
+  char name[16] = {};
+  return pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 && std::strcmp(name, "tutti-stream") == 0;
+}
+
+inline bool takes_last(std::atomic<long>& left) {
+  long seen = left;
+  while (seen > 0 && !left.compare_exchange_weak(seen, seen - 1)) {
+  }
+  return seen == 1;
+}
+
+inline void* allocate(std::size_t bytes) {
+  if (until_failure > 0 && --until_failure == 0) throw std::bad_alloc();
+  if (until_failure_on_streams > 0 && is_of_stream() && takes_last(until_failure_on_streams)) throw std::bad_alloc();
+  void* const memory = std::malloc(bytes != 0 ? bytes : 1);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace tutti::test
+
+// Not inlined: compilers take what they see of one for another one's.
+[[gnu::noinline]] void* operator new(std::size_t bytes) { return tutti::test::allocate(bytes); }
+[[gnu::noinline]] void* operator new[](std::size_t bytes) { return tutti::test::allocate(bytes); }
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return std::malloc(bytes != 0 ? bytes : 1);
+}
+[[gnu::noinline]] void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return std::malloc(bytes != 0 ? bytes : 1);
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }

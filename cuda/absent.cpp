@@ -52,7 +52,7 @@ OwnStream::~OwnStream() = default;
 Result<OwnStream> OwnStream::create(std::shared_ptr<Device>) { return absent(); }
 Result<Capture> capture_of(const Device&, StreamHandle) { return absent(); }
 Status keep_for_graph(const Capture&, std::shared_ptr<void>) { return absent(); }
-void release_graph_memory() {}
+void release_graph_memory(int) {}
 
 Result<PointerFacts> pointer_facts(const void*) { return PointerFacts{}; }
 Result<bool> lies_on(const void*, int) { return false; }
@@ -66,6 +66,7 @@ std::optional<AddressRange> user_range(const void*) { return std::nullopt; }
 Result<UserMemory> UserMemory::take(void*) { return absent(); }
 UserMemory& UserMemory::operator=(UserMemory&&) noexcept { return *this; }
 void UserMemory::give_back() {}
+int UserMemory::device() const { return 0; }
 Status UserMemory::free() { return absent(); }
 Result<Sharing> sharing_of(const void*) { return absent(); }
 Result<MemoryHandle> export_memory(const void*, Sharing, void*) { return absent(); }

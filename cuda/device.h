@@ -231,13 +231,15 @@ class OwnStream {
 struct Capture {
   std::uint64_t id = 0;  ///< 0: none is under way
   void* graph = nullptr;
+  int device = 0;  ///< the stream's
 };
 /// kInvalidUsage: the capture was invalidated, or it is the legacy default stream, and one that waits for that is captured. The program's
 /// mistake: nothing is spoilt by asking.
 Result<Capture> capture_of(const Device& device, StreamHandle stream);
 /// `held` lives until the graph, and all that was made of it, is gone. The last reference goes in the next call of this function or of
-/// release_graph_memory(): CUDA may not be called from where a graph ends.
+/// release_graph_memory() for the same device: CUDA may not be called from where a graph ends, and before it frees memory it may wait for all that
+/// is on the device.
 Status keep_for_graph(const Capture& capture, std::shared_ptr<void> held);
-void release_graph_memory();
+void release_graph_memory(int device);
 
 }  // namespace tutti::cuda

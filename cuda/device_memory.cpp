@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace tutti::cuda {
 namespace {
@@ -203,15 +206,19 @@ Result<Capture> capture_of(const Device& device, StreamHandle stream) {
   if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
     return error(Code::kInvalidUsage, "the stream's capture into a graph was invalidated by an earlier error; end it");
   }
-  return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? Capture{id, graph} : Capture{};
+  return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? Capture{id, graph, device.facts().ordinal} : Capture{};
 }
 
 namespace {
 
+struct HeldByGraph {
+  std::shared_ptr<void> memory;
+  int device = 0;
+};
 /// What graphs have let go of, until somebody may call CUDA.
 struct Released {
   std::mutex mutex;
-  std::vector<std::shared_ptr<void>> memory;
+  std::vector<HeldByGraph> all;
 };
 Released& released() {
   static auto* made = new Released;
@@ -219,25 +226,28 @@ Released& released() {
 }
 
 void CUDA_CB let_go(void* pointer) {
-  auto* const held = static_cast<std::shared_ptr<void>*>(pointer);
+  auto* const held = static_cast<HeldByGraph*>(pointer);
   {
     const std::lock_guard lock(released().mutex);
-    released().memory.push_back(std::move(*held));
+    released().all.push_back(std::move(*held));
   }
   delete held;
 }
 
 }  // namespace
 
-void release_graph_memory() {
-  std::vector<std::shared_ptr<void>> gone;  // ends after the lock: what it frees may come back here
+void release_graph_memory(int device) {
+  std::vector<HeldByGraph> gone;  // ends after the lock: what it frees may come back here
   const std::lock_guard lock(released().mutex);
-  gone.swap(released().memory);
+  auto& all = released().all;
+  const auto its = std::ranges::partition(all, [&](const HeldByGraph& one) { return one.device != device; });
+  gone.assign(std::move_iterator(its.begin()), std::move_iterator(its.end()));
+  all.erase(its.begin(), its.end());
 }
 
 Status keep_for_graph(const Capture& capture, std::shared_ptr<void> held) {
-  release_graph_memory();
-  auto* const pointer = new std::shared_ptr<void>(std::move(held));
+  release_graph_memory(capture.device);
+  auto* const pointer = new HeldByGraph{std::move(held), capture.device};
   CUuserObject object = nullptr;
   if (Status made = driver().user_object_create(&object, pointer, let_go, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
       !made.ok()) {

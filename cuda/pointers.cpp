@@ -175,6 +175,8 @@ void UserMemory::give_back() {
   known.all[std::exchange(memory_, nullptr)] = {bytes_, std::move(device_)};
 }
 
+int UserMemory::device() const { return device_->facts().ordinal; }
+
 Status UserMemory::free() {
   const ContextScope scope(static_cast<CUcontext>(device_->context()));
   TUTTI_TRY(scope.status());

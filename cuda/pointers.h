@@ -59,6 +59,7 @@ class UserMemory {
   UserMemory& operator=(UserMemory&& other) noexcept;
   ~UserMemory() { give_back(); }
 
+  int device() const;
   Status free();
 
  private:

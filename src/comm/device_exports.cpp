@@ -54,12 +54,13 @@ struct DeviceExports::Shared {
     static auto* made = new Shared;
     return *made;
   }
-  std::vector<std::shared_ptr<DeviceExports>> alive() {
+  /// Whose devices a thread that works on this one may wait for.
+  std::vector<std::shared_ptr<DeviceExports>> alive_for(int device) {
     const std::lock_guard lock(mutex);
     std::vector<std::shared_ptr<DeviceExports>> found;
     std::erase_if(exports, [&](const std::weak_ptr<DeviceExports>& one) {
       auto held = one.lock();
-      if (held) found.push_back(std::move(held));
+      if (held && may_free(held->device(), device)) found.push_back(std::move(held));
       return one.expired();
     });
     return found;
@@ -131,7 +132,7 @@ void DeviceExports::close() {
       }
     }
   }
-  tidy();
+  tidy(device());
 }
 
 void DeviceExports::add(const void* begin, std::size_t bytes) {
@@ -162,7 +163,7 @@ void DeviceExports::remove(const void* begin, std::size_t bytes) {
       return true;
     });
   }
-  tidy();
+  tidy(device());
 }
 
 std::optional<DeviceExports::Range> DeviceExports::registered_around(const Range& range) const {
@@ -352,8 +353,9 @@ void DeviceExports::take_back(std::uint64_t allocation) {
 
 Status DeviceExports::link() {
   if (!works() || !have_changed(opened_at_)) return {};
-  // First what others have taken back, in all communicators: the driver may have given new memory the old one's handle.
-  for (const auto& one : Shared::get().alive()) (void)one->look(false);
+  // First what others have taken back, in all communicators: the driver may have given new memory the old one's handle, which is open once
+  // for a device.
+  for (const auto& one : Shared::get().alive_for(device())) (void)one->look(false);
   return look(true);
 }
 
@@ -462,25 +464,28 @@ Status DeviceExports::free_memory(void* memory) {
   Shared& shared = Shared::get();
   const auto allocation = reinterpret_cast<std::uint64_t>(memory);
   if (!shared.is_lent(allocation)) return taken.free();
-  const auto communicators = shared.alive();
+  const int device = taken.device();
+  const auto communicators = shared.alive_for(device);
   for (const auto& one : communicators) TUTTI_TRY(one->finish(memory));
   for (const auto& one : communicators) one->take_back(allocation);
   Shared::Retired retired{std::move(taken), shared.take_loans(allocation)};
-  tidy();
+  tidy(device);
   if (!retired.is_held()) return retired.memory.free();
   const std::lock_guard lock(shared.mutex);
   shared.retired.push_back(std::move(retired));
   return {};
 }
 
-void DeviceExports::tidy() {
+void DeviceExports::tidy(int device) {
   Shared& shared = Shared::get();
-  for (const auto& one : shared.alive()) (void)one->look(false);
+  for (const auto& one : shared.alive_for(device)) (void)one->look(false);
   std::vector<Shared::Retired> free;
   {
     const std::lock_guard lock(shared.mutex);
-    const auto unused =
-        std::ranges::stable_partition(shared.retired, [](const Shared::Retired& one) { return one.is_held(); });
+    const auto stays = [&](const Shared::Retired& one) {
+      return !may_free(one.memory.device(), device) || one.is_held();
+    };
+    const auto unused = std::ranges::stable_partition(shared.retired, stays);
     std::move(unused.begin(), unused.end(), std::back_inserter(free));
     shared.retired.erase(unused.begin(), unused.end());
     std::erase_if(shared.loans, [](const Loan& one) {

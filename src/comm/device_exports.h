@@ -68,9 +68,9 @@ class DeviceExports {
 
   /// Takes back and frees what cuda::allocate_for_user() made: at once, or when nobody has it open any more.
   static Status free_memory(void* memory);
-  /// Lets go of what others have taken back, and frees what nobody has open any more. By whoever allocates, frees or ends something: the
-  /// processes of a job mostly do so at the same time.
-  static void tidy();
+  /// Lets go of what others have taken back, and frees what nobody has open any more, as far as a thread that works on this device may_free()
+  /// it. By whoever allocates, frees or ends something: the processes of a job mostly do so at the same time.
+  static void tidy(int device);
 
  private:
   static constexpr std::size_t kPlaces = DeviceSegment::kExports;  ///< allocations beyond are not exported
@@ -105,6 +105,7 @@ class DeviceExports {
   DeviceExports(const Control& control, const Reach& reach, const DeviceSegment& segment,
                 std::shared_ptr<cuda::Device> device, DeviceMail& mail, const DeviceOrder& order, int rank,
                 std::vector<bool> works);
+  int device() const { return device_->facts().ordinal; }
   bool works() const { return works_[static_cast<std::size_t>(rank_)]; }
   Board& board(int rank) const { return boards_[static_cast<std::size_t>(rank)]; }
   /// The registered bytes around this range, whoever registered which; nullopt: some of it are not.

@@ -68,7 +68,7 @@ class DeviceLauncher {
   explicit DeviceLauncher(int ranks)
       : places_(static_cast<std::size_t>(ranks)), trail_(std::make_shared<DeviceTrail>()) {}
   /// What is on streams keeps the kernels.
-  ~DeviceLauncher() { DeviceWork::keep(std::move(trail_)); }
+  ~DeviceLauncher() { DeviceWork::keep(std::move(trail_), std::nullopt); }
   DeviceLauncher(const DeviceLauncher&) = delete;
   DeviceLauncher& operator=(const DeviceLauncher&) = delete;
   void place(int rank, LaunchPlace where) { places_[static_cast<std::size_t>(rank)] = std::move(where); }

@@ -60,11 +60,11 @@ std::vector<Descriptor> descriptors_of(msghdr& message) {
   return found;
 }
 
-/// A message that is there as a whole.
+/// A message that is there as a whole. It stays there.
 Result<cuda::SharedPieces> read(int socket) {
   Message found;
   const Head& head = found.head;
-  const ssize_t got = recvmsg(socket, &found.message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  const ssize_t got = recvmsg(socket, &found.message, MSG_DONTWAIT | MSG_PEEK | MSG_CMSG_CLOEXEC);
   cuda::SharedPieces pieces;
   pieces.descriptors = descriptors_of(found.message);  // whatever else has come: they are open
   if (got != static_cast<ssize_t>(sizeof head)) return system_error("receive descriptors");
@@ -177,9 +177,9 @@ Result<cuda::SharedPieces> DeviceMail::take(const MailKey& key) {
   collect();
   const auto found = std::ranges::find(letters_, key, &Letter::key);
   if (found == letters_.end()) return error(Code::kInternal, fmt::format("what {} lies in has not come", name_of(key)));
-  const PrivateDescriptor socket = std::move(found->socket);
-  letters_.erase(found);
-  return read(socket.get());
+  Result<cuda::SharedPieces> pieces = read(found->socket.get());
+  if (pieces.ok()) letters_.erase(found);
+  return pieces;
 }
 
 }  // namespace tutti::comm

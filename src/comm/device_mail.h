@@ -45,7 +45,7 @@ class DeviceMail {
   static Result<cuda::SharedPieces> share(const cuda::Device& device, const void* begin, std::size_t bytes,
                                           cuda::Sharing sharing, std::span<const DeviceCard* const> to,
                                           const MailKey& key);
-  /// What has come; kInternal if nothing has. Call it when the number is published.
+  /// What has come, once; kInternal if nothing has. Call it when the number is published. What could not be opened can be taken again.
   Result<cuda::SharedPieces> take(const MailKey& key);
   /// Lets go of what has come and is not wanted.
   void sift(MailOf of, const std::function<bool(const MailKey&)>& is_wanted);

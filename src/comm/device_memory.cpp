@@ -78,7 +78,8 @@ void remove_registered(Communicator& communicator, const void* memory, std::size
 }
 
 Result<void*> allocate_device_memory(std::size_t bytes) {
-  DeviceExports::tidy();
+  TUTTI_TRY_ASSIGN(const int device, cuda::current_device());
+  DeviceExports::tidy(device);
   return cuda::allocate_for_user(bytes);
 }
 Status free_device_memory(void* memory) { return DeviceExports::free_memory(memory); }

@@ -120,9 +120,9 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator)
   DeviceCard& card = communicator.members().control.device_card(communicator.rank());
   card.device = communicator.options().device;
   if (card.device == kHostMemory) return std::unique_ptr<DeviceRank>();
-  cuda::release_graph_memory();
-  DeviceWork::sweep();
-  DeviceSegment::sweep();
+  cuda::release_graph_memory(card.device);
+  DeviceWork::sweep(card.device);
+  DeviceSegment::sweep(card.device);
   TUTTI_TRY_ASSIGN(auto device, cuda::Device::open(card.device));
   const cuda::DeviceFacts& facts = device->facts();
   card.multiprocessors = facts.multiprocessors;
@@ -149,22 +149,27 @@ struct LinesAndMeeting {
   std::shared_ptr<DeviceMeeting> meeting;
 };
 
-void end(std::shared_ptr<DeviceIpc> ipc, std::shared_ptr<DeviceLines> lines, std::shared_ptr<DeviceMeeting> meeting) {
-  cuda::release_graph_memory();
+/// `device`: nullptr if they have ended before.
+void end(const cuda::Device* device, std::shared_ptr<DeviceIpc> ipc, std::shared_ptr<DeviceLines> lines,
+         std::shared_ptr<DeviceMeeting> meeting) {
+  if (!device) return;
+  const int ordinal = device->facts().ordinal;
+  cuda::release_graph_memory(ordinal);
   if (ipc) {
     ipc->close();
-    DeviceWork::keep({ipc, &ipc->order()});
+    DeviceWork::keep({ipc, &ipc->order()}, ordinal);
   }
   if (lines) {
     lines->close();
     const DeviceOrder* const order = &lines->order();
-    DeviceWork::keep({std::make_shared<LinesAndMeeting>(std::move(lines), std::move(meeting)), order});
+    DeviceWork::keep({std::make_shared<LinesAndMeeting>(std::move(lines), std::move(meeting)), order}, ordinal);
   }
 }
 
 }  // namespace
 
-DeviceRank::DeviceRank(std::shared_ptr<cuda::Device> device) : device_(std::move(device)) {}
+DeviceRank::DeviceRank(std::shared_ptr<cuda::Device> device)
+    : device_(std::move(device)), tenant_(std::make_unique<DeviceTenant>(device_->facts().ordinal)) {}
 
 void DeviceRank::set_ipc(std::shared_ptr<DeviceIpc> ipc) {
   ipc_ = std::move(ipc);
@@ -176,7 +181,7 @@ void DeviceRank::set_staged(std::shared_ptr<StagedRank> staged) {
   has_staged_ = true;
 }
 
-DeviceRank::~DeviceRank() { end(std::move(ipc_), std::move(lines_), std::move(meeting_)); }
+DeviceRank::~DeviceRank() { end(device_.get(), std::move(ipc_), std::move(lines_), std::move(meeting_)); }
 
 Status DeviceRank::make_teams(Communicator& communicator, const Communicator* parent) {
   if (!communicator.device()) return {};
@@ -186,6 +191,7 @@ Status DeviceRank::make_teams(Communicator& communicator, const Communicator* pa
 
 void DeviceRank::close() {
   if (teams_) teams_->close();
+  std::unique_ptr<DeviceTenant> tenant;  // ends last
   std::shared_ptr<DeviceMeeting> meeting;
   std::shared_ptr<DeviceIpc> ipc;
   std::shared_ptr<cuda::Device> device;
@@ -203,8 +209,9 @@ void DeviceRank::close() {
     staged.swap(staged_);
     lines.swap(lines_);
     device.swap(device_);
+    tenant.swap(tenant_);
   }
-  end(std::move(ipc), std::move(lines), std::move(meeting));
+  end(device.get(), std::move(ipc), std::move(lines), std::move(meeting));
 }
 
 void DeviceRank::finish() {
@@ -300,7 +307,7 @@ void DeviceRank::drop_kernels() {
     ipc.swap(ipc_);
     lines.swap(lines_);
   }
-  end(std::move(ipc), std::move(lines), std::move(meeting));
+  end(device_.get(), std::move(ipc), std::move(lines), std::move(meeting));
 }
 
 /// Every rank maps all that it needs, or says on its card why it cannot; all read all cards, and come to the same end.

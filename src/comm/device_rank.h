@@ -112,6 +112,7 @@ class DeviceRank {
   std::atomic<bool> has_staged_{false};
   std::vector<std::unique_ptr<Detour>> idle_detours_;
   std::shared_ptr<cuda::Device> device_;
+  std::unique_ptr<DeviceTenant> tenant_;  ///< until close()
   std::shared_ptr<DeviceMeeting> meeting_;
   std::shared_ptr<DeviceIpc> ipc_;
   std::shared_ptr<StagedRank> staged_;

@@ -3,6 +3,7 @@
 #include "comm/communicator.h"
 #include "comm/device_fifos.h"
 #include "comm/device_path.h"
+#include "comm/device_work.h"
 #include "comm/reach.h"
 #include "executor/host_machine.h"
 
@@ -42,6 +43,7 @@ DeviceSegment::Layout::Layout(std::uint32_t ranks, SegmentUse use) {
 struct DeviceSegment::Retired {
   Control control;
   cuda::DeviceMemory memory;
+  int device = 0;
   std::vector<std::int32_t> pids;
 
   bool is_used() const {
@@ -125,18 +127,20 @@ Result<std::unique_ptr<DeviceSegment>> DeviceSegment::open(std::shared_ptr<cuda:
 DeviceSegment::~DeviceSegment() {
   imports_.clear();
   executor::store_release(&control_.device_card(rank_).maps, 0);
+  const int device = device_->facts().ordinal;
   if (memory_.data()) {
     const std::lock_guard lock(Retired::all().first);
-    Retired::all().second.push_back({control_, std::move(memory_), pids_});
+    Retired::all().second.push_back({control_, std::move(memory_), device, pids_});
   }
-  sweep();
+  sweep(device);
 }
 
-void DeviceSegment::sweep() {
+void DeviceSegment::sweep(int device) {
   std::vector<Retired> free;  // freed after the lock
   const std::lock_guard lock(Retired::all().first);
   auto& all = Retired::all().second;
-  const auto unused = std::stable_partition(all.begin(), all.end(), [](const Retired& one) { return one.is_used(); });
+  const auto stays = [&](const Retired& one) { return !may_free(one.device, device) || one.is_used(); };
+  const auto unused = std::stable_partition(all.begin(), all.end(), stays);
   std::move(unused, all.end(), std::back_inserter(free));
   all.erase(unused, all.end());
 }

@@ -83,8 +83,9 @@ class DeviceSegment {
   /// Kernels of this rank that wait give up.
   void abort() const;
 
-  /// Frees segments that have outlived their communicators and that nobody uses any more.
-  static void sweep();
+  /// Frees segments that have outlived their communicators and that nobody uses any more, as far as a thread that works on this device
+  /// may_free() them.
+  static void sweep(int device);
 
  private:
   static constexpr std::uint64_t kMappings = kMapping + 1 + DeviceCard::kWindows + kExports;

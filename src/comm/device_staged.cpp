@@ -69,8 +69,8 @@ void CapturedCalls::replay(void* round) {
 
 Result<std::shared_ptr<StagedRank>> StagedRank::create(Communicator& communicator,
                                                        std::shared_ptr<cuda::Device> device) {
-  let_go_of_remains();
-  cuda::release_graph_memory();
+  let_go_of_remains(device->facts().ordinal);
+  cuda::release_graph_memory(device->facts().ordinal);
   TUTTI_TRY_ASSIGN(StagedResources resources, StagedResources::create(device));
   TUTTI_TRY_ASSIGN(DeviceOrder order, DeviceOrder::make(device));
   return std::shared_ptr<StagedRank>(
@@ -108,8 +108,8 @@ StagedRank::~StagedRank() {
   } else {
     let_go(std::move(resources_));
   }
-  let_go_of_remains();
-  cuda::release_graph_memory();
+  let_go_of_remains(device_->facts().ordinal);
+  cuda::release_graph_memory(device_->facts().ordinal);
 }
 
 Result<std::shared_ptr<CapturedCalls>> StagedRank::capture(const cuda::Capture& into) {

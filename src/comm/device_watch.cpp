@@ -232,8 +232,16 @@ std::string DeviceWatch::why(const cuda::FailureRecord& record) const {
   if (static_cast<cuda::Failure>(record.failure) != cuda::Failure::kMismatch) {
     const auto ipc = comm_.device()->ipc();
     const std::string why_not = ipc ? ipc->places().exports().why_not(record.peer, record.theirs) : "";
-    return fmt::format("a kernel of rank {} has no mapping {} of rank {}'s memory: {}", comm_.rank(), record.theirs,
-                       record.peer, why_not.empty() ? "it may be a graph's, and registered no more" : why_not);
+    if (!why_not.empty()) {
+      return fmt::format(
+          "rank {} cannot open memory of rank {}'s in which all ranks have agreed to do a call: {}. With "
+          "TUTTI_IN_PLACE_WAIT_S=0 such calls go through staging",
+          comm_.rank(), record.peer, why_not);
+    }
+    return fmt::format(
+        "a kernel of rank {} has no mapping {} of rank {}'s memory: it may be a graph's, and registered "
+        "no more",
+        comm_.rank(), record.theirs, record.peer);
   }
   return calls_differ(find_call(card_, record.ours), comm_.rank(),
                       find_call(comm_.members().control.device_card(record.peer), record.theirs), record.peer);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -19,15 +20,45 @@ constexpr double kAbortGraceS = 1;
 
 /// What outlives its communicator. Never destroyed: a process ends without.
 struct Remains {
+  struct Kept {
+    std::shared_ptr<const DeviceWork> work;
+    std::optional<int> device;
+  };
   std::mutex mutex;
-  std::vector<std::shared_ptr<const DeviceWork>> all;
+  std::vector<Kept> all;
 };
 Remains& remains() {
   static auto* made = new Remains;
   return *made;
 }
 
+/// Ranks of this process, by device.
+struct Tenants {
+  std::mutex mutex;
+  std::map<int, int> counts;
+};
+Tenants& tenants() {
+  static auto* made = new Tenants;
+  return *made;
+}
+
 }  // namespace
+
+DeviceTenant::DeviceTenant(int device) : device_(device) {
+  const std::lock_guard lock(tenants().mutex);
+  ++tenants().counts[device];
+}
+
+DeviceTenant::~DeviceTenant() {
+  const std::lock_guard lock(tenants().mutex);
+  --tenants().counts[device_];
+}
+
+bool may_free(int device, int own) {
+  if (device == own) return true;
+  const std::lock_guard lock(tenants().mutex);
+  return tenants().counts[device] == 0;
+}
 
 void DeviceWork::finish(const Communicator& communicator, const std::function<bool()>& is_through) {
   using Clock = std::chrono::steady_clock;
@@ -40,17 +71,20 @@ void DeviceWork::finish(const Communicator& communicator, const std::function<bo
   }
 }
 
-void DeviceWork::keep(std::shared_ptr<const DeviceWork> work) {
+void DeviceWork::keep(std::shared_ptr<const DeviceWork> work, std::optional<int> device) {
   if (work->is_through()) return;
   const std::lock_guard lock(remains().mutex);
-  remains().all.push_back(std::move(work));
+  remains().all.push_back({std::move(work), device});
 }
 
-void DeviceWork::sweep() {
-  std::vector<std::shared_ptr<const DeviceWork>> through;  // ends after the lock
+void DeviceWork::sweep(int device) {
+  std::vector<Remains::Kept> through;  // ends after the lock
   const std::lock_guard lock(remains().mutex);
   auto& all = remains().all;
-  const auto end = std::ranges::partition(all, [](const auto& one) { return !one->is_through(); }).begin();
+  const auto stays = [&](const Remains::Kept& one) {
+    return !may_free(one.device.value_or(device), device) || !one.work->is_through();
+  };
+  const auto end = std::ranges::partition(all, stays).begin();
   through.assign(std::move_iterator(end), std::move_iterator(all.end()));
   all.erase(end, all.end());
 }

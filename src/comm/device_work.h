@@ -7,6 +7,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 
 namespace tutti::comm {
 
@@ -21,12 +22,30 @@ class DeviceWork {
   void finish(const Communicator& communicator) const {
     finish(communicator, [this] { return is_through(); });
   }
-  /// `work`: keeps what is on the streams uses, and gets no more. It is let go of when that is done: by sweep(), or at once.
-  static void keep(std::shared_ptr<const DeviceWork> work);
-  static void sweep();
+  /// `work`: keeps what is on the streams of the device (nullopt: of several, and no memory) uses, and gets no more. It is let go of when that
+  /// is done: by sweep(), or at once.
+  static void keep(std::shared_ptr<const DeviceWork> work, std::optional<int> device);
+  /// By a thread that works on this device: what it may_free().
+  static void sweep(int device);
   /// The same for what somebody else can tell of.
   static void finish(const Communicator& communicator, const std::function<bool()>& is_through);
 };
+
+/// A rank of this process on a device, while it lives.
+class DeviceTenant {
+ public:
+  explicit DeviceTenant(int device);
+  ~DeviceTenant();
+  DeviceTenant(const DeviceTenant&) = delete;
+  DeviceTenant& operator=(const DeviceTenant&) = delete;
+
+ private:
+  const int device_;
+};
+
+/// Whether a thread that works on device `own` may free what others have left on `device`: on its own one, or where no rank is any more. CUDA
+/// may wait for all that is on a device before it frees memory there, and another rank's kernels may wait for what this thread does next.
+bool may_free(int device, int own);
 
 /// What a process's streams were given by launches that nothing orders with each other: behind the last one on each stream an event, which is
 /// there when the program has destroyed the stream. The kernels stay loaded as long as it lives. For one thread at a time.

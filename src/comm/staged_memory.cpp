@@ -1,11 +1,13 @@
 #include "comm/staged_memory.h"
 
+#include "comm/device_work.h"
 #include "executor/backoff.h"
 #include "transport/shared_memory.h"
 
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <iterator>
 #include <mutex>
 
 namespace tutti::comm {
@@ -123,9 +125,16 @@ void let_go(StagedResources resources) {
   }
 }
 
-void let_go_of_remains() {
+void let_go_of_remains(int device) {
+  std::vector<StagedResources> through;  // ends after the lock
   const std::lock_guard lock(remains().mutex);
-  std::erase_if(remains().all, [](const StagedResources& one) { return one.are_through(); });
+  auto& all = remains().all;
+  const auto stays = [&](const StagedResources& one) {
+    return !may_free(one.device().facts().ordinal, device) || !one.are_through();
+  };
+  const auto end = std::ranges::partition(all, stays).begin();
+  through.assign(std::move_iterator(end), std::move_iterator(all.end()));
+  all.erase(end, all.end());
 }
 
 }  // namespace tutti::comm

@@ -82,7 +82,7 @@ class StagedResources {
 
 /// Ends them, once streams are through: waits a little, and leaves it to a later call otherwise.
 void let_go(StagedResources resources);
-/// What let_go() has left, and may end now.
-void let_go_of_remains();
+/// What let_go() has left, may end now, and a thread that works on this device may_free().
+void let_go_of_remains(int device);
 
 }  // namespace tutti::comm

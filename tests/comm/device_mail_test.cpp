@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -74,6 +75,29 @@ TEST_CASE("mail: each window's pieces arrive, in any order, once", "[mail]") {
     CHECK(open_descriptors() == before + 1);
   }
   CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("mail: what could not be opened for want of descriptors can be taken again", "[mail]") {
+  DeviceCard card;
+  auto opened = DeviceMail::open(card);
+  REQUIRE(opened.ok());
+  DeviceMail& mail = *opened.value();
+  REQUIRE(DeviceMail::send(card, {MailOf::kExport, 1, 1}, pieces_of(5)).ok());
+  mail.sift(MailOf::kExport, [](const MailKey&) { return true; });
+  const std::size_t before = open_descriptors();
+  rlimit usual = {};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const int next = dup(0);
+  close(next);
+  const rlimit few = {static_cast<rlim_t>(next) + 2, usual.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const auto refused = mail.take({MailOf::kExport, 1, 1});
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message.find("raise ulimit -n") != std::string::npos);
+  CHECK(open_descriptors() == before);
+  check_pieces(mail.take({MailOf::kExport, 1, 1}), 5);
+  CHECK_FALSE(mail.take({MailOf::kExport, 1, 1}).ok());
 }
 
 TEST_CASE("mail: what strangers send costs nobody anything", "[mail]") {

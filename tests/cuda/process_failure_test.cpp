@@ -118,7 +118,7 @@ std::string rank_of_rounds(const Member& m, Rounds& rounds, int devices) {
   ncclComm_t keeper = nullptr;
   const int device = m.rank % devices;
   CREW_TRY(fine(ncclCommInitAll(&keeper, 1, &device), "ncclCommInitAll"));
-  CREW_TRY(settle(0));
+  CREW_TRY(settle(device));
   const fake_driver::Live before = fake_driver::live();
   const std::size_t step = is_in_turns() ? kShare : 1;
   int failures = 0;
@@ -147,7 +147,7 @@ std::string rank_of_rounds(const Member& m, Rounds& rounds, int devices) {
       if (outcome.failed() && outcome.reason().find(function) == std::string::npos) return where + outcome.reason();
     }
     meet(m, rounds, 2 * round);
-    CREW_TRY(settle(0));
+    CREW_TRY(settle(device));
     const fake_driver::Live after = fake_driver::live();
     if (!(after == before)) {
       return where + "before: " + fake_driver::describe(before) + "; after: " + fake_driver::describe(after);

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace tutti::test {
@@ -357,6 +358,34 @@ TEST_CASE("processes: a graph's buffer that is registered no more, when another 
     CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
     gpu.destroy(executable);
     gpu.destroy(rank.stream);
+    return "";
+  }));
+}
+
+TEST_CASE("processes: memory that a rank cannot open when all have agreed on it is named, with what to do",
+          "[device][processes][places][in place]") {
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    wait_for_others();
+    Rank rank(m);
+    CREW_TRY(rank.open(2));
+    SharedBuffer buffer;
+    CREW_TRY(buffer.open(rank.comm, m.rank == 0 ? kM : kA, kLong));
+    rlimit usual = {};
+    if (m.rank == 1) {
+      // For a letter, but not for the pieces that come with it.
+      const int next = dup(0);
+      close(next);
+      if (getrlimit(RLIMIT_NOFILE, &usual) != 0) return "getrlimit";
+      const rlimit few = {static_cast<rlim_t>(next) + 2, usual.rlim_max};
+      if (setrlimit(RLIMIT_NOFILE, &few) != 0) return "setrlimit";
+    }
+    CREW_TRY(put_sum(rank, buffer));
+    if (m.rank == 1 && setrlimit(RLIMIT_NOFILE, &usual) != 0) return "setrlimit";
+    Gpu::get().wait(rank.stream);
+    CREW_TRY(fails(rank.comm, ncclInternalError,
+                   {"rank 1 cannot open memory of rank 0's", "raise ulimit -n", "TUTTI_IN_PLACE_WAIT_S=0"}));
+    CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
+    Gpu::get().destroy(rank.stream);
     return "";
   }));
 }

@@ -29,7 +29,9 @@ CUresult mem_alloc(CUdeviceptr* address, std::size_t bytes) {
 CUresult mem_free(CUdeviceptr address) {
   FAKE_END("cuMemFree");
   FAKE_SAFE();
-  // It waits for the device.
+  const Allocation* const memory = find_allocation(address);
+  wait_until_idle(lock, memory ? memory->device : -1);
+  // It waits for the device, at least as far as that comes by itself.
   work_until(lock, [] {
     for (Queue* queue : world().queues) {
       if (!queue->work.empty()) return !work_some();
@@ -177,7 +179,7 @@ CUresult ipc_open_handle(CUdeviceptr* address, CUipcMemHandle handle, unsigned) 
 CUresult ipc_close_handle(CUdeviceptr address) {
   FAKE_END("cuIpcCloseMemHandle");
   FAKE_SAFE();
-  wait_until_idle(lock);
+  wait_until_idle(lock, current_device());
   const CUresult closed = free_allocation(address, Kind::kImport);
   if (closed == CUDA_SUCCESS) open_handles().erase(address);
   return closed == CUDA_SUCCESS ? failure : closed;

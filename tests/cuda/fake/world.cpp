@@ -262,11 +262,13 @@ void work_until(Lock& lock, const std::function<bool()>& is_done) {
   }
 }
 
-void wait_until_idle(Lock& lock) {
+void wait_until_idle(Lock& lock, int device) {
   static const bool waits = std::getenv("FAKE_CUDA_IDLE_MAPPING") != nullptr;
   if (!waits) return;
-  work_until(
-      lock, [] { return std::ranges::all_of(world().queues, [](const Queue* queue) { return queue->work.empty(); }); });
+  const auto is_idle = [&](const Queue* queue) {
+    return queue->work.empty() || (device >= 0 && queue->device >= 0 && queue->device != device);
+  };
+  work_until(lock, [&] { return std::ranges::all_of(world().queues, is_idle); });
 }
 
 void end_over_unloaded_kernels() {

@@ -175,8 +175,8 @@ std::optional<std::size_t> note(const Given& given);
 bool work_some();
 /// Waits until `is_done`, working; the lock is let go now and then.
 void work_until(Lock& lock, const std::function<bool()>& is_done);
-/// In what changes how memory is mapped: until there is no work, with FAKE_CUDA_IDLE_MAPPING.
-void wait_until_idle(Lock& lock);
+/// In what changes how memory is mapped: until there is no work (on this device; -1: on any), with FAKE_CUDA_IDLE_MAPPING.
+void wait_until_idle(Lock& lock, int device = -1);
 
 /// One argument, copied from where it lies, as work.
 using KernelBody = std::function<Work(const void* argument, unsigned blocks)>;

@@ -1,0 +1,155 @@
+// What one rank's thread frees of what others have left, while kernels of another rank of its process, on another GPU, wait for what it does next:
+// to free memory waits for all that is on its device (FAKE_CUDA_IDLE_MAPPING).
+#include "fake_driver.h"
+#include "shared_buffers.h"
+
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <list>
+#include <vector>
+
+#include <unistd.h>
+
+namespace tutti::test {
+namespace {
+
+constexpr std::size_t kCount = 300007;
+
+/// Ranks 0 and 1 in one process, 2 in another, each with a GPU of its own.
+struct RanksApart : TwoAndOne {
+  std::vector<CUstream> streams;
+
+  explicit RanksApart(const Member& m) : TwoAndOne(m, {0, 1, 2}) {
+    setenv("FAKE_CUDA_IDLE_MAPPING", "1", 1);
+    setenv("TUTTI_IN_PLACE_WAIT_S", "20", 1);
+    unsetenv("NCCL_ALGO");
+  }
+  void make_streams() {
+    for (std::size_t i = 0; i < comms.size(); ++i) {
+      use(i);
+      streams.push_back(Gpu::get().make_stream());
+    }
+    use(0);
+  }
+  std::string sum(std::size_t own, void* data, std::size_t count) const {
+    use(own);
+    return fine(ncclAllReduce(data, data, count, ncclInt32, ncclSum, comms[own], streams[own]), "ncclAllReduce");
+  }
+  std::string wait_for(const OnGpu<std::int32_t>& numbers, std::size_t own) const {
+    use(own);
+    Gpu::get().wait(streams[own]);
+    return differs(
+        "sum", numbers.read(), [](std::size_t) { return 3; }, 1);
+  }
+  std::string destroy(std::size_t own) const {
+    use(own);
+    return fine(ncclCommDestroy(comms[own]), "ncclCommDestroy");
+  }
+};
+
+void come_to(std::atomic<int>& point, int number) {
+  ++point;
+  while (point < number) usleep(100);
+}
+
+std::int64_t allocations() { return fake_driver::live().device_allocations; }
+
+}  // namespace
+
+TEST_CASE("processes: memory of a GPU whose kernels wait is not freed by another GPU's rank",
+          "[device][processes][places]") {
+  auto* const point = static_cast<std::atomic<int>*>(crew::shared_page());
+  *point = 0;
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    RanksApart ranks(m);
+    CREW_TRY(ranks.open(m));
+    ranks.make_streams();
+    const OnGpu<std::int32_t> number(Ints(1, 1));
+    std::list<SharedBuffer> buffers;
+    CREW_TRY(fine(ncclGroupStart(), "group"));
+    for (std::size_t i = 0; i < ranks.comms.size(); ++i) {
+      ranks.use(i);
+      CREW_TRY(buffers.emplace_back().open(ranks.comms[i], BufferKind::kAllocated, kCount));
+      CREW_TRY(ranks.sum(i, buffers.back().data(), kCount));
+    }
+    CREW_TRY(fine(ncclGroupEnd(), "ncclGroupEnd"));
+    for (CUstream stream : ranks.streams) Gpu::get().wait(stream);
+    const std::int64_t before = allocations();
+    ranks.use(0);
+    if (m.rank == 0) CREW_TRY(buffers.front().close());
+    if (allocations() != before) return "what another rank has open was freed";
+    come_to(*point, 2);
+    // Rank 2 lets go.
+    if (m.rank == 1) CREW_TRY(buffers.front().close());
+    come_to(*point, 4);
+    CREW_TRY(ranks.sum(0, number.data(), 1));
+    if (m.rank == 0) {
+      ranks.use(1);
+      const OnGpu<std::int32_t> second(Ints(1, 1));
+      void* memory = nullptr;
+      CREW_TRY(fine(ncclMemAlloc(&memory, 1), "ncclMemAlloc"));
+      CREW_TRY(fine(ncclMemFree(memory), "ncclMemFree"));
+      CREW_TRY(ranks.sum(1, second.data(), 1));
+      CREW_TRY(ranks.wait_for(second, 1));
+    }
+    CREW_TRY(ranks.wait_for(number, 0));
+    if (m.rank == 0) {
+      // Its own GPU's does.
+      ranks.use(0);
+      void* memory = nullptr;
+      CREW_TRY(fine(ncclMemAlloc(&memory, 1), "ncclMemAlloc"));
+      CREW_TRY(fine(ncclMemFree(memory), "ncclMemFree"));
+      if (allocations() != before - 1) return "it was not freed";
+      ranks.use(1);
+      CREW_TRY(buffers.back().close());
+    }
+    for (std::size_t i = 0; i < ranks.comms.size(); ++i) CREW_TRY(ranks.destroy(i));
+    return "";
+  }));
+}
+
+TEST_CASE("processes: what a communicator has left on a GPU whose kernels wait is not freed by another GPU's rank",
+          "[device][processes]") {
+  const bool has_graph = GENERATE(false, true);
+  auto* const point = static_cast<std::atomic<int>*>(crew::shared_page());
+  *point = 0;
+  crew::check(crew::run(2, [&](const Member& m) -> std::string {
+    RanksApart first(m);
+    RanksApart ranks(m);
+    CREW_TRY(first.open(m, 0));
+    CREW_TRY(ranks.open(m, 1));
+    first.make_streams();
+    ranks.make_streams();
+    const Gpu& gpu = Gpu::get();
+    const OnGpu<std::int32_t> number(Ints(1, 1));
+    CUgraphExec executable = nullptr;
+    if (has_graph && m.rank == 0) {
+      gpu.begin_capture(first.streams[0]);
+      CREW_TRY(first.sum(0, number.data(), 1));
+      CUgraph graph = gpu.end_capture(first.streams[0]);
+      if (!graph) return "the capture was spoilt";
+      executable = gpu.make_executable(graph);
+      gpu.destroy(graph);
+    }
+    CREW_TRY(first.destroy(0));
+    come_to(*point, 2);
+    CREW_TRY(ranks.sum(0, number.data(), 1));
+    if (m.rank == 0) {
+      if (executable) gpu.destroy(executable);
+      CREW_TRY(first.destroy(1));
+      const OnGpu<std::int32_t> second(Ints(1, 1));
+      CREW_TRY(ranks.sum(1, second.data(), 1));
+      CREW_TRY(ranks.wait_for(second, 1));
+    }
+    CREW_TRY(ranks.wait_for(number, 0));
+    for (std::size_t i = 0; i < ranks.comms.size(); ++i) CREW_TRY(ranks.destroy(i));
+    come_to(*point, 4);
+    if (m.rank == 0) CREW_TRY(settle(1));
+    CREW_TRY(settle(m.rank == 0 ? 0 : 2));
+    const auto numbers = std::int64_t{1};
+    return allocations() == numbers ? "" : "left: " + fake_driver::describe(fake_driver::live());
+  }));
+}
+
+}  // namespace tutti::test

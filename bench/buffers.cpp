@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace tutti::bench {
@@ -30,7 +31,12 @@ Result<Buffer> Buffer::make(std::size_t bytes, Kind kind, ncclComm_t registered_
   }
   buffer.base_ = static_cast<std::byte*>(memory);
   if (gpu) {
-    buffer.copy_.resize(total);
+    try {
+      buffer.copy_.resize(total);
+    } catch (const std::bad_alloc&) {
+      return error(Code::kSystem,
+                   fmt::format("no memory for the host's copy of {} bytes on a GPU; choose a smaller -e", total));
+    }
     TUTTI_TRY(gpu->copy(memory, buffer.copy_.data(), total));
   } else {
     std::memset(memory, 0, total);  // pages are there before anything is timed

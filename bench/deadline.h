@@ -5,7 +5,6 @@
 
 #include <nccl.h>
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -20,17 +19,19 @@ class Deadline {
     if (limit_s > 0) thread_ = std::thread([this, limit_s] { watch(std::chrono::seconds(limit_s)); });
   }
   ~Deadline() {
-    {
-      const std::lock_guard lock(mutex_);
-      done_ = true;
-    }
-    wake_.notify_one();
+    (void)passed();
     if (thread_.joinable()) thread_.join();
   }
   Deadline(const Deadline&) = delete;
   Deadline& operator=(const Deadline&) = delete;
 
-  bool passed() const { return passed_; }
+  /// Ends the watch. True: the communicator was aborted, and is gone; false: nothing will abort it any more.
+  bool passed() {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+    wake_.notify_one();
+    return passed_;
+  }
 
  private:
   void watch(std::chrono::seconds limit) {
@@ -45,7 +46,7 @@ class Deadline {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool done_ = false;
-  std::atomic<bool> passed_ = false;
+  bool passed_ = false;
   std::thread thread_;
 };
 

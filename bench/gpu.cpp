@@ -54,7 +54,10 @@ Status Gpu::load() {
   TUTTI_TRY(get(launch_, "cuGraphLaunch", 10000));
   TUTTI_TRY(get(graph_destroy_, "cuGraphDestroy", 10000));
   TUTTI_TRY(get(executable_destroy_, "cuGraphExecDestroy", 10000));
-  TUTTI_TRY(status(init_(0), "cuInit"));
+  constexpr Outcome kNoDevice = 100;
+  const Outcome begun = init_(0);
+  if (begun == kNoDevice) return no_gpu("the CUDA driver finds no GPU");
+  TUTTI_TRY(status(begun, "cuInit"));
   TUTTI_TRY(status(device_count_(&count_), "cuDeviceGetCount"));
   if (count_ == 0) return no_gpu("the CUDA driver finds no GPU");
   return {};

@@ -9,6 +9,7 @@
 #include <tutti/launch.h>
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -16,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -84,12 +86,19 @@ int run_threads(const Options& options, int ranks) {
   if (!status.ok()) return fail(1, status.error().message);
   std::vector<int> codes(static_cast<std::size_t>(ranks), 0);
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      const bool bound = bind(options, rank, ranks);
-      const Place place{rank, ranks, id, bound ? "threads, a processor each" : "threads", rank};
-      codes[static_cast<std::size_t>(rank)] = run_rank(options, place);
-    });
+  const auto live = [&](int rank) {
+    const bool bound = bind(options, rank, ranks);
+    const Place place{rank, ranks, id, bound ? "threads, a processor each" : "threads", rank};
+    codes[static_cast<std::size_t>(rank)] = run_rank(options, place);
+  };
+  for (int rank = 0; rank < ranks; ++rank) {
+    try {
+      threads.emplace_back(live, rank);
+    } catch (const std::system_error& problem) {
+      // Those that have started wait for this one.
+      _exit(fail(1, fmt::format("cannot start a thread for rank {}: {}", rank, problem.code().message())));
+    }
+  }
   for (std::thread& thread : threads) thread.join();
   return *std::max_element(codes.begin(), codes.end());
 }
@@ -150,7 +159,8 @@ int launch(const Options& options) {
   if (options.root >= ranks)
     return usage(fmt::format("-r {}: there are {} ranks, roots go from 0 to {}", options.root, ranks, ranks - 1));
   // The one that writes: other ranks may not see the folder.
-  const auto files = {std::pair("--json", options.json_file), std::pair("--plot", options.plot_file)};
+  const auto files = {std::pair("--json", options.json_file), std::pair("--plot", options.plot_file),
+                      std::pair("--tune", options.tune_file)};
   for (const auto& [option, file] : files) {
     if (info.rank > 0 || file.empty() || file == "-") continue;
     if (const std::string problem = check_writable(option, file); !problem.empty()) return fail(1, problem);

@@ -63,6 +63,8 @@ faster). NCCL_ variables hold for both, but for NCCL_COMM_ID; where ranks share 
 of them, or it would refuse them. On host memory the other one has to be a Tutti, such as one of another commit.
 Exit code: 0 fine, 1 wrong values or a failed run, 2 a bad command line.)";
 
+constexpr std::size_t kSizesMost = std::size_t{1} << 20;
+
 const std::string kNames =
     "all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter, sendrecv";
 
@@ -92,7 +94,7 @@ void declare(CLI::App& app, Words& words, Options& options) {
       ->check(CLI::Range(1, 1 << 30));
   app.add_option("-w,--warmup_iters", options.warmup, "iterations before them (default: a tenth as many)")
       ->check(CLI::Range(0, 1 << 30));
-  app.add_option("-c,--check", options.check, "iterations whose result is checked; 0: none (default 1)")
+  app.add_option("-c,--check", options.check, "calls, each by itself, whose result is checked; 0: none (default 1)")
       ->check(CLI::Range(0, 1 << 30));
   app.add_option("-o,--op", words.reduction, "sum, prod, max, min, avg, mulsum or all (default sum)");
   app.add_option("-d,--datatype", words.type,
@@ -194,6 +196,9 @@ std::string resolve_sizes(const Words& words, Options& options) {
   if (words.min_bytes.empty()) options.min_bytes = std::min(options.max_bytes, options.min_bytes);
   if (options.max_bytes < options.min_bytes)
     return fmt::format("-e {} is less than -b {}", words.max_bytes, words.min_bytes);
+  if (options.step_bytes > 0 && (options.max_bytes - options.min_bytes) / options.step_bytes >= kSizesMost)
+    return fmt::format("-i {} makes more than {} sizes from -b to -e; take a longer step", words.step_bytes,
+                       kSizesMost);
   return {};
 }
 
@@ -228,7 +233,7 @@ std::string resolve_tune(const Words& words, Options& options) {
   if (words.reduction == "all" || words.reduction == "mulsum") return "--tune takes one operation, and not mulsum";
   if (words.collectives.empty())
     for (const Collective& collective : collectives()) options.collectives.push_back(&collective);
-  return check_writable("--tune", options.tune_file);
+  return {};
 }
 
 std::string resolve_against(const Words& words, Options& options) {
@@ -314,7 +319,9 @@ std::vector<std::size_t> Options::sizes() const {
     if (step_bytes > 0) {
       size += step_bytes;
     } else {
-      size = std::max<std::size_t>(size, 1) * step_factor;
+      size = std::max<std::size_t>(size, 1);
+      if (size > max_bytes / step_factor) break;  // the product may be more than a size holds
+      size *= step_factor;
     }
   }
   return result;

@@ -366,7 +366,7 @@ Result<Measurement> Rank::measure_form(const Collective& collective, std::vector
 Status Rank::take_turn(const Collective& collective, const Call& call, const Trial& trial, bool in_place,
                        std::size_t bytes, Finding& mine) {
   TUTTI_TRY(trial.fill(call, in_place));
-  const Deadline deadline(*call.library, call.comm, options_.timeout_s);
+  Deadline deadline(*call.library, call.comm, options_.timeout_s);
   Result<Times> times = measure(collective, call, options_, bytes, options_.percentiles || !options_.json_file.empty());
   if (deadline.passed()) {
     (other_ && call.comm == other_comm_ ? other_comm_ : comm_) = nullptr;  // aborted, and gone with it

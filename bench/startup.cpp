@@ -87,5 +87,9 @@ int main(int argc, char** argv) {
     std::fputs(tutti::mistake_text(&app, problem).c_str(), stderr);
     return 2;
   }
+  if (tutti::first_empty(app, {"--json"})) {
+    std::fputs("startup: --json is empty; name a file\n", stderr);
+    return 2;
+  }
   return tutti::end_output("startup", tutti::bench::run(options));
 }

@@ -85,6 +85,15 @@ class AgainstTest(unittest.TestCase):
         self.assertIn("FAILED", result.stdout)
         self.assertIn(f"by {OTHER}", result.stderr)
 
+    def test_wrong_values_of_the_library_that_is_measured(self):
+        """Whose all-reduce is then the other one's."""
+        rows, result = self.rows("all_reduce", "--ranks", "2", "-b", "64", "-e", "64", returns=1, LD_PRELOAD=OTHER, OTHER_NCCL_LIES="1")
+        self.assertEqual(len(rows), 2)
+        for row in rows:
+            self.assertEqual(row["wrong"], 2, row)
+        self.assertIn("# Out of bounds values : 4 FAILED", result.stdout)
+        self.assertRegex(result.stderr, r"rank 1: all_reduce of 16 elements in place: output block 0 element 0: 0x\w+ where 0x\w+ is right")
+
     def test_its_own_error_is_told(self):
         result = run("all_reduce", "--ranks", "2", "-e", "64", "--against", OTHER, OTHER_NCCL_REFUSES="1")
         self.assertEqual(result.returncode, 1)

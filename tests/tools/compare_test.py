@@ -6,6 +6,7 @@
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -197,6 +198,35 @@ while read line <&3; do [ "$line" = end ] && exit 0; echo '{answer}' >&4; done""
                                     capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
             self.assertEqual((result.returncode, result.stdout), (1, ""))
             self.assertTrue(result.stderr.startswith(f"figures: {path}: ") and words in result.stderr, result.stderr)
+
+    def test_figures_leaves_out_folders_of_other_results(self):
+        figures = os.path.join(os.path.dirname(COMPARE), "figures")
+        report = {"rows": [], "summary": []}
+        for name, file in (("ours", "private"), ("others", "hosts")):
+            os.mkdir(os.path.join(self.folder, name))
+            with open(os.path.join(self.folder, name, file + ".json"), "w", encoding="utf-8") as out:
+                json.dump(report, out)
+        ours, others = (os.path.join(self.folder, name) for name in ("ours", "others"))
+        for folders, code, shown in (([ours, others], 0, "| out of place, in place | goal | ours |\n"), ([others], 1, "")):
+            result = subprocess.run([sys.executable, figures, "goals", *folders], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            self.assertEqual((result.returncode, result.stdout[:len(shown)]), (code, shown), result.stderr)
+            self.assertIn(f"figures: left out: {others} has none of the files", result.stderr)
+
+    def test_figures_that_are_ended_end_what_they_run(self):
+        """By SIGTERM, which compare, here a script that waits, would not see."""
+        for name in ("figures", "tool_output.py", "compare_report.py", "compare_peers.py"):
+            shutil.copy(os.path.join(os.path.dirname(COMPARE), name), self.folder)
+        waiting = os.path.join(self.folder, "compare")
+        with open(waiting, "w", encoding="utf-8") as script:
+            script.write("#!/bin/sh\necho waiting >&2\nexec sleep 100\n")
+        os.chmod(waiting, 0o700)
+        with subprocess.Popen([sys.executable, os.path.join(self.folder, "figures"), "measure", os.path.join(self.folder, "results")],
+                              stderr=subprocess.PIPE, text=True) as figures:
+            while figures.stderr.readline() not in ("waiting\n", ""):
+                pass
+            figures.terminate()
+            figures.communicate(timeout=20)  # until the script has ended as well
+        self.assertEqual(figures.returncode, -signal.SIGTERM)
 
     def test_a_build_folder_without_workers(self):
         result = run("--ranks", "2", "--sizes", "8", "--peers", "tutti", build=self.folder)

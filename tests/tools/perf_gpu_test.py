@@ -77,6 +77,8 @@ class PerfGpuTest(unittest.TestCase):
         none = run("all_reduce", "--device", "cuda", LD_LIBRARY_PATH="")
         if "no CUDA driver" in none.stderr:  # where there is none beside the fake one
             self.assertEqual(none.returncode, 1)
+        none = run("all_reduce", "--device", "cuda", FAKE_CUDA_DEVICES="0")
+        self.assertEqual((none.returncode, none.stderr), (1, "tutti-perf: --device cuda: the CUDA driver finds no GPU\n"))
         for arguments, words in ((["--graph", "2"], "--graph is for --device cuda"),
                                  (["--ranks-per-gpu", "2"], "--ranks-per-gpu is for --device cuda"),
                                  (["--device", "cuda", "--stream"], "always go to a stream"),

@@ -155,6 +155,12 @@ class PerfTest(FolderTest):
         rows, _ = self.rows("all_reduce", "--ranks", "2", "-b", "64", "-e", "64", "-c", "0")
         self.assertEqual([row["wrong"] for row in rows], [None, None])
 
+    def test_a_step_beyond_what_a_size_holds(self):
+        """32 GiB times 1 GiB is 2^65 bytes."""
+        result = run("all_reduce", "--ranks", "2", "-b", "32G", "-e", "32G", "-f", str(1 << 30), "--explain")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(re.findall(r"^== all_reduce, (\d+) bytes", result.stdout, re.MULTILINE), [str(32 << 30)])
+
     def test_plot(self):
         plot = os.path.join(self.folder, "plot.svg")
         result = run("all_reduce", "all_gather", "--ranks", "2", "-e", "64K", *QUICK, "--plot", plot)
@@ -326,6 +332,7 @@ class PerfTest(FolderTest):
                 (["broadcast", "--ranks", "2", "-r", "2"], "-r 2"),
                 (["all_reduce", "-f", "1"], "--stepfactor"),
                 (["all_reduce", "-i", "0"], "-i 0"),
+                (["all_reduce", "-e", "1G", "-i", "1"], "-i 1 makes more than 1048576 sizes"),
                 (["all_reduce", "--explain", "--json", "rows.json"], "--explain prints plans"),
                 (["all_reduce", "--explain", "--plot", "rows.svg"], "--explain prints plans"),
                 (["all_reduce", "--plot", "-"], "--plot -: the picture goes to a file"),

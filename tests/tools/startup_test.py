@@ -20,6 +20,7 @@ def check(condition, what, result):
 def main():
     for words, said in (
             (["--json", "/nonexistent/x"], "startup: --json /nonexistent/x: No such file or directory\n"),
+            (["--json", ""], "startup: --json is empty; name a file\n"),
             (["--ranks", "2,,4"], 'startup: --ranks: "2,,4" has an empty part\n'),
             (["--ranks", "2,65"], "startup: --ranks: Value 65 not in range 1 to 64\n"),
             (["--parts", "init,"], 'startup: --parts: "init," has an empty part\n'),

@@ -80,6 +80,23 @@ class TuneTest(unittest.TestCase):
         self.assertRegex(result.stderr, r"\n +2K  ")
         self.assertEqual(os.listdir(self.folder), [])
 
+        result = run(*words, "/nonexistent/tuning")  # before anything is measured
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertEqual(result.stderr, "tutti-perf: --tune /nonexistent/tuning: No such file or directory\n")
+
+    def test_only_rank_0_needs_the_folder(self):
+        """Other hosts may not have it."""
+        place = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": f"tune-{os.getpid()}",
+                 "TUTTI_RENDEZVOUS_TIMEOUT_S": "20", "WORLD_SIZE": "2"}
+        os.mkdir(os.path.join(self.folder, "mine"))
+        ranks = [subprocess.Popen([os.path.abspath(PERF), "all_gather", "-b", "4K", "-e", "4K", "--tune-minutes", "0.05", "--tune", "mine/tuning"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
+                                  env={**place, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+                 for rank, folder in enumerate((self.folder, os.path.join(self.folder, "mine")))]
+        said = [rank.communicate(timeout=TIMEOUT_S)[0] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0], said)
+        self.assertEqual(os.listdir(os.path.join(self.folder, "mine")), ["tuning"])
+
     def test_explain_names_the_rule(self):
         rule = "all_reduce ranks 2 access slots out_of_place: from 8K tree slots, from 64K model"
         path = self.write(f"# mine\n\ntutti-tuning 1\n{rule} # by hand\n")
@@ -116,7 +133,6 @@ class TuneTest(unittest.TestCase):
                                  (["--tune", self.path, "-o", "mulsum", "all_reduce"], "one operation"),
                                  (["all_reduce", "--tune-minutes", "1"], "--tune"),
                                  (["--tune", self.path, "--tune-minutes", "nan"], "nan is not a number"),
-                                 (["--tune", "/nonexistent/tuning"], "/nonexistent/tuning: No such file"),
                                  (["--tune", self.path, "gossip"], "gossip")]:
             with self.subTest(arguments=arguments):
                 result = run(*arguments)

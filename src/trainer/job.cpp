@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <new>
@@ -37,18 +38,24 @@ Problem caught(const Part& part) {
 Outcome<Job> Job::prepare(const Options& options) {
   Job job;
   job.options_ = options;
-  if (options.model == ModelKind::kMlp) {
-    auto images = ImageDataset::load(options.images, options.labels, options.holdout, options.seed);
-    if (!images) return images.failure();
-    job.images_ = std::make_unique<ImageDataset>(std::move(*images));
-    job.dataset_ = job.images_.get();
-  } else {
-    auto text = TextDataset::load(options.text, options.context, options.holdout);
-    if (!text) return text.failure();
-    job.text_ = std::make_unique<TextDataset>(std::move(*text));
-    job.dataset_ = job.text_.get();
-  }
+  if (const auto problem = caught([&] { return job.read_data(); }))
+    return Failure{fmt::format("reading the data: {}", problem->message)};
   return job;
+}
+
+Problem Job::read_data() {
+  if (options_.model == ModelKind::kMlp) {
+    auto images = ImageDataset::load(options_.images, options_.labels, options_.holdout, options_.seed);
+    if (!images) return images.failure();
+    images_ = std::make_unique<ImageDataset>(std::move(*images));
+    dataset_ = images_.get();
+  } else {
+    auto text = TextDataset::load(options_.text, options_.context, options_.holdout);
+    if (!text) return text.failure();
+    text_ = std::make_unique<TextDataset>(std::move(*text));
+    dataset_ = text_.get();
+  }
+  return {};
 }
 
 Outcome<std::unique_ptr<Backend>> Job::make_backend(int local_rank) const {
@@ -102,8 +109,10 @@ Problem Job::train(const Backend& backend, Model& model, Replicas& replicas, Tra
   if (!held_out) return held_out.failure();
   if (auto problem = replicas.leave()) return problem;
   if (!journal) return {};
-  if (auto problem = journal->finish(*held_out)) return problem;
-  return print_summary(*held_out, seconds, model, trainer.parameters());
+  // A file that cannot be written costs nobody the summary.
+  auto unwritten = journal->finish(*held_out);
+  auto unsampled = print_summary(*held_out, seconds, model, trainer.parameters());
+  return unwritten ? std::move(unwritten) : std::move(unsampled);
 }
 
 void Job::print_heading(const Backend& backend, const Model& model, std::int64_t steps, int size) const {
@@ -117,7 +126,7 @@ void Job::print_heading(const Backend& backend, const Model& model, std::int64_t
   }
   const std::string where = options_.device == DeviceKind::kHost ? "" : fmt::format(" on {}", backend.name());
   say("{} rank{} ({}{}), {} steps of {} samples\n\n", size, size == 1 ? "" : "s",
-      options_.threads ? "threads" : "processes", where, steps, options_.batch);
+      options_.threads ? "threads" : "processes", where, steps, std::min(options_.batch, dataset_->training().size()));
   std::fflush(stdout);
 }
 

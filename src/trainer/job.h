@@ -29,6 +29,7 @@ class Job {
   int run_rank(const Place& place, const ncclUniqueId& id) const;
 
  private:
+  Problem read_data();
   Outcome<std::unique_ptr<Backend>> make_backend(int local_rank) const;
   std::unique_ptr<Model> make_model(Backend& backend) const;
   Problem run_on(Backend& backend, const Place& place, const ncclUniqueId& id) const;

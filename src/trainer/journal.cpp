@@ -10,8 +10,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <numbers>
 #include <string>
+#include <system_error>
+#include <utility>
 
 namespace tutti::trainer {
 namespace {
@@ -51,8 +54,10 @@ Failure write_failure(const std::string& path) {
 }  // namespace
 
 Problem Journal::check_paths(const Options& options) {
+  std::error_code none;
   for (const auto& path : {options.log, options.plot}) {
-    if (path.empty()) continue;
+    // Whoever reads from a pipe would take the end of this look for the end of all.
+    if (path.empty() || std::filesystem::is_fifo(path, none)) continue;
     File probe(std::fopen(path.c_str(), "a"));
     if (!probe) return write_failure(path);
   }
@@ -82,34 +87,31 @@ Problem Journal::write_log(const std::string& line) {
 }
 
 Problem Journal::step(const StepRecord& record) {
-  records_.push_back(record);
+  if (!plot_path_.empty()) records_.push_back(record);
+  since_report_.loss += record.loss;
+  since_report_.accuracy += record.accuracy;
+  since_report_.samples += record.samples;
+  since_report_.step_ms += record.step_ms;
+  since_report_.comm_ms += record.comm_ms;
   nlohmann::ordered_json line = {
       {"step", record.step},       {"loss", record.loss},
       {"lr", record.lr},           {"samples_per_s", static_cast<double>(record.samples) / record.step_ms * 1e3},
       {"step_ms", record.step_ms}, {"comm_ms", record.comm_ms}};
   if (record.param_hash) line["param_hash"] = fmt::format("{:016x}", *record.param_hash);
   if (auto problem = write_log(line.dump())) return problem;
-  if (record.step == 1 || record.step % report_every_ == 0 || record.step == steps_) return print_progress();
+  if (record.step == 1 || record.step % report_every_ == 0 || record.step == steps_) return print_progress(record.step);
   return {};
 }
 
-Problem Journal::print_progress() {
-  StepRecord sum;
-  const std::size_t count = records_.size() - reported_;
-  for (std::size_t i = reported_; i < records_.size(); ++i) {
-    sum.loss += records_[i].loss;
-    sum.accuracy += records_[i].accuracy;
-    sum.samples += records_[i].samples;
-    sum.step_ms += records_[i].step_ms;
-    sum.comm_ms += records_[i].comm_ms;
-  }
-  reported_ = records_.size();
+Problem Journal::print_progress(std::int64_t step) {
+  const StepRecord sum = std::exchange(since_report_, {.step = step});
+  const std::int64_t count = step - sum.step;
   const double loss = sum.loss / static_cast<double>(count);
   std::string quality = model_ == ModelKind::kLm
                             ? fmt::format("{:6.3f} bits/byte", loss / std::numbers::ln2)
                             : fmt::format("accuracy {:5.1f}%", 100.0 * sum.accuracy / static_cast<double>(count));
-  say("step {:>6}/{}  loss {:7.4f}  {}  {:>8.0f} samples/s  communication {:4.1f}%\n", records_.back().step, steps_,
-      loss, quality, static_cast<double>(sum.samples) / sum.step_ms * 1e3, 100.0 * sum.comm_ms / sum.step_ms);
+  say("step {:>6}/{}  loss {:7.4f}  {}  {:>8.0f} samples/s  communication {:4.1f}%\n", step, steps_, loss, quality,
+      static_cast<double>(sum.samples) / sum.step_ms * 1e3, 100.0 * sum.comm_ms / sum.step_ms);
   if (std::fflush(stdout) != 0) return write_failure("standard output");
   return {};
 }

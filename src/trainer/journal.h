@@ -46,15 +46,15 @@ class Journal {
   };
   using File = std::unique_ptr<std::FILE, CloseFile>;
 
-  Problem print_progress();
+  Problem print_progress(std::int64_t step);
   Problem write_log(const std::string& line);
 
   ModelKind model_ = ModelKind::kLm;
   std::int64_t steps_ = 0, report_every_ = 1;
   std::string log_path_, plot_path_;
   File log_;
-  std::vector<StepRecord> records_;
-  std::size_t reported_ = 0;  ///< records in earlier progress lines
+  std::vector<StepRecord> records_;  ///< for the plot
+  StepRecord since_report_;          ///< sums over the steps behind its `step`
 };
 
 }  // namespace tutti::trainer

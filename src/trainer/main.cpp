@@ -6,17 +6,23 @@
 #include "trainer/journal.h"
 #include "trainer/options.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <nccl.h>
 #include <sched.h>
 #include <tutti/launch.h>
 #include <tutti/tutti.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -26,6 +32,16 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
 constexpr int kRanksMax = 64;
+/// For threads to end by themselves when one has failed.
+constexpr auto kGrace = std::chrono::seconds(3);
+
+/// A file that is opened later would take the place of one that the shell has closed (`>&-`), and get what is printed.
+void keep_standard_descriptors() {
+  int descriptor = 0;
+  do descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  while (descriptor >= 0 && descriptor <= STDERR_FILENO);
+  if (descriptor >= 0) (void)close(descriptor);
+}
 
 int fail(int exit_code, const std::string& message) {
   fmt::print(stderr, "tutti-train: {}\n", message);
@@ -94,15 +110,35 @@ int run_threads(const Job& job, int ranks) {
   ncclUniqueId id;
   if (ncclGetUniqueId(&id) != ncclSuccess)
     return fail(kFailed, fmt::format("making an id: {}", ncclGetLastError(nullptr)));
-  std::vector<int> exit_codes(static_cast<std::size_t>(ranks));
+  std::mutex mutex;
+  std::condition_variable changed;
+  int ended = 0, exit_code = 0;
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      exit_codes[static_cast<std::size_t>(rank)] = job.run_rank({rank, ranks, rank}, id);
-    });
+  try {
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        const int code = job.run_rank({rank, ranks, rank}, id);
+        const std::lock_guard lock(mutex);
+        ++ended;
+        exit_code = std::max(exit_code, code);
+        changed.notify_one();
+      });
+    }
+  } catch (const std::system_error& refused) {
+    const std::lock_guard lock(mutex);
+    exit_code = fail(kFailed, fmt::format("starting rank {} as a thread: {}", threads.size(), refused.what()));
   }
+  std::unique_lock lock(mutex);
+  const auto all_ended = [&] { return ended == static_cast<int>(threads.size()); };
+  changed.wait(lock, [&] { return all_ended() || exit_code != 0; });
+  // The others hear of a failure by the communicator, unless they still wait for that rank to join it.
+  if (!changed.wait_for(lock, kGrace, all_ended)) {
+    (void)std::fflush(nullptr);
+    std::_Exit(exit_code);
+  }
+  lock.unlock();
   for (auto& thread : threads) thread.join();
-  return *std::max_element(exit_codes.begin(), exit_codes.end());
+  return exit_code;
 }
 
 int run_launched(const Job& job, const tuttiLaunchInfo_t& me, const std::string& network) {
@@ -161,6 +197,7 @@ int run(int argc, char** argv) {
 }  // namespace tutti::trainer
 
 int main(int argc, char** argv) {
+  tutti::trainer::keep_standard_descriptors();
   const int code = tutti::trainer::run(argc, argv);
   return code != 0 ? code : tutti::end_output("tutti-train", 0);
 }

@@ -8,6 +8,8 @@
 
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tutti::trainer {
 namespace {
@@ -33,7 +35,8 @@ rounding of float32 sums. On GPUs a run repeats bit for bit on the same kind of 
 which it needs), and follows the host within rounding.
 
 The log has one line per step: step, loss (nats, before the update), lr, samples_per_s, step_ms, comm_ms (time in which rank 0
-stood still for communication), param_hash where the replicas were compared; and a last line with held_out_accuracy.
+stood still for communication), param_hash where the replicas were compared; and, where samples were held out, a last line with
+held_out_accuracy and held_out_loss.
 
 Exit codes: 0 trained, 1 failed (a file, a lost rank, replicas that differ), 2 a wrong command line.)";
 
@@ -84,7 +87,10 @@ void add_rank_options(CLI::App& app, Options& o) {
                  "replicas to start, 1 to 64. Default: one per core, at least 2; on GPUs as many as they take")
       ->option_text("N")
       ->check(number(1, 64));
-  app.add_flag("--threads", o.threads, "ranks are threads of one process, not processes");
+  app.add_flag("--threads", o.threads, "ranks are threads of one process, not processes")
+      ->check([](const std::string& value) {
+        return value == "true" ? std::string() : "takes no value; --ranks N says how many";
+      });
   add_choice<DeviceKind>(app, "--device", o.device, {{"host", DeviceKind::kHost}, {"cuda", DeviceKind::kCuda}},
                          "cuda: compute on GPUs, one for each rank of a host in turn. Default: host");
   app.add_option("--ranks-per-gpu", o.ranks_per_gpu, "cuda: so many ranks next to each other share a GPU. Default: 1")
@@ -161,6 +167,30 @@ void fill_defaults(const CLI::App& app, Options& o) {
   if (!given("--check-every")) o.check_every = 50;
 }
 
+/// An option that the run would not look at.
+void check_used(const CLI::App& app, const Options& o) {
+  if (o.model == ModelKind::kMlp) {
+    for (const char* name : {"--context", "--embedding"}) {
+      if (app.count(name) > 0) throw CLI::ValidationError(name, "is for --model lm");
+    }
+  }
+  if (o.optimiser != OptimiserKind::kSgd && app.count("--momentum") > 0) {
+    throw CLI::ValidationError("--momentum", "is for --optimizer sgd");
+  }
+}
+
+/// Files that are written must not be those that are read.
+void check_outputs(const Options& o) {
+  std::vector<std::string> inputs = o.text;
+  inputs.insert(inputs.end(), {o.images, o.labels});
+  for (const auto& [name, output] : {std::pair("--log ", o.log), std::pair("--plot ", o.plot)}) {
+    for (const std::string& input : inputs) {
+      if (!same_file(output, input)) continue;
+      throw CLI::ValidationError(name + output, "would overwrite " + input + ", which is read; name another");
+    }
+  }
+}
+
 }  // namespace
 
 std::variant<Options, int> parse_options(int argc, char** argv) {
@@ -197,6 +227,8 @@ std::variant<Options, int> parse_options(int argc, char** argv) {
     if (options.model == ModelKind::kMlp && app.count("--text") > 0) {
       throw CLI::ValidationError("--model mlp", "reads --images and --labels, not --text");
     }
+    check_used(app, options);
+    check_outputs(options);
   } catch (const CLI::ParseError& problem) {
     return app.exit(problem) == 0 ? 0 : 2;
   }

@@ -70,7 +70,7 @@ std::string prompt_from_middle(const std::vector<std::uint8_t>& bytes, std::size
 void print_image_summary(const HeldOut& held_out, double seconds) {
   say("\ntrained in {:.1f} s\n", seconds);
   if (held_out.samples == 0) {
-    say("nothing was held out (--holdout 0), so the accuracy on unseen images is unknown\n");
+    say("nothing was held out (--holdout 0, or too few images), so the accuracy on unseen images is unknown\n");
   } else {
     say("held-out loss: {:.4f} on {} images\n", held_out.loss, held_out.samples);
     say("held-out accuracy: {:.4f}\n", held_out.accuracy);
@@ -83,7 +83,7 @@ Problem print_text_summary(const HeldOut& held_out, double seconds, const TextDa
   const auto& bytes = dataset.text().bytes;
   say("\ntrained in {:.1f} s\n", seconds);
   if (held_out.samples == 0) {
-    say("nothing was held out (--holdout 0), so the loss on unseen text is unknown\n");
+    say("nothing was held out (--holdout 0, or too little text), so the loss on unseen text is unknown\n");
   } else {
     say("held-out loss: {:.3f} bits per byte on {} bytes; knowing only how often each byte occurs: {:.3f}\n",
         held_out.loss / std::numbers::ln2, held_out.samples, unigram_bits(bytes));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tutti-train as a user runs it: end_to_end.py PART PATH-OF-TUTTI-TRAIN MNIST-FOLDER
 
-Parts: equivalence, learning, errors, ranks-differ, memory, lost-rank, mnist. Exit code 77: skipped, the data is not there.
+Parts: equivalence, learning, errors, outputs, ranks-differ, memory, lost-rank, mnist. Exit code 77: skipped, the data is not there.
 """
 
 import os
@@ -125,6 +125,8 @@ def errors():
         fails(1, ["rank 0: standard output: cannot write"], *data, "--ranks", "3", "--steps", "1000000", stdout=full)
         fails(1, ["tutti-train: standard output: No space"], "--help", stdout=full)
     fails(1, ["diverged", "--lr"], *data, "--ranks", "2", "--optimizer", "sgd", "--lr", "100000", "--hidden", "64,64,64")
+    # What the training has come to is told, all the same.
+    fails(1, ["held-out accuracy: ", "rank 0: /dev/full: cannot write"], *data, "--ranks", "2", "--steps", "2", "--plot", "/dev/full")
     # By the last update, after which no loss is computed.
     last = ["--ranks", "2", "--optimizer", "sgd", "--lr", "1e6", "--schedule", "constant", "--holdout", "0"]
     fails(1, ["the loss after the last step is", "diverged"], *data, *last, "--hidden", "64,64,64", "--steps", "2")
@@ -155,6 +157,16 @@ def errors():
             check(os.path.exists(path("log")) == there, "the log was touched")
             if there:
                 os.remove(path("log"))
+    text = write_text()
+    for option in ("--log", "--plot"):
+        for common, read in ((data, images), (data, labels), (text, text[3])):
+            size = os.path.getsize(read)
+            fails(2, [f"tutti-train: {option} {read}: would overwrite"], *common, option, read)
+            check(os.path.getsize(read) == size, f"{read} was overwritten")
+    fails(2, ["tutti-train: --momentum: ", "--optimizer sgd"], *data, "--momentum", "0.5")
+    for option in ("--context", "--embedding"):
+        fails(2, [f"tutti-train: {option}: ", "--model lm"], *data, option, "8")
+    fails(2, ["tutti-train: --threads: takes no value", "--ranks N"], *data, "--threads=4")
     run(*data, "--ranks", "2", "--steps", "2", "--log", "/dev/null", "--plot", "/dev/null")
     run(*data, "--ranks", "1", "--steps", "1", "--seed", "9000000000000000000")
     for seed in ("-1", "1.5", "9000000000000000001", "18446744073709551616"):
@@ -163,6 +175,25 @@ def errors():
     fails(2, ["--steps", "--epochs"], "--steps", "3", "--epochs", "2")
     check("Examples" in run("--help"), "the help has no examples")
     check(run("--version").startswith("Tutti "), "no version")
+
+
+def outputs():
+    """Where the log and what is printed may go, and what it says of little data."""
+    data = write_images()
+    os.mkfifo(path("pipe"))
+    with subprocess.Popen(["cat", path("pipe")], stdout=subprocess.PIPE, text=True) as reader:
+        run(*data, "--ranks", "2", "--steps", "2", "--log", path("pipe"), timeout=30)
+        check(reader.stdout.read().count("\n") == 3, "not all of the log came through the pipe")
+    # The first file that is opened would be standard output then.
+    output = samples.run("bash", "-c", 'exec "$@" >&-', "bash", PROGRAM, *data, "--ranks", "2", "--steps", "2", "--log", path("log"), code=1)
+    check("standard output: cannot write" in output, output)
+    check(all("loss" in line for line in log_lines("log")), "there is more in the log than steps")
+    output = run(*write_images(count=3), "--ranks", "4", "--steps", "2")
+    check("2 steps of 3 samples" in output and "too few images" in output, output)
+    with open(path("note"), "w", encoding="ascii") as file:
+        file.write("a text of a few words")
+    output = run("--text", path("note"), "--context", "4", "--hidden", "8", "--ranks", "2", "--steps", "2")
+    check("2 steps of 17 samples" in output and "too little text" in output, output)
 
 
 def ranks_differ():
@@ -204,6 +235,20 @@ def memory():
                              "--ranks", "2", *how, code=1)
         check(re.search(r"tutti-train: rank [01]: out of memory", output), output)
 
+    def limited(kilobytes, *arguments):
+        return samples.run("bash", "-c", 'ulimit -v $0; exec "$@"', str(kilobytes), PROGRAM, *arguments, code=1, timeout=60)
+
+    # Not yet started: a file that is as large as it says.
+    images = write_images()
+    with open(path("labels"), "wb") as file:
+        file.write(struct.pack(">II", 0x801, 2**32 - 1))
+        file.truncate(8 + 2**32 - 1)
+    output = limited(1000000, *images[:5], path("labels"))
+    check("tutti-train: reading the data: out of memory" in output, output)
+    # Threads that cannot start, or not what they need: those that have, wait for them.
+    for kilobytes in (300000, 600000):
+        check("tutti-train: " in limited(kilobytes, *images, "--ranks", "24", "--threads", "--steps", "2"), "no word of the reason")
+
 
 def lost_rank():
     samples.lose_a_rank([PROGRAM, *write_text(), "--ranks", "3", "--steps", "100000000", "--log", path("log")], path("log"))
@@ -222,7 +267,7 @@ def mnist():
     check(accuracy > 0.93, output)
 
 
-PARTS = {"equivalence": equivalence, "learning": learning, "errors": errors, "ranks-differ": ranks_differ, "memory": memory,
+PARTS = {"equivalence": equivalence, "learning": learning, "errors": errors, "outputs": outputs, "ranks-differ": ranks_differ, "memory": memory,
          "lost-rank": lost_rank, "mnist": mnist}
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ Status verify_lane(const Schedule& schedule, int lane, const Memory& memory, con
   if (options.direct) {
     TUTTI_TRY(check_direct_forms(schedule, lane, messages, memory));
     TUTTI_TRY(check_overlaps(schedule, lane, memory, true));
-    TUTTI_TRY(check_races(schedule, lane, messages, order, memory, options));
+    TUTTI_TRY(check_races(schedule, lane, messages, order, memory));
   }
   TUTTI_TRY(check_values(schedule, lane, messages, order, memory, options));
   return check_wire(schedule, lane, messages, order, memory, options);

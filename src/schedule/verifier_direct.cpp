@@ -2,7 +2,7 @@
 //
 // What orders two steps: the program of their rank, and messages (a receive comes after its send). A pull tells the
 // sender nothing until the call ends, so only a message back orders the sender's later steps after it. A pull of an
-// input in a call out of place orders nothing at all: executors need not wait for it, as inputs do not change.
+// input orders nothing at all, in place as well: executors do not wait for it.
 // Calls begin and end together, and rounds and lanes never share memory, so one round of one lane is enough.
 #include "schedule/verifier_accesses.h"
 
@@ -66,11 +66,13 @@ class Clocks {
 
   bool knows(int rank, int other, std::uint32_t step) const { return row(rank)[other] > step; }
 
-  /// The rank's clock before its step, for so many messages that leave with it. Steps that learn nothing share one.
+  /// The rank's clock before its step, for so many messages that leave with it. Steps that learn nothing share one. kNone when there is
+  /// no room for more.
   std::uint32_t snapshot(int rank, std::uint32_t messages) {
     std::uint32_t& kept = kept_[static_cast<std::size_t>(rank)];
     if (kept == kNone) {
       kept = take_free();
+      if (kept == kNone) return kNone;
       shots_[kept].clock.assign(row(rank), row(rank) + ranks_);
       shots_[kept].uses = 1;
     }
@@ -92,8 +94,11 @@ class Clocks {
     if (--shots_[shot].uses == 0) free_.push_back(shot);
   }
 
- private:
   static constexpr std::uint32_t kNone = ~0u;
+  /// Of all snapshots at a time: 128 MiB.
+  static constexpr std::size_t kEntriesMax = std::size_t{1} << 25;
+
+ private:
   struct Shot {
     std::vector<std::uint32_t> clock;
     std::uint32_t uses = 0;
@@ -103,6 +108,7 @@ class Clocks {
   const std::uint32_t* row(int rank) const { return now_.data() + static_cast<std::size_t>(rank) * ranks_; }
   std::uint32_t take_free() {
     if (free_.empty()) {
+      if ((shots_.size() + 1) * ranks_ > kEntriesMax) return kNone;
       shots_.emplace_back();
       return static_cast<std::uint32_t>(shots_.size() - 1);
     }
@@ -124,13 +130,11 @@ class Clocks {
 
 class RaceDetector {
  public:
-  RaceDetector(const Schedule& schedule, int lane, const LaneMessages& messages, const Memory& memory,
-               const VerifyOptions& options)
+  RaceDetector(const Schedule& schedule, int lane, const LaneMessages& messages, const Memory& memory)
       : schedule_(schedule),
         lane_(lane),
         messages_(messages),
         memory_(memory),
-        options_(options),
         clocks_(schedule.ranks.size()),
         sent_(messages.all.size()),
         cells_(memory.cells()) {}
@@ -140,7 +144,7 @@ class RaceDetector {
       receive(at);
       TUTTI_TRY(for_each_access(schedule_, lane_, at, memory_, true,
                                 [&](const Access& access) { return record(at, access); }));
-      send(at);
+      TUTTI_TRY(send(at));
     }
     return {};
   }
@@ -173,22 +177,27 @@ class RaceDetector {
     }
   }
 
-  void send(const StepRun& at) {
+  Status send(const StepRun& at) {
     const LaneProgram& program = lane_of(schedule_, at.rank, lane_);
     const Step& step = program.steps[at.step];
     const std::uint32_t end = step.first_sink + step.sink_count;
     std::uint32_t messages = 0;
     for (std::uint32_t i = step.first_sink; i < end; ++i) messages += program.endpoints[i].place == Place::kPeer;
-    if (messages == 0) return;
+    if (messages == 0) return {};
     const std::uint32_t shot = clocks_.snapshot(at.rank, messages);
+    if (shot == Clocks::kNone) {
+      return wrong(schedule_, {at.rank, lane_, at.step},
+                   fmt::format("too many messages under way for the verifier; it takes {} that tell different things; "
+                               "receive some before more are sent",
+                               Clocks::kEntriesMax / schedule_.ranks.size()));
+    }
     for (std::uint32_t i = step.first_sink; i < end; ++i) {
       if (program.endpoints[i].place == Place::kPeer) sent_[message_at(at, i)] = shot;
     }
+    return {};
   }
 
-  bool orders_nothing(const Endpoint& e) const {
-    return e.direct == Direct::kPull && e.remote == Place::kInput;
-  }
+  bool orders_nothing(const Endpoint& e) const { return e.direct == Direct::kPull && e.remote == Place::kInput; }
 
   bool happened_before(const StepRun& earlier, const StepRun& now) const {
     return earlier.rank < 0 || earlier.rank == now.rank || clocks_.knows(now.rank, earlier.rank, earlier.step);
@@ -221,7 +230,6 @@ class RaceDetector {
   int lane_;
   const LaneMessages& messages_;
   const Memory& memory_;
-  const VerifyOptions& options_;
   Clocks clocks_;
   std::vector<std::uint32_t> sent_;  ///< by message: its sender's snapshot
   std::vector<Cell> cells_;
@@ -245,8 +253,8 @@ Status check_direct_forms(const Schedule& schedule, int lane, const LaneMessages
 }
 
 Status check_races(const Schedule& schedule, int lane, const LaneMessages& messages, const std::vector<StepRun>& order,
-                   const Memory& memory, const VerifyOptions& options) {
-  return RaceDetector(schedule, lane, messages, memory, options).run(order);
+                   const Memory& memory) {
+  return RaceDetector(schedule, lane, messages, memory).run(order);
 }
 
 }  // namespace tutti::schedule::verifier

@@ -66,7 +66,7 @@ Status check_overlaps(const Schedule& schedule, int lane, const Memory& memory, 
 /// can meet another one that it must not meet.
 Status check_direct_forms(const Schedule& schedule, int lane, const LaneMessages& messages, const Memory& memory);
 Status check_races(const Schedule& schedule, int lane, const LaneMessages& messages, const std::vector<StepRun>& order,
-                   const Memory& memory, const VerifyOptions& options);
+                   const Memory& memory);
 
 /// 6. Every value is what the collective promises.
 Status check_values(const Schedule& schedule, int lane, const LaneMessages& messages, const std::vector<StepRun>& order,

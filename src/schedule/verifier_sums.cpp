@@ -41,7 +41,8 @@ std::optional<std::uint32_t> Sums::repeated_rank(std::span<const Id> parts) {
 
 Sums::Id Sums::add(std::span<const Id> parts, bool finished) {
   collect_intervals(parts);
-  if (intervals_.size() + merged_.size() > kIntervalsMax) return kNothing;
+  merged_in_all_ += merged_.size();
+  if (merged_in_all_ > kIntervalsMax) return kNothing;
   Sum s;
   s.block = sums_[parts[0]].block;
   s.unit = sums_[parts[0]].unit;

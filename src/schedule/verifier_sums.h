@@ -19,7 +19,8 @@ class Sums {
  public:
   using Id = std::uint32_t;
   static constexpr Id kNothing = 0;  ///< what a place holds before anything was written there
-  /// Intervals that all sums together may take, about 256 MiB.
+  /// Intervals that the parts of all sums may have together: what they take to be sorted, and no sum has more than its parts, in all
+  /// about 256 MiB.
   static constexpr std::size_t kIntervalsMax = std::size_t{1} << 25;
 
   struct Sum {
@@ -73,7 +74,8 @@ class Sums {
   std::vector<Sum> sums_;
   std::vector<Id> parts_;
   std::vector<Interval> intervals_;
-  std::vector<Interval> merged_;  ///< scratch of collect_intervals
+  std::vector<Interval> merged_;   ///< scratch of collect_intervals
+  std::size_t merged_in_all_ = 0;  ///< of all sums
 };
 
 }  // namespace tutti::schedule::verifier

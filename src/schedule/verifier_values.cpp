@@ -190,7 +190,7 @@ class SymbolicRun {
     if (value == Sums::kNothing) {
       return fail(at,
                   fmt::format("too many sums of scattered ranks for the verifier; it takes {} intervals of ranks in "
-                              "all sums together",
+                              "the parts of all sums together",
                               Sums::kIntervalsMax));
     }
     if (step.finish && !completes) {

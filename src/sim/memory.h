@@ -47,6 +47,7 @@ struct Conflict {
 class Memory : public MemorySource {
  public:
   static constexpr std::size_t kBytesMax = 32 << 20;
+  static constexpr std::size_t kGrain = 64;  ///< areas start at multiples, with one free between
 
   Memory();
 
@@ -90,7 +91,6 @@ class Memory : public MemorySource {
 
  private:
   static constexpr std::size_t kCellBytes = 4;
-  static constexpr std::size_t kGrain = 64;          ///< areas start at multiples, with one free between
   static constexpr std::uint32_t kStaleInARow = 16;  ///< then the newest: a store is seen some day
 
   struct Store {

@@ -18,6 +18,9 @@
 
 namespace tutti::sim {
 
+/// Channels between two ranks, each way.
+inline constexpr std::size_t kRunLanes = 2;
+
 /// What all calls of a run share.
 struct RunShape {
   int ranks = 2;
@@ -67,7 +70,6 @@ template <class Machine>
 class RankRun final : public Locator {
  public:
   using Progress = protocol::Progress;
-  static constexpr std::size_t kLanes = 2;
 
   /// What the rank was given; filled by World.
   struct Setup {
@@ -126,7 +128,7 @@ class RankRun final : public Locator {
   protocol::Announcer announcer_;
   std::vector<protocol::PeerBuffers> peers_;
   std::vector<protocol::Lane<Machine>> lanes_;
-  std::vector<protocol::LaneStorage> storage_{kLanes};
+  std::vector<protocol::LaneStorage> storage_{kRunLanes};
   std::vector<bool> lane_done_;
   std::vector<Value> values_;
   std::string problem_;

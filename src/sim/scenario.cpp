@@ -206,6 +206,13 @@ Result<Scenario> choose_scenario(std::uint64_t seed, const Pins& pins) {
     TUTTI_TRY_ASSIGN(PlannedCall call, choose_call(of_call, scenario.shape, pins, habits));
     scenario.calls.push_back(std::move(call));
   }
+  if (const std::size_t bytes = world_bytes(scenario.shape, scenario.calls); bytes > Memory::kBytesMax) {
+    const auto& slots = scenario.shape.slots;
+    return error(Code::kInvalidUsage,
+                 fmt::format("seed {}: {} ranks with {} slots of {} bytes and these calls take {} bytes of simulated "
+                             "memory, of which there are {}: pin fewer or smaller ones",
+                             seed, scenario.shape.ranks, slots.slots, slots.slot_bytes, bytes, Memory::kBytesMax));
+  }
   return scenario;
 }
 

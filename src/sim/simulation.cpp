@@ -39,7 +39,8 @@ void Simulation::turn(int rank) {
                      kOperationsAfterAbortMax, text_of(rank, position(rank))));
   }
   if (operations_ > kOperationsMax) {
-    fail(fmt::format("no end after {} operations\n  now:     {}", kOperationsMax, text_of(rank, position(rank))));
+    fail(fmt::format("no end after {} operations; the sizes that seeds choose take far fewer\n  now:     {}",
+                     kOperationsMax, text_of(rank, position(rank))));
   }
   current_ = over_ ? rank : scheduler_.next(rank);
 }

@@ -35,7 +35,7 @@ struct SimulationOptions {
 
 class Simulation {
  public:
-  /// Far more than any run that ends takes.
+  /// Far more than any run takes whose sizes a seed has chosen.
   static constexpr std::uint64_t kOperationsMax = 1000000;
   /// Operations of one rank after the abort word was set: it may go on with what its peers have sent already, word by word.
   static constexpr std::uint64_t kOperationsAfterAbortMax = 3000;

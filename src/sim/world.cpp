@@ -1,6 +1,7 @@
 #include "sim/world.h"
 
 #include "planner/planned_schedules.h"
+#include "sim/memory.h"
 #include "sim/own_algorithms.h"
 
 #include <fmt/format.h>
@@ -37,6 +38,35 @@ Result<planner::Candidate> find_candidate(const planner::Question& question, pla
 }
 
 }  // namespace
+
+BufferSizes buffer_sizes(const std::vector<PlannedCall>& calls, int rank) {
+  BufferSizes sizes;
+  for (const PlannedCall& c : calls) {
+    const std::uint64_t in = schedule::input_blocks(c.call.request, rank) * c.call.count;
+    const std::uint64_t out = schedule::output_blocks(c.call.request, rank) * c.call.count;
+    sizes.input = std::max({sizes.input, in, c.call.in_place ? out : 0});
+    sizes.output = std::max(sizes.output, out);
+    sizes.scratch = std::max(sizes.scratch, c.plans[static_cast<std::size_t>(rank)].scratch_bytes);
+  }
+  // One more each: what is written there is a mistake.
+  ++sizes.input;
+  ++sizes.output;
+  return sizes;
+}
+
+std::size_t world_bytes(const RunShape& shape, const std::vector<PlannedCall>& calls) {
+  const auto area = [](std::size_t bytes) { return bytes + 2 * Memory::kGrain; };
+  const auto n = static_cast<std::size_t>(shape.ranks);
+  const std::size_t wire = area(sizeof(protocol::PairLine)) + area(shape.slots.bytes()) + area(shape.lines.bytes());
+  const std::size_t announcements = protocol::kAnnounceDepth * n;
+  std::size_t all = kRunLanes * n * (n - 1) * wire + area(announcements * sizeof(protocol::AnnounceLine)) +
+                    area(announcements * kCarriedBytesMax) + area(sizeof(std::uint64_t));
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    const BufferSizes sizes = buffer_sizes(calls, rank);
+    all += area(sizes.input * sizeof(Value)) + area(sizes.output * sizeof(Value)) + kRunLanes * area(sizes.scratch);
+  }
+  return all + Memory::kGrain;
+}
 
 Result<std::vector<planner::Plan>> make_plans(const RunShape& shape, const CallCase& call) {
   const bool announced = call.protocol == Protocol::kAnnounce;

@@ -21,6 +21,17 @@ struct PlannedCall {
   std::vector<planner::Plan> plans;
 };
 
+/// Of a rank's buffers, which all its calls share: values, and bytes of scratch in each lane.
+struct BufferSizes {
+  std::uint64_t input = 0;
+  std::uint64_t output = 0;
+  std::size_t scratch = 0;
+};
+BufferSizes buffer_sizes(const std::vector<PlannedCall>& calls, int rank);
+
+/// The most that a World takes of a Memory.
+std::size_t world_bytes(const RunShape& shape, const std::vector<PlannedCall>& calls);
+
 template <class Machine>
 class World {
  public:
@@ -44,7 +55,7 @@ class World {
 
  private:
   using Setup = typename Run::Setup;
-  static constexpr std::size_t kLanes = Run::kLanes;
+  static constexpr std::size_t kLanes = kRunLanes;
 
   struct Wire {
     protocol::PairLine* counts = nullptr;
@@ -142,22 +153,13 @@ class World {
   }
 
   void place_buffers(Setup& s) {
-    std::uint64_t first = 0;
-    std::uint64_t second = 0;
-    std::size_t scratch = 0;
-    for (const PlannedCall& c : calls_) {
-      const std::uint64_t in = schedule::input_blocks(c.call.request, s.rank) * c.call.count;
-      const std::uint64_t out = schedule::output_blocks(c.call.request, s.rank) * c.call.count;
-      first = std::max({first, in, c.call.in_place ? out : 0});
-      second = std::max(second, out);
-      scratch = std::max(scratch, c.plans[static_cast<std::size_t>(s.rank)].scratch_bytes);
-    }
-    s.input_values = first + 1;
-    s.output_values = second + 1;
+    const BufferSizes sizes = buffer_sizes(calls_, s.rank);
+    s.input_values = sizes.input;
+    s.output_values = sizes.output;
     s.input = take<Value>(s.input_values, {AreaKind::kInput, s.rank});
     s.output = take<Value>(s.output_values, {AreaKind::kOutput, s.rank});
     for (int l = 0; l < static_cast<int>(kLanes); ++l) {
-      s.scratch.push_back(source_.take(scratch, {AreaKind::kScratch, s.rank, -1, l}));
+      s.scratch.push_back(source_.take(sizes.scratch, {AreaKind::kScratch, s.rank, -1, l}));
     }
     for (const PlannedCall& c : calls_) s.calls.push_back(rank_call(s, c));
   }

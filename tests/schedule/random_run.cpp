@@ -84,9 +84,9 @@ RandomRun::Number RandomRun::promised(int rank, std::uint32_t block, std::uint32
   }
 }
 
-/// Out of place inputs never change: executors read them without waiting.
+/// Executors pull inputs without waiting, in place as well.
 bool RandomRun::needs_no_word(const Endpoint& e) const {
-  return is_direct(e) && e.direct == Direct::kPull && e.remote == Place::kInput && !options_.in_place;
+  return is_direct(e) && e.direct == Direct::kPull && e.remote == Place::kInput;
 }
 
 bool RandomRun::may_start(const Process& p) {

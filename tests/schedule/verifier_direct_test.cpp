@@ -1,5 +1,9 @@
 // Direct messages: their forms, races, and what a pulled place holds.
+#include "schedule/builder.h"
+#include "schedule/limits.h"
 #include "schedules.h"
+
+#include <fmt/format.h>
 
 namespace tutti::schedule {
 namespace {
@@ -8,6 +12,12 @@ using Catch::Matchers::Contains;
 
 constexpr VerifyOptions kDirect{.direct = true};
 constexpr VerifyOptions kDirectInPlace{.in_place = true, .direct = true};
+
+std::string idle_ranks(std::uint32_t ranks) {
+  std::string text;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) text += fmt::format("rank {} idle\n", rank);
+  return text;
+}
 
 /// Every rank reads the other's input.
 constexpr const char* kPullInputs = R"(
@@ -68,6 +78,44 @@ rank 1 lane 0
   ordered.replace(ordered.rfind(" finish"), 7, "");
   ordered.replace(ordered.find("scratch 0"), 9, "scratch 1");
   CHECK(complaint(ordered, kDirect) == "");
+}
+
+TEST_CASE("a pull of an input orders nothing in place either") {
+  // Rank 0 reads its input before it lends it, and rank 1 pushes the sum there: perhaps earlier.
+  const std::string text = R"(
+schedule early reduce_scatter ranks 2 units 1 lanes 1 input 2 output 1 scratch 1
+rank 0 lane 0
+  in[0.0] -> scratch[0.0]
+  in[0.0] -> send 1 pull in[0.0]
+  in[1.0] -> send 1
+  recv 1 push out[0.0] -> out[0.0]
+rank 1 lane 0
+  recv 0 pull in[0.0] + in[0.0] -> send 0 push out[0.0] finish
+  recv 0 + in[1.0] -> out[0.0] finish
+)";
+  CHECK(complaint(text, kDirect) == "");
+  CHECK_THAT(complaint(text, kDirectInPlace), Contains("writes out[0.0] of rank 0 while rank 0, lane 0, step 0"));
+}
+
+TEST_CASE("a hostile schedule of many messages under way takes no more memory than it may") {
+  // Rank 0 hears of rank 1's next step each time before it lends again; rank 2 takes nothing until the end.
+  Schedule s =
+      schedule_of(fmt::format("schedule many all_reduce ranks {} units 1 lanes 1 input 1 output 1 scratch 0\n{}",
+                              kVerifierRanksMax, idle_ranks(kVerifierRanksMax)));
+  for (int rank = 0; rank < 3; ++rank) s.ranks[static_cast<std::size_t>(rank)].lanes.resize(1);
+  LaneProgram& lends = s.ranks[0].lanes[0];
+  LaneProgram& tells = s.ranks[1].lanes[0];
+  LaneProgram& takes = s.ranks[2].lanes[0];
+  step(takes).from(signal(1));
+  for (int i = 0; i < 40000; ++i) {
+    step(tells).to(signal(0));
+    step(lends).from(signal(1));
+    step(lends).from(input({0})).to(pull(2, input({0})));
+    step(takes).from(pull(0, input({0}))).to(output({0}));
+  }
+  step(lends).to(signal(1));
+  step(tells).from(signal(0)).to(signal(2));
+  CHECK_THAT(complaint(s, kDirect), Contains("rank 0, lane 0, step") && Contains("too many messages under way"));
 }
 
 TEST_CASE("a pulled output may not change before it has been read") {

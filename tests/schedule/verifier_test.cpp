@@ -1,4 +1,5 @@
 // Schedules written by hand: a right one of each kind, and one thing wrong at a time.
+#include "schedule/builder.h"
 #include "schedules.h"
 
 namespace tutti::schedule {
@@ -260,6 +261,30 @@ TEST_CASE("values: each rank once, from the right place, finished once") {
   CHECK_THAT(
       complaint(exchange_with("recv 1 -> out[0.0] finish", "recv 1 -> send 1 finish\n") + "  recv 0 -> out[0.0]\n"),
       Contains("out[0.0] of rank 0 holds nothing (never written)"));
+}
+
+TEST_CASE("a hostile schedule of many scattered sums takes no more time than it may") {
+  // Rank 0 adds up the even ranks' sum and the odd ones' again and again, and keeps nothing of it.
+  constexpr int kRanks = 514;
+  constexpr std::uint32_t kUnits = 200;
+  Schedule s;
+  s.request.ranks = kRanks;
+  s.shape.units = kUnits;
+  s.shape.scratch_blocks = 3;
+  s.ranks.assign(kRanks, {{LaneProgram()}});
+  LaneProgram& lane = s.ranks[0].lanes[0];
+  for (const int odd : {0, 1}) {
+    auto sum = step(lane);
+    if (odd == 0) sum.from(input({0, 0, kUnits}));
+    for (int rank = odd == 1 ? 1 : 2; rank < kRanks - 1; rank += 2) {
+      sum.from(message(rank, kUnits));
+      step(s.ranks[static_cast<std::size_t>(rank)].lanes[0]).from(input({0, 0, kUnits})).to(message(0, kUnits));
+    }
+    sum.to(scratch({static_cast<std::uint32_t>(odd), 0, kUnits}));
+  }
+  for (int again = 0; again < 1000; ++again)
+    step(lane).from(scratch({0, 0, kUnits})).from(scratch({1, 0, kUnits})).to(scratch({2, 0, kUnits}));
+  CHECK_THAT(complaint(s), Contains("too many sums of scattered ranks"));
 }
 
 TEST_CASE("a sum of different blocks is refused where it is made") {

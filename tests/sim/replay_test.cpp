@@ -78,6 +78,16 @@ TEST_CASE("pins that exclude each other are refused with the reason", "[replay]"
   CHECK(choose_scenario(1, pins).error().message ==
         "no call has all that is pinned --collective all_to_all --algorithm ring; try with fewer options");
   pins = {};
+  pins.ranks = 8;
+  pins.slots = 64;
+  pins.slot_bytes = 16384;
+  CHECK_THAT(choose_scenario(1, pins).error().message,
+             Catch::Matchers::StartsWith("seed 1: 8 ranks with 64 slots of 16384 bytes and these calls take ") &&
+                 Catch::Matchers::EndsWith(
+                     " bytes of simulated memory, of which there are 33554432: pin fewer or smaller ones"));
+  pins.ranks = 2;
+  CHECK(choose_scenario(1, pins).ok());
+  pins = {};
   pins.fault = Fault::kLineFlagEarly;
   pins.protocol = Protocol::kSlots;
   CHECK(choose_scenario(1, pins).error().message ==

@@ -78,7 +78,7 @@ executor::Progress CollectiveCall::go_on_with_mpi_all_reduce() {
       return Progress::kDone;
     }
     if (has_moved) return moved(Progress::kAdvanced);
-    if (sums.has_refused()) comm_.fail(Code::kSystem, comm_.rank(), name() + ": " + sums.problem());
+    if (!sums.problem().empty()) comm_.fail(Code::kSystem, comm_.rank(), name() + ": " + sums.problem());
   }
   const Progress progress = blocked();
   if (progress == Progress::kFailed) comm_.members().mpi_sends.are_left |= sums.give_up(!has_death(comm_));

@@ -49,7 +49,9 @@ Status launch_mpi() {
   if (launched() != nullptr) return {};
   TUTTI_TRY_ASSIGN(const MpiService* const service, load_mpi_service(launchers_kind()));
   if (const MpiState state = service->state(); state.initialised || state.finalised) {
-    return error(Code::kInvalidUsage, "MPI is the application's, which has initialised it already");
+    return error(Code::kInvalidUsage, state.finalised || !state.ended.empty()
+                                          ? "MPI has ended in this process, and cannot be initialised once more"
+                                          : "MPI is the application's, which has initialised it already");
   }
   if (const std::string problem = service->initialise(); !problem.empty()) return error(Code::kSystem, problem);
   launched() = service;

@@ -3,6 +3,7 @@
 #include "base/round_up.h"
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -19,8 +20,6 @@ using transport::MpiUse;
 constexpr std::size_t kPieceBytes = std::size_t{60} << 10;
 /// Shares begin at multiples of so many elements.
 constexpr std::size_t kShareElements = 64;
-/// For the reason of what MPI has refused to come otherwise.
-constexpr std::chrono::seconds kReasonTime{2};
 /// For what MPI has begun with when a call fails.
 constexpr std::chrono::milliseconds kLetGoTime{100};
 
@@ -50,7 +49,6 @@ void MpiAllReduce::begin(const Call& call) {
     if (!piece(number).memory) piece(number).memory = std::make_unique_for_overwrite<Line[]>(bytes / sizeof(Line));
   first_ = next_ = sent_bytes_ = 0;
   problem_.clear();
-  refused_at_.reset();
 }
 
 MpiAllReduce::Range MpiAllReduce::range(int share, std::size_t piece) const {
@@ -103,10 +101,7 @@ bool MpiAllReduce::is_over(Message& message) {
   if (!message) return true;
   const transport::MpiMessage::State state = message->look();
   if (state == transport::MpiMessage::State::kDone) message.reset();
-  if (state == transport::MpiMessage::State::kFailed && problem_.empty()) {
-    problem_ = message->problem();
-    refused_at_ = steady_clock::now();
-  }
+  if (state == transport::MpiMessage::State::kFailed) problem_ = message->problem();
   return !message;
 }
 
@@ -188,8 +183,6 @@ int MpiAllReduce::waiting_for() const {
   }
   return -1;
 }
-
-bool MpiAllReduce::has_refused() const { return refused_at_ && steady_clock::now() - *refused_at_ > kReasonTime; }
 
 template <class Visit>
 void MpiAllReduce::visit_under_way(const Visit& visit) {

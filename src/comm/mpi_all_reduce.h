@@ -20,10 +20,8 @@
 #include "executor/host_machine.h"
 #include "transport/mpi_service.h"
 
-#include <chrono>
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,9 +56,7 @@ class MpiAllReduce {
   bool is_over() const { return first_ == pieces_; }
   /// The rank whose message is missing; -1: none is.
   int waiting_for() const;
-  /// Whether MPI has refused something, some time ago: of a rank that has died others may tell first.
-  bool has_refused() const;
-  /// What it said.
+  /// Of what MPI has refused; empty: nothing.
   const std::string& problem() const { return problem_; }
   /// The call has failed. `may_ask`: MPI may be called. True: MPI may still read the caller's buffer.
   bool give_up(bool may_ask);
@@ -118,7 +114,6 @@ class MpiAllReduce {
   std::vector<const void*> sources_;
   std::size_t sent_bytes_ = 0;
   std::string problem_;
-  std::optional<std::chrono::steady_clock::time_point> refused_at_;
 };
 
 }  // namespace tutti::comm

@@ -99,24 +99,25 @@ Result<const MpiService*> load(const std::string& kind) {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+Result<const MpiService*> load_for(const std::string& version) {
+  const std::string kind = kind_of(version);
+  if (!kind.empty()) return load(kind);
+  return error(Code::kSystem,
+               fmt::format("there is no plug-in for this MPI: {}; Open MPI and MPICH have one", first_line(version)));
+}
+
 }  // namespace
 
 Result<const MpiService*> mpi_service() {
   const std::string version = loaded_version();
   if (version.empty()) return error(Code::kSystem, "the process has loaded no MPI library");
-  const std::string kind = kind_of(version);
-  if (kind.empty()) {
-    return error(Code::kSystem,
-                 fmt::format("there is no plug-in for this MPI: {}; Open MPI and MPICH have one", first_line(version)));
-  }
-  return load(kind);
+  return load_for(version);
 }
 
 Result<const MpiService*> load_mpi_service(const std::string& launchers_kind) {
   // A program that is linked with an MPI has chosen it.
-  const std::string version = loaded_version();
-  const std::string kind = version.empty() ? launchers_kind : kind_of(version);
-  if (!kind.empty()) return load(kind);
+  if (const std::string version = loaded_version(); !version.empty()) return load_for(version);
+  if (!launchers_kind.empty()) return load(launchers_kind);
   return error(Code::kInvalidUsage,
                "no MPI launcher's variables are set: start the program with mpirun, or with srun "
                "--mpi=pmix or --mpi=pmi2");

@@ -13,7 +13,7 @@ namespace tutti::comm {
 Result<const transport::MpiService*> mpi_service();
 
 /// For programs that leave MPI to the library (launch_mpi.cpp): that of the MPI that is loaded or, if none is, "openmpi" or "mpich". The
-/// plug-in brings its MPI along. kInvalidUsage: neither; kSystem: there is no such plug-in.
+/// plug-in brings its MPI along. kInvalidUsage: neither; kSystem: there is no plug-in for it.
 Result<const transport::MpiService*> load_mpi_service(const std::string& launchers_kind);
 
 }  // namespace tutti::comm

@@ -19,6 +19,8 @@ using transport::MpiState;
 
 constexpr std::size_t kWhyMax = 300;
 constexpr std::size_t kJobMax = 128;
+/// For a death that MPI has noticed first.
+constexpr std::chrono::seconds kDeathTime{2};
 
 const char* name_of(MpiState::Level level) {
   switch (level) {
@@ -179,14 +181,20 @@ Result<std::shared_ptr<MpiNetwork>> open_mpi(const MpiGroup& group, std::chrono:
   while (network->state() == MpiNetwork::State::kOpening) {
     TUTTI_TRY(given_up());
     if (std::chrono::steady_clock::now() >= until) {
-      return error(Code::kRemote,
-                   fmt::format("MPI_Comm_create_group did not come back within {:.4g} s: are all ranks of one MPI job? "
-                               "TUTTI_NET=tcp does without MPI",
-                               at_most.count()));
+      return error(
+          Code::kRemote,
+          fmt::format("MPI_Comm_create_group did not come back within {:.4g} s: are all ranks of one MPI job? Does "
+                      "the program wait for MPI_ANY_TAG in MPI_COMM_WORLD meanwhile, by which it may take Open "
+                      "MPI's own messages? TUTTI_NET=tcp does without MPI",
+                      at_most.count()));
     }
     backoff.wait();
   }
   if (network->state() == MpiNetwork::State::kOpen) return network;
+  for (const auto end = std::chrono::steady_clock::now() + kDeathTime; std::chrono::steady_clock::now() < end;) {
+    TUTTI_TRY(given_up());
+    backoff.wait();
+  }
   return error(Code::kSystem, "no MPI communicator could be made: " + network->problem());
 }
 

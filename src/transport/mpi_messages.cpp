@@ -15,6 +15,8 @@ namespace {
 constexpr int kFirstTag = 2;
 /// For a receive that was cancelled to be over, which one that has met its send may not be for long.
 constexpr std::chrono::milliseconds kCancelTime{20};
+/// For the reason of what MPI has refused to come otherwise: of a rank that has died others may tell first.
+constexpr std::chrono::seconds kReasonTime{2};
 
 class Message final : public MpiMessage {
  public:
@@ -25,14 +27,13 @@ class Message final : public MpiMessage {
     if (!pass.owns_lock()) return;
     const int count = static_cast<int>(bytes);
     if (direction == MpiDirection::kSend) {
-      keep("MPI_Isend", MPI_Isend(data, count, MPI_BYTE, peer, tag, comm_->get(), &request_));
+      is_mpis_ = keep("MPI_Isend", MPI_Isend(data, count, MPI_BYTE, peer, tag, comm_->get(), &request_));
     } else {
-      keep("MPI_Irecv", MPI_Irecv(data, count, MPI_BYTE, peer, tag, comm_->get(), &request_));
+      is_mpis_ = keep("MPI_Irecv", MPI_Irecv(data, count, MPI_BYTE, peer, tag, comm_->get(), &request_));
     }
-    posted_ = state_ == State::kUnderWay;
   }
   void cancel() override {
-    if (!posted_ || state_ != State::kUnderWay || direction_ != MpiDirection::kReceive) return;
+    if (!is_mpis_ || direction_ != MpiDirection::kReceive) return;
     const MpiCalls::Pass pass = mpi_calls().enter();
     if (pass.owns_lock()) (void)MPI_Cancel(&request_);  // else it stays what it was
   }
@@ -41,37 +42,42 @@ class Message final : public MpiMessage {
     cancel();
     const auto until = std::chrono::steady_clock::now() + kCancelTime;
     const bool waits = direction_ == MpiDirection::kReceive;
-    while (waits && posted_ && look() == State::kUnderWay && std::chrono::steady_clock::now() < until)
+    while (waits && is_mpis_ && std::chrono::steady_clock::now() < until) {
+      (void)look();
       std::this_thread::yield();
-    return !posted_ || state_ != State::kUnderWay;
+    }
+    return !is_mpis_;
   }
 
   State look() override {
-    if (!posted_ || state_ != State::kUnderWay) return state_;
-    const MpiCalls::Pass pass = mpi_calls().enter();
-    if (pass.owns_lock()) test();
+    if (is_mpis_) test();
+    if (!refusal_.empty() && std::chrono::steady_clock::now() - refused_at_ >= kReasonTime) state_ = State::kFailed;
     return state_;
   }
-  std::string problem() const override { return problem_; }
+  std::string problem() const override { return state_ == State::kFailed ? refusal_ : ""; }
 
  private:
-  void keep(const char* call, int result) {
-    if (result == MPI_SUCCESS) return;
-    state_ = State::kFailed;
-    problem_ = text_of_error(call, result);
+  bool keep(const char* call, int result) {
+    if (result == MPI_SUCCESS) return true;
+    refused_at_ = std::chrono::steady_clock::now();
+    refusal_ = text_of_error(call, result);
+    return false;
   }
   void test() {
+    const MpiCalls::Pass pass = mpi_calls().enter();
+    if (!pass.owns_lock()) return;
     int done = 0;
-    keep("MPI_Test", MPI_Test(&request_, &done, MPI_STATUS_IGNORE));
-    if (state_ == State::kUnderWay && done != 0) state_ = State::kDone;
+    is_mpis_ = keep("MPI_Test", MPI_Test(&request_, &done, MPI_STATUS_IGNORE)) && done == 0;
+    if (done != 0 && refusal_.empty()) state_ = State::kDone;
   }
 
   const std::shared_ptr<const MpiOwned> comm_;
   const MpiDirection direction_;
   MPI_Request request_ = MPI_REQUEST_NULL;
-  bool posted_ = false;
+  bool is_mpis_ = false;  ///< MPI has it under way
   State state_ = State::kUnderWay;
-  std::string problem_;
+  std::string refusal_;
+  std::chrono::steady_clock::time_point refused_at_;
 };
 
 }  // namespace

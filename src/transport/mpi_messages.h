@@ -12,7 +12,7 @@ namespace tutti::transport {
 /// What the process's MPI says. With a pass (MpiCalls), once MPI is initialised.
 MpiState::Cuda ask_for_cuda();
 
-/// As MpiNetwork::message() has it. A failure to post is the first thing that look() says.
+/// As MpiNetwork::message() has it. A failure to post is what look() says later.
 std::unique_ptr<MpiMessage> post_message(std::shared_ptr<const MpiOwned> comm, int peer, MpiDirection direction,
                                          void* data, std::size_t bytes, MpiUse use);
 

@@ -6,6 +6,7 @@
 #include "transport/mpi_service.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -33,9 +34,13 @@ using std::chrono::milliseconds;
 constexpr milliseconds kDrainTime{5000};
 constexpr milliseconds kCallTime{1000};
 
-/// When the process exits without MPI_Finalize, the thread must not meet a library that is being taken apart.
+/// When the process exits without MPI_Finalize, the thread must not meet a library that is being taken apart. A child has no such thread, and calls that
+/// were under way when it was made never end there.
 struct AtExit {
-  ~AtExit() { mpi_calls().end("the process exits", kCallTime); }
+  const pid_t process = getpid();
+  ~AtExit() {
+    if (getpid() == process) mpi_calls().end("the process exits", kCallTime);
+  }
 } at_exit;
 
 /// MPI_Finalize deletes MPI_COMM_SELF's attributes before it takes anything apart.
@@ -86,6 +91,15 @@ struct Creation {
   }
 };
 
+/// What Open MPI 4.1 sends to make a communicator is received by whoever waits for that tag of MPI_COMM_WORLD, the program too, which is less likely
+/// to be at the highest tags. With a pass.
+int high_tag(int tag) {
+  int* highest = nullptr;
+  int known = 0;
+  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&highest), &known);
+  return known == 0 ? tag : *highest - kMpiTagMax + tag;
+}
+
 void create(Creation& creation, const std::vector<int>& world_ranks, int tag) {
   MPI_Group world = MPI_GROUP_NULL;
   MPI_Group group = MPI_GROUP_NULL;
@@ -96,6 +110,7 @@ void create(Creation& creation, const std::vector<int>& world_ranks, int tag) {
     if (!watch_finalise()) return creation.fail("MPI_Comm_set_attr of MPI_COMM_SELF failed");
     MPI_Comm_group(MPI_COMM_WORLD, &world);
     MPI_Group_incl(world, static_cast<int>(world_ranks.size()), world_ranks.data(), &group);
+    tag = high_tag(tag);
   }
   MPI_Comm made = MPI_COMM_NULL;
   // This one waits for the others, hence the thread, and no pass: a death must not wait for it.
@@ -121,7 +136,9 @@ class Network final : public MpiNetwork {
   }
   std::string problem() const override {
     const std::lock_guard lock(creation_->mutex);
-    return creation_->problem.empty() ? mpi_calls().why_ended() : creation_->problem;
+    if (!creation_->problem.empty()) return creation_->problem;
+    const std::string ended = mpi_calls().why_ended();
+    return ended.empty() ? "" : "MPI is not called any more: " + ended;
   }
   std::unique_ptr<ByteStream> stream(int peer, const std::uint64_t* abort_word) override {
     const std::lock_guard lock(creation_->mutex);

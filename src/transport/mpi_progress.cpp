@@ -84,6 +84,7 @@ MpiProgress::Looked MpiProgress::look(std::unique_lock<std::mutex>& lock) {
   sending_ |= result.sending;
   links_.insert(links_.end(), std::make_move_iterator(links.begin()), std::make_move_iterator(links.end()));
   looked_.notify_all();
+  if (sending_) changed_.notify_one();  // where another one looks, the thread may have found nothing to do
   return result;
 }
 

@@ -47,7 +47,7 @@ class MpiMessage {
  public:
   enum class State : std::uint8_t { kUnderWay, kDone, kFailed };
   virtual ~MpiMessage() = default;
-  /// Lets MPI go on. Under way is also what MPI must not be asked of any more (MpiNetwork::problem).
+  /// Lets MPI go on. Under way is also what MPI must not be asked of any more (MpiNetwork::problem), and for 2 s what it has refused.
   virtual State look() = 0;
   /// Of a receive: it is to come no more, unless MPI has begun to take it in. Either way look() says when it is over. Does not wait.
   virtual void cancel() = 0;

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -258,7 +257,6 @@ TEST_CASE("an all-reduce by MPI's messages says whom it waits for, and what MPI 
   all[1]->begin(30000, false, 0);
   all[1]->advance();
   CHECK(all[1]->sums().problem() == "MPI_Isend: no such luck");
-  CHECK(!all[1]->sums().has_refused());
   all[1]->give_up(true);
 }
 
@@ -271,8 +269,6 @@ TEST_CASE("a share that MPI refuses to send is told, though all wait for what wo
   all[1]->advance();
   CHECK(!run(all, random, 20000));
   CHECK(all[1]->sums().problem() == "MPI_Isend: no such luck");
-  std::this_thread::sleep_for(std::chrono::milliseconds(2100));
-  CHECK(all[1]->sums().has_refused());
   for (auto& rank : all) rank->give_up(true);
 }
 

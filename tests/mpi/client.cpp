@@ -3,7 +3,7 @@
 //
 // usage: mpi-client LEVEL CASE [RANKS_PER_HOST]
 //   LEVEL  none, plain (MPI_Init), single, funneled, serialized, multiple: how MPI is initialised
-//   CASE   checks, subset, ahead, through, differ, idle, taken, pipes, pipes-ignored, killed, many, stopped, cut, shrink, shrink-dead, abort, abort-silenced,
+//   CASE   checks, subset, posted, killed-early, ahead, through, differ, idle, taken, pipes, pipes-ignored, killed, many, stopped, cut, shrink, shrink-dead, abort, abort-silenced,
 //          destroy-silenced, exits, open-at-finalize, told-to
 // The ranks believe that they are on hosts of RANKS_PER_HOST (default 1) ranks each.
 #include <mpi.h>
@@ -13,6 +13,7 @@
 
 #include "collective_checks.h"
 #include "counted_mpi.h"
+#include "creation_cases.h"
 #include "mpi_rank.h"
 #include "transport/mpi_service.h"
 
@@ -447,6 +448,10 @@ int main(int argc, char** argv) {
     case_told_to();
   } else if (name == "subset") {
     case_subset();
+  } else if (name == "posted") {
+    case_posted();
+  } else if (name == "killed-early") {
+    case_killed_early();
   } else if (name == "taken") {
     case_taken();
   } else if (name == "abort-silenced" || name == "destroy-silenced") {

@@ -321,8 +321,9 @@ void wait_for_messages() {
 /// What MPI may be at work on.
 void say_what_is_pinned() { say("pinned %lld regions", static_cast<long long>(fake_driver::live().registrations)); }
 
-/// Rank 0 is killed when its send should be on its way, and rank 1's receive is posted. `stages`: to pinned memory.
-void case_killed(int per_host, bool stages, bool sums = false) {
+/// Rank 0 is killed when its send should be on its way, and rank 1's receive is posted. `stages`: to pinned memory. `refuses`: MPI is the first to find
+/// something wrong.
+void case_killed(int per_host, bool stages, bool sums = false, bool refuses = false) {
   Rank rank = open(per_host);
   if (stages) rank.stream = Gpu::get().make_blocking_stream();
   MPI_Barrier(MPI_COMM_WORLD);
@@ -330,6 +331,7 @@ void case_killed(int per_host, bool stages, bool sums = false) {
   const Buffer to(std::vector<std::uint8_t>(kSumBytes, kPoison));
   const auto buffer = sums ? sum_one(rank, to) : send_one(rank);
   wait_for_messages();
+  if (me == 1 && refuses) meddling = Meddling::kRefuse;
   if (me == 0) {
     std::this_thread::sleep_for(milliseconds(300));
     raise(SIGKILL);
@@ -420,6 +422,8 @@ int main(int argc, char** argv) {
   if (name == "abort-staged") case_abort(per_host, 0, Aborted::kReceive, true);
   if (name == "abort-sum") case_abort(per_host, 0, Aborted::kSum);
   if (name == "killed-sum") case_killed(per_host, false, true);
+  if (name == "killed-refused") case_killed(per_host, false, false, true);
+  if (name == "killed-refused-sum") case_killed(per_host, false, true, true);
   if (name == "differ-sums") case_differ_sums(per_host);
   if (name == "error") case_error(per_host);
   MPI_Finalize();

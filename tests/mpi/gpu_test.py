@@ -224,6 +224,11 @@ def case_killed(kind, client, _):
     run.expect("after", "^untouched, 0 cancelled$", [1])
     run.expect("quiet", "^0 calls$", [1])
     run.expect("pinned", "^0 regions$", [1])
+    # Also where MPI has refused to go on before.
+    for name in ("killed-refused", "killed-refused-sum"):
+        run = Run(kind, 2, [client, name], dict(FORCED, **env), options)
+        if kind == "openmpi" or run.lines("quiet"):
+            run.expect("failed", "^6 .*rank 0 .*ended without leaving", [1])
     # Where MPI may go on to write to pinned memory, that stays.
     run = Run(kind, 2, [client, "killed-staged"], dict(FORCED, **env), options)
     if kind == "openmpi" or run.lines("quiet"):

@@ -81,6 +81,20 @@ def case_subset(kind, client, _):
     run.expect_done()
 
 
+def case_posted(kind, client, _):
+    """What Open MPI sends to make a communicator is among the program's own messages, at tags where these are not."""
+    run = Run(kind, 3, [client, "multiple", "posted"])
+    run.expect("transport", "^mpi$")
+    run.expect_done()
+
+
+def case_killed_early(kind, client, _):
+    """A rank dies while the communicator is made: that is the reason, also where MPI has said before that it cannot make it."""
+    if kind == "openmpi":  # mpiexec.hydra leaves them a tenth of a second
+        run = Run(kind, 3, [client, "multiple", "killed-early"], options=["--enable-recovery"])
+        run.expect("refused", "^6 .*rank 1 .*ended without leaving", [0, 2])
+
+
 def case_ahead(kind, client, _):
     """What a rank has sent arrives while it computes, though MPI wants its help for that."""
     options = ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_eager_limit", "1024"] if kind == "openmpi" else []

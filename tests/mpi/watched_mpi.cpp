@@ -88,6 +88,7 @@ int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_C
 }
 int MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
   ++mpi_calls;
+  if (meddling == Meddling::kRefuse) return MPI_ERR_OTHER;
   return PMPI_Test(request, done, status);
 }
 int MPI_Testsome(int count, MPI_Request* requests, int* done_count, int* done, MPI_Status* statuses) {

@@ -20,8 +20,8 @@ struct Posted {
 };
 inline Posted posted;
 
-/// What happens to such messages when they are sent.
-enum class Meddling { kNone, kWithhold, kFail };
+/// What happens to such messages when they are sent; kRefuse: no request is looked at.
+enum class Meddling { kNone, kWithhold, kFail, kRefuse };
 inline std::atomic<Meddling> meddling{Meddling::kNone};
 /// All ranks have posted one; a send does not fail before, or the rank that receives may hear of it before it has.
 inline std::atomic<bool> all_have_posted{false};

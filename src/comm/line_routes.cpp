@@ -80,7 +80,8 @@ LineRoutes::Pattern choose_pattern(int hosts, const planner::NetworkCosts& netwo
   const auto us = [&](Pattern pattern) {
     const LineRoutes routes(hosts, pattern);
     const double messages = std::max(routes.chain(), sharers * routes.per_host());
-    return 2 * messages * network.work_us + routes.ways() * network.message_us;
+    // While one waits for its way, those that share its core work.
+    return 2 * messages * network.work_us + routes.ways() * network.message_us / sharers;
   };
   Pattern best = Pattern::kDirect;
   const bool may_double = !adds_up || std::has_single_bit(bits(hosts));

@@ -169,6 +169,7 @@ TEST_CASE("lines go by a hub where hosts share cores, and that takes fewer messa
   CHECK(choose_pattern(3, {0.5, 3, 1}, 1, true) == Pattern::kDirect);
   CHECK(choose_pattern(3, {0.5, 3, 1}, 2, true) == Pattern::kStar);
   CHECK(choose_pattern(3, {0.5, 3, 1}, 2, false) == Pattern::kDirect);
+  CHECK(choose_pattern(3, {7, 2.2, 1}, 2, true) == Pattern::kStar);
   CHECK(choose_pattern(3, {50, 3, 1}, 2, true) == Pattern::kDirect);
   CHECK(choose_pattern(4, {0.5, 3, 1}, 2, true) == Pattern::kDoubling);
   CHECK(choose_pattern(5, {0.5, 3, 1}, 3, true) == Pattern::kStar);

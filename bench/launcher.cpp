@@ -16,8 +16,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <fstream>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -86,6 +86,7 @@ int run_threads(const Options& options, int ranks) {
   if (!status.ok()) return fail(1, status.error().message);
   std::vector<int> codes(static_cast<std::size_t>(ranks), 0);
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(ranks));
   const auto live = [&](int rank) {
     const bool bound = bind(options, rank, ranks);
     const Place place{rank, ranks, id, bound ? "threads, a processor each" : "threads", rank};
@@ -94,9 +95,9 @@ int run_threads(const Options& options, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     try {
       threads.emplace_back(live, rank);
-    } catch (const std::system_error& problem) {
+    } catch (const std::exception& problem) {
       // Those that have started wait for this one.
-      _exit(fail(1, fmt::format("cannot start a thread for rank {}: {}", rank, problem.code().message())));
+      _exit(fail(1, fmt::format("cannot start a thread for rank {}: {}", rank, problem.what())));
     }
   }
   for (std::thread& thread : threads) thread.join();

@@ -52,7 +52,7 @@ OwnStream::~OwnStream() = default;
 Result<OwnStream> OwnStream::create(std::shared_ptr<Device>) { return absent(); }
 Result<Capture> capture_of(const Device&, StreamHandle) { return absent(); }
 Status keep_for_graph(const Capture&, std::shared_ptr<void>) { return absent(); }
-void release_graph_memory(int) {}
+void release_graph_memory(const std::function<bool(int)>&) {}
 
 Result<PointerFacts> pointer_facts(const void*) { return PointerFacts{}; }
 Result<bool> lies_on(const void*, int) { return false; }

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -236,10 +237,11 @@ struct Capture {
 /// kInvalidUsage: the capture was invalidated, or it is the legacy default stream, and one that waits for that is captured. The program's
 /// mistake: nothing is spoilt by asking.
 Result<Capture> capture_of(const Device& device, StreamHandle stream);
-/// `held` lives until the graph, and all that was made of it, is gone. The last reference goes in the next call of this function or of
-/// release_graph_memory() for the same device: CUDA may not be called from where a graph ends, and before it frees memory it may wait for all that
-/// is on the device.
+/// `held` lives until the graph, and all that was made of it, is gone. The last reference goes in the next call of this function for the same
+/// device, or of release_graph_memory() that may free there: CUDA may not be called from where a graph ends, and before it frees memory it may
+/// wait for all that is on the device.
 Status keep_for_graph(const Capture& capture, std::shared_ptr<void> held);
-void release_graph_memory(int device);
+/// `may_free`: of a device.
+void release_graph_memory(const std::function<bool(int)>& may_free);
 
 }  // namespace tutti::cuda

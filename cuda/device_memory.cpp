@@ -3,12 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
-#include <iterator>
+#include <list>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 namespace tutti::cuda {
 namespace {
@@ -218,7 +216,7 @@ struct HeldByGraph {
 /// What graphs have let go of, until somebody may call CUDA.
 struct Released {
   std::mutex mutex;
-  std::vector<HeldByGraph> all;
+  std::list<HeldByGraph> all;
 };
 Released& released() {
   static auto* made = new Released;
@@ -236,17 +234,18 @@ void CUDA_CB let_go(void* pointer) {
 
 }  // namespace
 
-void release_graph_memory(int device) {
-  std::vector<HeldByGraph> gone;  // ends after the lock: what it frees may come back here
+void release_graph_memory(const std::function<bool(int)>& may_free) {
+  std::list<HeldByGraph> gone;  // ends after the lock: what it frees may come back here
   const std::lock_guard lock(released().mutex);
   auto& all = released().all;
-  const auto its = std::ranges::partition(all, [&](const HeldByGraph& one) { return one.device != device; });
-  gone.assign(std::move_iterator(its.begin()), std::move_iterator(its.end()));
-  all.erase(its.begin(), its.end());
+  for (auto one = all.begin(); one != all.end();) {
+    const auto its = one++;
+    if (may_free(its->device)) gone.splice(gone.end(), all, its);
+  }
 }
 
 Status keep_for_graph(const Capture& capture, std::shared_ptr<void> held) {
-  release_graph_memory(capture.device);
+  release_graph_memory([&](int device) { return device == capture.device; });
   auto* const pointer = new HeldByGraph{std::move(held), capture.device};
   CUuserObject object = nullptr;
   if (Status made = driver().user_object_create(&object, pointer, let_go, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);

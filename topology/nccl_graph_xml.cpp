@@ -49,16 +49,29 @@ std::optional<int> device_of(const pugi::xml_node& element) {
   return number;
 }
 
-/// From stop to stop as listed. A ring without <net> goes back to its first GPU; a tree reaches its last <net> from its first GPU
-/// or, if balanced or split, from its second one.
-std::vector<std::pair<Stop, Stop>> hops_of(const std::vector<Stop>& stops, int pattern) {
-  std::vector<std::pair<Stop, Stop>> hops;
-  for (std::size_t i = 1; i < stops.size(); ++i) hops.emplace_back(stops[i - 1], stops[i]);
+struct Hop {
+  Stop from;
+  Stop to;
+  Bandwidth parts = 1;  ///< it takes one of so many of the channel
+};
+
+/// From stop to stop as listed. A ring without <net> goes back to its first GPU; a tree reaches its last <net> from its first GPU,
+/// from its second one if it is split, and from both by halves if it is balanced.
+std::vector<Hop> hops_of(const std::vector<Stop>& stops, int pattern) {
+  std::vector<Hop> hops;
+  for (std::size_t i = 1; i < stops.size(); ++i) hops.push_back({stops[i - 1], stops[i]});
   if (hops.empty()) return hops;
-  const bool across = stops.front().is_net && stops.back().is_net;
-  const std::size_t leaves = pattern == kBalancedTree || pattern == kSplitTree ? 2 : 1;
-  if (pattern == kRing && !stops.front().is_net) hops.emplace_back(stops.back(), stops.front());
-  if (pattern != kRing && across) hops.back().first = stops[std::min(leaves, stops.size() - 2)];
+  if (pattern == kRing) {
+    if (!stops.front().is_net) hops.push_back({stops.back(), stops.front()});
+    return hops;
+  }
+  if (!stops.front().is_net || !stops.back().is_net) return hops;
+  const bool has_second = stops.size() > 3;
+  hops.back().from = stops[pattern == kSplitTree && has_second ? 2 : 1];
+  if (pattern == kBalancedTree && has_second) {
+    hops.back().parts = 2;
+    hops.push_back({stops[2], stops.back(), 2});
+  }
   return hops;
 }
 
@@ -125,16 +138,16 @@ Status GraphReader::read_graph(const pugi::xml_node& graph) {
     found.bandwidth = std::min(found.bandwidth + bandwidth, kBandwidthMax);
     ++found.channels;
   };
-  const auto hop = [&](const Stop& from, const Stop& to) {
+  const auto hop = [&](const Stop& from, const Stop& to, Bandwidth parts) {
     if (from == to) return;
-    if (from.is_net || to.is_net) return use(from, to, LinkKind::kPci, inter);
+    if (from.is_net || to.is_net) return use(from, to, LinkKind::kPci, (inter + parts - 1) / parts);
     if (pattern == kRing) return use(from, to, kind, intra);
     // Sums go up a tree and results down it, and speedintra is for both: NCCL's tuning gives an all-reduce half of it.
     for (const auto& [a, b] : {std::pair(from, to), std::pair(to, from)}) use(a, b, kind, (intra + 1) / 2);
   };
   for (const pugi::xml_node& channel : graph.children("channel")) {
     TUTTI_TRY_ASSIGN(const std::vector<Stop> stops, read_channel(channel));
-    for (const auto& [from, to] : hops_of(stops, pattern)) hop(from, to);
+    for (const auto& [from, to, parts] : hops_of(stops, pattern)) hop(from, to, parts);
   }
   for (const auto& [ends, found] : uses) {
     Use& largest = uses_[ends];

@@ -19,6 +19,13 @@ void say(fmt::format_string<Args...> format, Args&&... args) {
   (void)std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
+/// To standard error, and never throws: who has closed that wants no reasons.
+template <class... Args>
+void complain(fmt::format_string<Args...> format, Args&&... args) {
+  const std::string text = fmt::format(format, std::forward<Args>(args)...);
+  (void)std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
 /// Ends the process by a signal, as if it had not been caught. Returns the exit code of such an end where the signal is blocked.
 inline int end_by(int signal) {
   (void)std::signal(signal, SIG_DFL);

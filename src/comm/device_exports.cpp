@@ -56,11 +56,11 @@ struct DeviceExports::Shared {
   }
   /// Whose devices a thread that works on this one may wait for.
   std::vector<std::shared_ptr<DeviceExports>> alive_for(int device) {
-    const std::lock_guard lock(mutex);
     std::vector<std::shared_ptr<DeviceExports>> found;
+    std::vector<std::shared_ptr<DeviceExports>> others;  // ends after the lock: it may have the last of one
+    const std::lock_guard lock(mutex);
     std::erase_if(exports, [&](const std::weak_ptr<DeviceExports>& one) {
-      auto held = one.lock();
-      if (held && may_free(held->device(), device)) found.push_back(std::move(held));
+      if (auto held = one.lock()) (may_free(held->device(), device) ? found : others).push_back(std::move(held));
       return one.expired();
     });
     return found;

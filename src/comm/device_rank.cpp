@@ -120,7 +120,7 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator)
   DeviceCard& card = communicator.members().control.device_card(communicator.rank());
   card.device = communicator.options().device;
   if (card.device == kHostMemory) return std::unique_ptr<DeviceRank>();
-  cuda::release_graph_memory(card.device);
+  release_graph_memory(card.device);
   DeviceWork::sweep(card.device);
   DeviceSegment::sweep(card.device);
   TUTTI_TRY_ASSIGN(auto device, cuda::Device::open(card.device));
@@ -154,7 +154,7 @@ void end(const cuda::Device* device, std::shared_ptr<DeviceIpc> ipc, std::shared
          std::shared_ptr<DeviceMeeting> meeting) {
   if (!device) return;
   const int ordinal = device->facts().ordinal;
-  cuda::release_graph_memory(ordinal);
+  release_graph_memory(ordinal);
   if (ipc) {
     ipc->close();
     DeviceWork::keep({ipc, &ipc->order()}, ordinal);

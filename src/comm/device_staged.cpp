@@ -4,6 +4,7 @@
 #include "comm/device_messages.h"
 #include "comm/device_segment.h"
 #include "comm/device_teams.h"
+#include "comm/device_work.h"
 #include "comm/quiet_thread.h"
 #include "cuda/driver_use.h"
 
@@ -70,7 +71,7 @@ void CapturedCalls::replay(void* round) {
 Result<std::shared_ptr<StagedRank>> StagedRank::create(Communicator& communicator,
                                                        std::shared_ptr<cuda::Device> device) {
   let_go_of_remains(device->facts().ordinal);
-  cuda::release_graph_memory(device->facts().ordinal);
+  release_graph_memory(device->facts().ordinal);
   TUTTI_TRY_ASSIGN(StagedResources resources, StagedResources::create(device));
   TUTTI_TRY_ASSIGN(DeviceOrder order, DeviceOrder::make(device));
   return std::shared_ptr<StagedRank>(
@@ -109,7 +110,7 @@ StagedRank::~StagedRank() {
     let_go(std::move(resources_));
   }
   let_go_of_remains(device_->facts().ordinal);
-  cuda::release_graph_memory(device_->facts().ordinal);
+  release_graph_memory(device_->facts().ordinal);
 }
 
 Result<std::shared_ptr<CapturedCalls>> StagedRank::capture(const cuda::Capture& into) {

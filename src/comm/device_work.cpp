@@ -60,6 +60,10 @@ bool may_free(int device, int own) {
   return tenants().counts[device] == 0;
 }
 
+void release_graph_memory(int own) {
+  cuda::release_graph_memory([own](int device) { return may_free(device, own); });
+}
+
 void DeviceWork::finish(const Communicator& communicator, const std::function<bool()>& is_through) {
   using Clock = std::chrono::steady_clock;
   executor::Backoff backoff(true);

@@ -46,6 +46,8 @@ class DeviceTenant {
 /// Whether a thread that works on device `own` may free what others have left on `device`: on its own one, or where no rank is any more. CUDA
 /// may wait for all that is on a device before it frees memory there, and another rank's kernels may wait for what this thread does next.
 bool may_free(int device, int own);
+/// What graphs have let go of there.
+void release_graph_memory(int own);
 
 /// What a process's streams were given by launches that nothing orders with each other: behind the last one on each stream an event, which is
 /// there when the program has destroyed the stream. The kernels stay loaded as long as it lives. For one thread at a time.

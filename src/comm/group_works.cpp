@@ -36,7 +36,8 @@ class TicketedBatch : public executor::Task {
   }
 
   executor::Progress advance() override {
-    if (!communicator_->is_turn(*ticket_)) return executor::Progress::kBlocked;
+    has_come_ = has_come_ || communicator_->is_turn(*ticket_);
+    if (!has_come_) return executor::Progress::kBlocked;
     try {
       const executor::Progress progress = batch_.advance();
       if (progress == executor::Progress::kDone || progress == executor::Progress::kFailed) ticket_.reset();
@@ -73,6 +74,7 @@ class TicketedBatch : public executor::Task {
   const std::shared_ptr<Communicator> communicator_;
   Batch batch_;
   std::optional<std::uint64_t> ticket_;  ///< not given back yet
+  bool has_come_ = false;                ///< its turn
   bool broke_off_ = false;
 };
 

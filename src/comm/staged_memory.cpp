@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <iterator>
+#include <list>
 #include <mutex>
 
 namespace tutti::comm {
@@ -24,7 +24,7 @@ constexpr std::size_t kDoneAt = 128;
 
 struct Remains {
   std::mutex mutex;
-  std::vector<StagedResources> all;
+  std::list<StagedResources> all;
 };
 Remains& remains() {
   static auto* made = new Remains;
@@ -126,15 +126,13 @@ void let_go(StagedResources resources) {
 }
 
 void let_go_of_remains(int device) {
-  std::vector<StagedResources> through;  // ends after the lock
+  std::list<StagedResources> through;  // ends after the lock
   const std::lock_guard lock(remains().mutex);
   auto& all = remains().all;
-  const auto stays = [&](const StagedResources& one) {
-    return !may_free(one.device().facts().ordinal, device) || !one.are_through();
-  };
-  const auto end = std::ranges::partition(all, stays).begin();
-  through.assign(std::move_iterator(end), std::move_iterator(all.end()));
-  all.erase(end, all.end());
+  for (auto one = all.begin(); one != all.end();) {
+    const auto its = one++;
+    if (may_free(its->device().facts().ordinal, device) && its->are_through()) through.splice(through.end(), all, its);
+  }
 }
 
 }  // namespace tutti::comm

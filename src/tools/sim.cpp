@@ -17,7 +17,7 @@ using tutti::sim::Scenario;
 using tutti::tools::SimOptions;
 
 int cannot(const tutti::Error& problem) {
-  fmt::print(stderr, "tutti-sim: {}\n", problem.message);
+  tutti::complain("tutti-sim: {}\n", problem.message);
   return 2;
 }
 
@@ -55,7 +55,7 @@ class ProgressReport {
     const auto now = std::chrono::steady_clock::now();
     if (options_.quiet || now - last_ < std::chrono::seconds(1)) return;
     last_ = now;
-    fmt::print(stderr, "tutti-sim: seed {} of {}..{}, {} failed\n", seed, options_.first, options_.last, failed);
+    tutti::complain("tutti-sim: seed {} of {}..{}, {} failed\n", seed, options_.first, options_.last, failed);
   }
 
  private:

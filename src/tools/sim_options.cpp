@@ -180,7 +180,7 @@ ParsedSimOptions parse_sim_options(int argc, char** argv) {
   if (problem.empty()) problem = resolve_seeds(words.seeds, options);
   if (problem.empty()) problem = resolve_death(words.death, options);
   if (!problem.empty()) {
-    fmt::print(stderr, "tutti-sim: {}\n", problem);
+    complain("tutti-sim: {}\n", problem);
     return {std::nullopt, 2};
   }
   options.pinned_words = pinned_words(argc, argv);

@@ -116,7 +116,7 @@ std::string report(const Planned& planned, const tools::Simulated* simulated, co
 
 /// The exit code.
 int fail(const std::string& message, int code) {
-  fmt::print(stderr, "tutti-topo: {}\n", message);
+  complain("tutti-topo: {}\n", message);
   return code;
 }
 

@@ -1,6 +1,7 @@
 #include "tools/topo_options.h"
 
 #include "base/command_line.h"
+#include "base/standard_output.h"
 #include "planner/machine_plan.h"
 #include "topology/graph.h"
 
@@ -207,15 +208,15 @@ ParsedTopoOptions parse_topo_options(int argc, char** argv) {
   }
   words.gpus_given = app.count("--gpus") > 0;
   if (const CLI::Option* machine = first_empty(app, {"FILE", "--synthetic"})) {
-    fmt::print(stderr, "tutti-topo: {} is empty; leave it out to mean this machine\n", machine->get_name());
+    complain("tutti-topo: {} is empty; leave it out to mean this machine\n", machine->get_name());
     return {std::nullopt, 2};
   }
   if (const CLI::Option* file = first_empty(app, {"--svg", "--timeline", "--trace"})) {
-    fmt::print(stderr, "tutti-topo: {} is empty; name a file\n", file->get_name());
+    complain("tutti-topo: {} is empty; name a file\n", file->get_name());
     return {std::nullopt, 2};
   }
   if (const std::string problem = resolve(words, options); !problem.empty()) {
-    fmt::print(stderr, "tutti-topo: {}\n", problem);
+    complain("tutti-topo: {}\n", problem);
     return {std::nullopt, 2};
   }
   return {std::move(options), 0};

@@ -1,6 +1,7 @@
 #include "tools/topo_simulate.h"
 
 #include "base/elapsed.h"
+#include "base/standard_output.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@ class ProgressLine {
  public:
   ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1), start_(Clock::now()), last_(start_) {}
   ~ProgressLine() {
-    if (shown_) fmt::print(stderr, "\r{:40}\r", "");
+    if (shown_) complain("\r{:40}\r", "");
   }
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
@@ -32,7 +33,7 @@ class ProgressLine {
     if (!terminal_ || ms_since(last_) < kBetweenMs) return;
     last_ = Clock::now();
     shown_ = true;
-    fmt::print(stderr, "\rsimulating: {:3.0f}%, {:.0f} s", 100 * part, ms_since(start_) / 1e3);
+    complain("\rsimulating: {:3.0f}%, {:.0f} s", 100 * part, ms_since(start_) / 1e3);
     std::fflush(stderr);
   }
 

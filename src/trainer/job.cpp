@@ -77,7 +77,7 @@ int Job::run_rank(const Place& place, const ncclUniqueId& id) const {
     return backend ? run_on(**backend, place, id) : backend.failure();
   });
   if (!problem) return 0;
-  fmt::print(stderr, "tutti-train: rank {}: {}\n", place.rank, problem->message);
+  complain("tutti-train: rank {}: {}\n", place.rank, problem->message);
   return 1;
 }
 

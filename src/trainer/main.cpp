@@ -19,10 +19,10 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -44,7 +44,7 @@ void keep_standard_descriptors() {
 }
 
 int fail(int exit_code, const std::string& message) {
-  fmt::print(stderr, "tutti-train: {}\n", message);
+  complain("tutti-train: {}\n", message);
   return exit_code;
 }
 
@@ -114,6 +114,7 @@ int run_threads(const Job& job, int ranks) {
   std::condition_variable changed;
   int ended = 0, exit_code = 0;
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(ranks));
   try {
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
@@ -124,7 +125,7 @@ int run_threads(const Job& job, int ranks) {
         changed.notify_one();
       });
     }
-  } catch (const std::system_error& refused) {
+  } catch (const std::exception& refused) {
     const std::lock_guard lock(mutex);
     exit_code = fail(kFailed, fmt::format("starting rank {} as a thread: {}", threads.size(), refused.what()));
   }
@@ -132,10 +133,7 @@ int run_threads(const Job& job, int ranks) {
   const auto all_ended = [&] { return ended == static_cast<int>(threads.size()); };
   changed.wait(lock, [&] { return all_ended() || exit_code != 0; });
   // The others hear of a failure by the communicator, unless they still wait for that rank to join it.
-  if (!changed.wait_for(lock, kGrace, all_ended)) {
-    (void)std::fflush(nullptr);
-    std::_Exit(exit_code);
-  }
+  if (!changed.wait_for(lock, kGrace, all_ended)) std::_Exit(exit_code);
   lock.unlock();
   for (auto& thread : threads) thread.join();
   return exit_code;

@@ -6,8 +6,11 @@
 #include <tutti/tutti.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -36,7 +39,7 @@ which it needs), and follows the host within rounding.
 
 The log has one line per step: step, loss (nats, before the update), lr, samples_per_s, step_ms, comm_ms (time in which rank 0
 stood still for communication), param_hash where the replicas were compared; and, where samples were held out, a last line with
-held_out_accuracy and held_out_loss.
+held_out_accuracy and held_out_loss (lm: held_out_bits_per_byte too).
 
 Exit codes: 0 trained, 1 failed (a file, a lost rank, replicas that differ), 2 a wrong command line.)";
 
@@ -179,14 +182,27 @@ void check_used(const CLI::App& app, const Options& o) {
   }
 }
 
+/// A directory's files are all read, those that are still to be written by the next run.
+bool lies_in(const std::string& file, const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  if (file.empty() || !fs::is_directory(directory, none)) return false;
+  const fs::path inner = fs::weakly_canonical(fs::absolute(file, none), none);
+  const fs::path outer = fs::canonical(directory, none);
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
 /// Files that are written must not be those that are read.
 void check_outputs(const Options& o) {
   std::vector<std::string> inputs = o.text;
   inputs.insert(inputs.end(), {o.images, o.labels});
   for (const auto& [name, output] : {std::pair("--log ", o.log), std::pair("--plot ", o.plot)}) {
     for (const std::string& input : inputs) {
-      if (!same_file(output, input)) continue;
-      throw CLI::ValidationError(name + output, "would overwrite " + input + ", which is read; name another");
+      if (same_file(output, input))
+        throw CLI::ValidationError(name + output, "would overwrite " + input + ", which is read; name another");
+      if (lies_in(output, input))
+        throw CLI::ValidationError(name + output,
+                                   "lies in " + input + ", all files of which are read; name one elsewhere");
     }
   }
 }

@@ -33,6 +33,7 @@ class Message final : public MpiMessage {
     }
   }
   void cancel() override {
+    is_given_up_ = true;
     if (!is_mpis_ || direction_ != MpiDirection::kReceive) return;
     const MpiCalls::Pass pass = mpi_calls().enter();
     if (pass.owns_lock()) (void)MPI_Cancel(&request_);  // else it stays what it was
@@ -51,7 +52,8 @@ class Message final : public MpiMessage {
 
   State look() override {
     if (is_mpis_) test();
-    if (!refusal_.empty() && std::chrono::steady_clock::now() - refused_at_ >= kReasonTime) state_ = State::kFailed;
+    const auto waits = [this] { return !is_given_up_ && std::chrono::steady_clock::now() - refused_at_ < kReasonTime; };
+    if (!refusal_.empty() && !waits()) state_ = State::kFailed;
     return state_;
   }
   std::string problem() const override { return state_ == State::kFailed ? refusal_ : ""; }
@@ -75,6 +77,7 @@ class Message final : public MpiMessage {
   const MpiDirection direction_;
   MPI_Request request_ = MPI_REQUEST_NULL;
   bool is_mpis_ = false;  ///< MPI has it under way
+  bool is_given_up_ = false;
   State state_ = State::kUnderWay;
   std::string refusal_;
   std::chrono::steady_clock::time_point refused_at_;

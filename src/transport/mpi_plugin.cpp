@@ -13,8 +13,8 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <exception>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -163,7 +163,7 @@ std::shared_ptr<MpiNetwork> open(const std::vector<int>& world_ranks, int tag) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     std::thread([creation, world_ranks, tag] { create(*creation, world_ranks, tag); }).detach();
-  } catch (const std::system_error& failure) {
+  } catch (const std::exception& failure) {
     creation->fail(std::string("no thread for MPI_Comm_create_group: ") + failure.what());
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

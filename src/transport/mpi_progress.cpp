@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <exception>
 #include <iterator>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -31,7 +31,7 @@ void start_deaf(void (*body)(MpiProgress*), MpiProgress* of) {
     std::thread thread([body, of] { body(of); });
     pthread_setname_np(thread.native_handle(), "tutti-mpi");
     thread.detach();
-  } catch (const std::system_error&) {
+  } catch (...) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw;
   }
@@ -48,7 +48,7 @@ void MpiProgress::want(std::shared_ptr<MpiLink> link) {
     try {
       running_ = true;
       start_deaf([](MpiProgress* of) { of->run(); }, this);
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       running_ = false;  // calls go on by themselves; the next one tries again
     }
   }

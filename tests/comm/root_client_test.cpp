@@ -74,7 +74,7 @@ TEST_CASE("a rank goes on if all are there, though its own time is over by then"
   std::atomic<bool> is_over{false};
   std::string why;
   std::thread rank([&] {
-    const Patience patience(0.5, nullptr);
+    const Patience patience(2, nullptr);
     auto root = RootClient::enter(played.id, patience, 2, self_facts(1));
     if (root.ok() && !is_asked) {
       while (patience.now() == Patience::Outcome::kReady || !is_over) usleep(1000);

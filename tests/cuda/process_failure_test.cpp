@@ -368,7 +368,7 @@ TEST_CASE("processes: an abort leaves a graph what its replays use, and lets the
     gpu.wait(rank.stream);
     gpu.destroy(executable);
     gpu.destroy(graph);
-    CREW_TRY(settle(0));
+    CREW_TRY(settle(rank.device));
     if (fake_driver::live().imports != 0) return "left: " + fake_driver::describe(fake_driver::live());
     gpu.release_pinned(gate);
     gpu.destroy(rank.stream);
@@ -405,7 +405,7 @@ TEST_CASE("processes: an abort leaves calls whose stream is held up what they us
     }
     std::atomic_ref(*gate).store(1);
     gpu.wait(rank.stream);
-    CREW_TRY(settle(0));
+    CREW_TRY(settle(rank.device));
     if (fake_driver::live().imports != 0) return "left: " + fake_driver::describe(fake_driver::live());
     gpu.release_pinned(gate);
     gpu.destroy(rank.stream);

@@ -20,9 +20,12 @@ CHOICE = r"from (0|\d+[KM]?) (model|\w+ (slots|direct))"
 RULE = re.compile(rf"(\w+) ranks 2 access (slots|single_copy|direct) (in_place|out_of_place): {CHOICE}(, {CHOICE})*")
 
 
+def environment(**variables):
+    return {**{name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}, **variables}
+
+
 def run(*arguments, **variables):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-    return subprocess.run([PERF, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, env={**kept, **variables})
+    return subprocess.run([PERF, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(**variables))
 
 
 class TuneTest(unittest.TestCase):
@@ -86,13 +89,15 @@ class TuneTest(unittest.TestCase):
 
     def test_only_rank_0_needs_the_folder(self):
         """Other hosts may not have it."""
-        place = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": f"tune-{os.getpid()}",
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": f"tune-{os.getpid()}",
                  "TUTTI_RENDEZVOUS_TIMEOUT_S": "20", "WORLD_SIZE": "2"}
         os.mkdir(os.path.join(self.folder, "mine"))
         ranks = [subprocess.Popen([os.path.abspath(PERF), "all_gather", "-b", "4K", "-e", "4K", "--tune-minutes", "0.05", "--tune", "mine/tuning"],
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
-                                  env={**place, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+                                  env=environment(**place, RANK=str(rank), LOCAL_RANK=str(rank)))
                  for rank, folder in enumerate((self.folder, os.path.join(self.folder, "mine")))]
+        for rank in ranks:
+            self.addCleanup(rank.kill)
         said = [rank.communicate(timeout=TIMEOUT_S)[0] for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [0, 0], said)
         self.assertEqual(os.listdir(os.path.join(self.folder, "mine")), ["tuning"])

@@ -182,11 +182,16 @@ TEST_CASE(
   CHECK(links_of("3", gpus) == tree);
   const std::string across = fmt::format(R"(<net dev="0"/>{}<net dev="0"/>)", gpus);
   CHECK(links_of("4", across.c_str()) == Links{"net0 gpu0 12", "gpu0 gpu1 20", "gpu1 gpu2 20", "gpu2 net0 12"});
-  for (const auto& [pattern, leaves] : {std::pair("1", "gpu1"), std::pair("2", "gpu1"), std::pair("3", "gpu0")}) {
+  const std::pair<const char*, Links> leaving[] = {
+      {"1", {"gpu0 net0 6", "gpu1 net0 6"}}, {"2", {"gpu1 net0 12"}}, {"3", {"gpu0 net0 12"}}};
+  for (const auto& [pattern, leaves] : leaving) {
     Links expected = tree;
-    expected.insert({"net0 gpu0 12", fmt::format("{} net0 12", leaves)});
+    expected.insert("net0 gpu0 12");
+    expected.insert(leaves.begin(), leaves.end());
     CHECK(links_of(pattern, across.c_str()) == expected);
   }
+  const char* one = R"(<net dev="0"/><gpu dev="0"/><net dev="0"/>)";
+  for (const char* pattern : {"1", "2", "3"}) CHECK(links_of(pattern, one) == Links{"net0 gpu0 12", "gpu0 net0 12"});
 }
 
 TEST_CASE("the channels on a cube mesh use only pairs that have an NVLink in the same machine's topology") {

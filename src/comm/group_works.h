@@ -1,4 +1,7 @@
-// Calls of a group that is over, of several communicators or on streams.
+// Calls of a group that is over, of several communicators or on streams: those of a communicator are a batch, which takes its turn among that
+// communicator's calls by a ticket, and batches that start on one stream advance together.
+// A ticket that nobody gives back keeps all later calls waiting: from where tickets are taken nothing may need memory, or its failure gives them
+// back. Nothing may wait while calls are put on streams, as other threads' calls wait for that.
 #pragma once
 
 #include "comm/communicator.h"

@@ -54,7 +54,8 @@ class LineRoutes {
 };
 
 /// The pattern that takes less time: a message keeps a thread for work_us at each end, and each way waits for message_us besides. `sharers`: hosts
-/// that share a core, whose threads wait for each other, and work while another one waits for its way. `may_star`: kStar is one to choose. `adds_up`: sums go on, which double by pairs only.
+/// that share a core, whose threads wait for each other, and work while another one waits for its way. `may_star`: kStar is one to choose.
+/// `adds_up`: sums go on, which double by pairs only.
 LineRoutes::Pattern choose_pattern(int hosts, const planner::NetworkCosts& network, int sharers, bool may_star,
                                    bool adds_up = false);
 

@@ -19,8 +19,8 @@ class Task {
   virtual void check_patience() = 0;
 };
 
-/// Runs all tasks, in turn, until each is done or failed; the list is used up, and no memory is needed. Waits by spinning, then yielding, then sleeping; where it is crowded, hardly by
-/// spinning.
+/// Runs all tasks, in turn, until each is done or failed; the list is used up, and no memory is needed. Waits by spinning, then yielding,
+/// then sleeping; where it is crowded, hardly by spinning.
 void run_tasks(std::span<Task*> tasks, const Crowding& crowding);
 
 }  // namespace tutti::executor

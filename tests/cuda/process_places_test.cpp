@@ -364,15 +364,16 @@ TEST_CASE("processes: a graph's buffer that is registered no more, when another 
 
 TEST_CASE("processes: memory that a rank cannot open when all have agreed on it is named, with what to do",
           "[device][processes][places][in place]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
   crew::check(crew::run(2, [&](const Member& m) -> std::string {
     wait_for_others();
     Rank rank(m);
-    CREW_TRY(rank.open(2));
+    CREW_TRY(rank.open(devices));
     SharedBuffer buffer;
-    CREW_TRY(buffer.open(rank.comm, m.rank == 0 ? kM : kA, kLong));
+    CREW_TRY(buffer.open(rank.comm, m.rank == 1 ? kM : kA, kLong));
     rlimit usual = {};
-    if (m.rank == 1) {
-      // For a letter, but not for the pieces that come with it.
+    if (m.rank == 0) {
+      // Who works for both where they share a GPU. For a letter, but not for the pieces that come with it.
       const int next = dup(0);
       close(next);
       if (getrlimit(RLIMIT_NOFILE, &usual) != 0) return "getrlimit";
@@ -380,10 +381,10 @@ TEST_CASE("processes: memory that a rank cannot open when all have agreed on it 
       if (setrlimit(RLIMIT_NOFILE, &few) != 0) return "setrlimit";
     }
     CREW_TRY(put_sum(rank, buffer));
-    if (m.rank == 1 && setrlimit(RLIMIT_NOFILE, &usual) != 0) return "setrlimit";
+    if (m.rank == 0 && setrlimit(RLIMIT_NOFILE, &usual) != 0) return "setrlimit";
     Gpu::get().wait(rank.stream);
     CREW_TRY(fails(rank.comm, ncclInternalError,
-                   {"rank 1 cannot open memory of rank 0's", "raise ulimit -n", "TUTTI_IN_PLACE_WAIT_S=0"}));
+                   {"rank 0 cannot open memory of rank 1's", "raise ulimit -n", "TUTTI_IN_PLACE_WAIT_S=0"}));
     CREW_TRY(fine(ncclCommAbort(rank.comm), "ncclCommAbort"));
     Gpu::get().destroy(rank.stream);
     return "";

@@ -32,6 +32,13 @@ def steps(results):
     return {line["step"]: line["state"] for line in lines(results) if "step" in line}
 
 
+def said_by_failed(results):
+    """The end of what each step printed that is wrong or late."""
+    with open(os.path.join(results, "log.txt")) as file:
+        logs = {part.split(":", 1)[0]: part[-3000:] for part in file.read().split("\n== ")}
+    return "\n".join(logs.get(step, step) for step, state in steps(results).items() if state in ("wrong", "late"))
+
+
 def with_scripts(build, folder, **scripts):
     """A build folder whose programs say of themselves what those of `build` do, and else run these lines of a shell. {real}: what they are in `build`."""
     made = os.path.join(folder, "build")
@@ -58,7 +65,7 @@ def check_all(build):
         code, _ = run(made, folder)
         # What is NVIDIA's does not run on the fake driver.
         wanted = [step for step in listed if not step.startswith(("against-nccl", "memcheck", "peers"))]
-        assert code == 0 and list(steps(folder)) == wanted, (code, steps(folder))
+        assert code == 0 and list(steps(folder)) == wanted, f"{code}, {steps(folder)}\n{said_by_failed(folder)}"
         found = lines(folder)
         assert any("goal" in line for line in found) and any(line.get("conformance") for line in found)
         for ranks in (2, 4):

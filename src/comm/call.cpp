@@ -75,12 +75,13 @@ Carriage far_carriage(const Membership& members, const CallArgs& args, std::size
   return members.plans.may_announce(args.collective, "halving_doubling") ? Carriage::kAddedUp : Carriage::kNone;
 }
 
-/// Over hosts of several ranks each.
+/// Over hosts of several ranks each, and over MPI of one.
 bool goes_by_rails(const Membership& members, const CallArgs& args, std::size_t bytes) {
   if (!members.rails || args.collective != Collective::kAllReduce || args.scaled) return false;
-  const std::size_t longest =
-      std::min<std::size_t>(members.rails->plan().longest, members.control.settings().rail_bytes);
-  return bytes <= longest && members.plans.may_announce(args.collective, "hosts_doubling");
+  const RailPlan& plan = members.rails->plan();
+  return bytes >= plan.shortest &&
+         bytes <= std::min<std::size_t>(plan.longest, members.control.settings().rail_bytes) &&
+         members.plans.may_announce(args.collective, plan.shares ? "twoshot" : "hosts_doubling");
 }
 
 /// Over MPI, among hosts of one rank each.

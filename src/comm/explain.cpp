@@ -83,15 +83,20 @@ std::string_view meaning_of(planner::Access access) {
 /// A line's way from core to core, not measured: what the cost model takes per message.
 constexpr double kAnnounceUs = 0.15;
 
+bool goes_by_shares(const Membership& members, Carriage carriage) {
+  return carriage == Carriage::kByRails && members.rails->plan().shares;
+}
+
 /// Of a call that its lines finish, or rails, or MPI's messages.
 double announced_us(Communicator& communicator, const CallArgs& args, Carriage carriage) {
   if (!needs_no_references(carriage)) return kAnnounceUs * (communicator.ranks() - 1);
   const Membership& members = communicator.members();
   const planner::NetworkCosts& network = members.plans.rules().network;
-  if (carriage == Carriage::kByMpi) {
+  const bool by_shares = goes_by_shares(members, carriage);
+  if (carriage == Carriage::kByMpi || by_shares) {
     const int others = communicator.ranks() - 1;
     const double sent = 2.0 * others / communicator.ranks() * static_cast<double>(args.count * size_of(args.type));
-    return 3 * network.message_us + 4 * others * network.work_us + sent / (network.gbps * 1e3);
+    return (by_shares ? 2 : 3) * network.message_us + 4 * others * network.work_us + sent / (network.gbps * 1e3);
   }
   const bool by_rails = carriage == Carriage::kByRails;
   // A host's ranks share its network, but for one that their threads are.
@@ -141,6 +146,8 @@ Result<Chosen> chosen_for(Communicator& communicator, const CallArgs& args) {
     const double us = announced_us(communicator, args, carriage);
     switch (carriage) {
       case Carriage::kByRails:
+        if (goes_by_shares(communicator.members(), carriage))
+          return Chosen{"shares", "each host adds up a share of the others' buffers, which come with their lines", us};
         return Chosen{"rails", "a part for each rank of a host, before the other hosts' lines have come", us};
       case Carriage::kByMpi: return Chosen{"MPI messages", "so many bytes: MPI sends them from the buffers", us};
       default: return Chosen{"announce lines", "so few bytes: they travel with the lines that open the call", us};
@@ -196,6 +203,12 @@ Result<std::string> explain_mapped(Communicator& communicator, const CallArgs& a
 Result<std::string> explain_on_host(Communicator& communicator, const CallArgs& args) {
   const Carriage carriage = carriage_here(communicator, args);
   TUTTI_TRY_ASSIGN(const std::string mapped, explain_mapped(communicator, args, carriage));
+  if (goes_by_shares(communicator.members(), carriage)) {
+    return fmt::format(
+        "access: shares: each rank's line brings the others their shares of its buffer; a rank adds its share up, in "
+        "rank\norder, and sends the others its sum\n{}",
+        mapped);
+  }
   if (carriage == Carriage::kByRails) {
     const Rails& rails = *communicator.members().rails;
     return fmt::format(

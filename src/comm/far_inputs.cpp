@@ -8,7 +8,7 @@
 namespace tutti::comm {
 
 std::byte* FarInputs::place_for(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::uint32_t current) {
-  if (expected_.is(number, part, bytes)) return expected_.place;
+  if (const Expected* const sum = expected(part); sum != nullptr && sum->is(number, bytes)) return sum->place;
   if (bytes > kBytesMax || part >= kPartsMax) return nullptr;
   // Nobody is further ahead: what seems to be lies very many calls back.
   const auto is_read = [&](const Input& one) { return !one.block || one.number - current > protocol::kAnnounceDepth; };
@@ -26,12 +26,12 @@ std::byte* FarInputs::place_for(std::uint32_t number, std::uint32_t part, std::s
 }
 
 void FarInputs::expect(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::byte* place) {
-  expected_ = {number, part, bytes, place, false};
+  *expected(part) = {number, bytes, place, false};
 }
 
 void FarInputs::note_arrived(std::uint32_t number, std::uint32_t part) {
-  if (expected_.is(number, part, expected_.bytes)) {
-    expected_.arrived = true;
+  if (Expected* const sum = expected(part); sum != nullptr && sum->is(number, sum->bytes)) {
+    sum->arrived = true;
     return;
   }
   if (part >= kPartsMax) return;  // the call that expected it is over
@@ -44,7 +44,8 @@ bool FarInputs::has(std::uint32_t number, std::uint32_t part) const {
 }
 
 std::byte* FarInputs::of(std::uint32_t number, std::uint32_t part, std::size_t bytes) const {
-  if (expected_.is(number, part, bytes)) return expected_.arrived ? expected_.place : nullptr;
+  if (const Expected* const sum = expected(part); sum != nullptr && sum->is(number, bytes))
+    return sum->arrived ? sum->place : nullptr;
   if (part >= kPartsMax) return nullptr;
   for (const Input& input : parts_[part].inputs)
     if (input.arrived && input.number == number && input.bytes == bytes) return input.begin();

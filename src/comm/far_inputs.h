@@ -27,13 +27,14 @@ class FarInputs {
   /// What a hub may send more, all in all, for not waiting for the last input before it adds up (decision 44).
   static constexpr std::size_t kPassedOnBytes = std::size_t{96} << 10;
   static constexpr std::uint32_t kPartsMax = 16;
-  /// The part that is the sum of all, which comes from a hub: never taken for an input of its own, which comes in a call that differs.
+  /// The part that is the sum of all, which comes from a hub: never taken for an input of its own, which comes in a call that differs. From
+  /// there on kPartsMax parts are such.
   static constexpr std::uint32_t kSumOfAll = kPartsMax;
 
   /// Where a part of the call of that number goes. `current`: the number of this rank's last call that has begun; parts of those before it are
   /// read. nullptr: none is so long, or there is no such part, or none is due.
   std::byte* place_for(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::uint32_t current);
-  /// A part that nobody sends before all ranks are in the call goes to the call's own place for it.
+  /// A part that nobody sends before all ranks are in the call, one from kSumOfAll on, goes to the call's own place for it.
   void expect(std::uint32_t number, std::uint32_t part, std::size_t bytes, std::byte* place);
   /// All of it is there.
   void note_arrived(std::uint32_t number, std::uint32_t part);
@@ -59,17 +60,21 @@ class FarInputs {
   };
   struct Expected {
     std::uint32_t number = 0;
-    std::uint32_t part = 0;
     std::size_t bytes = 0;
     std::byte* place = nullptr;
     bool arrived = false;
 
-    bool is(std::uint32_t of_number, std::uint32_t of_part, std::size_t of_bytes) const {
-      return place != nullptr && number == of_number && part == of_part && bytes == of_bytes;
+    bool is(std::uint32_t of_number, std::size_t of_bytes) const {
+      return place != nullptr && number == of_number && bytes == of_bytes;
     }
   };
+  Expected* expected(std::uint32_t part) {
+    return part - kSumOfAll < kPartsMax ? &expected_[part - kSumOfAll] : nullptr;
+  }
+  const Expected* expected(std::uint32_t part) const { return const_cast<FarInputs*>(this)->expected(part); }
+
   Part parts_[kPartsMax];
-  Expected expected_;
+  Expected expected_[kPartsMax];
 };
 
 /// The longest inputs that go so, of hosts of one rank each.

@@ -18,6 +18,8 @@ using transport::MpiUse;
 /// Open MPI sends so much over TCP without asking first, and copies it, in pieces that stay in the caches: longer ones take up to twice as long
 /// in all.
 constexpr std::size_t kPieceBytes = std::size_t{60} << 10;
+/// Of two ranks a share up to there is one message, which neither side copies.
+constexpr std::size_t kWholeBytes = std::size_t{512} << 10;
 /// Shares begin at multiples of so many elements.
 constexpr std::size_t kShareElements = 64;
 /// For what MPI has begun with when a call fails.
@@ -42,11 +44,16 @@ void MpiAllReduce::begin(const Call& call) {
   call_ = call;
   const auto ranks = static_cast<std::size_t>(ranks_);
   share_ = round_up((call.count + ranks - 1) / ranks, kShareElements);
-  length_ = std::min(share_, kPieceBytes / call.element_bytes);
+  const bool is_whole = ranks_ == 2 && share_ * call.element_bytes <= kWholeBytes;
+  length_ = is_whole ? share_ : std::min(share_, kPieceBytes / call.element_bytes);
   pieces_ = (share_ + length_ - 1) / length_;
-  const std::size_t bytes = 2 * (ranks - 1) * kPieceBytes;
+  place_lines_ = (length_ * call.element_bytes + sizeof(Line) - 1) / sizeof(Line);
+  const std::size_t lines = 2 * (ranks - 1) * place_lines_;
   for (std::size_t number = 0; number < std::min(pieces_, kPieces); ++number)
-    if (!piece(number).memory) piece(number).memory = std::make_unique_for_overwrite<Line[]>(bytes / sizeof(Line));
+    if (!piece(number).memory || piece(number).lines < lines) {
+      piece(number).memory = std::make_unique_for_overwrite<Line[]>(lines);
+      piece(number).lines = lines;
+    }
   first_ = next_ = sent_bytes_ = 0;
   problem_.clear();
 }
@@ -69,7 +76,7 @@ std::byte* MpiAllReduce::output(const Range& range) const {
 std::byte* MpiAllReduce::place(const Piece& piece, int peer, bool of_sum) const {
   const int others = ranks_ - 1;
   const int index = (peer < rank_ ? peer : peer - 1) + (of_sum ? others : 0);
-  return piece.memory[0].bytes + static_cast<std::size_t>(index) * kPieceBytes;
+  return piece.memory[static_cast<std::size_t>(index) * place_lines_].bytes;
 }
 
 MpiAllReduce::Message MpiAllReduce::post(int peer, MpiDirection direction, std::byte* data, const Range& range,

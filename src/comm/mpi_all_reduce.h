@@ -17,6 +17,7 @@
 //      as long as it waits, too: afterwards MPI reads the buffer only if that rank has stopped, and goes on later.
 #pragma once
 
+#include "comm/rails.h"
 #include "executor/host_machine.h"
 #include "transport/mpi_service.h"
 
@@ -31,10 +32,10 @@ class MpiAllReduce {
  public:
   /// Among more ranks messages are short, and many.
   static constexpr int kRanksMax = 16;
-  /// From where it pays, by what was measured: two ranks need no more messages otherwise (far_inputs.h), of more each sends 2 (n-1), and three
-  /// with a hub (decision 44) four in all.
+  /// From where it pays, by what was measured: two ranks need no more messages otherwise (far_inputs.h), and of more shares travel with the
+  /// lines as long as they fit (RailPlan::shares).
   static constexpr std::size_t from_bytes(int ranks) {
-    return std::size_t{ranks == 2 ? 512u : ranks == 3 ? 96u : 20u * static_cast<unsigned>(ranks)} << 10;
+    return ranks == 2 ? std::size_t{512} << 10 : static_cast<std::size_t>(ranks) * RailRoom::kEarlyShareMax + 1;
   }
 
   MpiAllReduce(std::shared_ptr<transport::MpiNetwork> mpi, int ranks, int rank);
@@ -79,6 +80,7 @@ class MpiAllReduce {
   struct Piece {
     std::size_t number = 0;
     bool is_summed = false;
+    std::size_t lines = 0;           ///< of the memory: for the longest piece so far
     std::unique_ptr<Line[]> memory;  ///< for each other rank's input of this rank's share, and its sum
     Messages shares_in;
     Messages shares_out;
@@ -109,8 +111,9 @@ class MpiAllReduce {
   std::size_t share_ = 0;   ///< elements, of all shares but the last ones
   std::size_t length_ = 0;  ///< elements, of a piece
   std::size_t pieces_ = 0;
-  std::size_t first_ = 0;  ///< the first that is not over
-  std::size_t next_ = 0;   ///< the first that has not begun
+  std::size_t place_lines_ = 0;  ///< of a message's place
+  std::size_t first_ = 0;        ///< the first that is not over
+  std::size_t next_ = 0;         ///< the first that has not begun
   Piece under_way_[kPieces];
   std::vector<const void*> sources_;
   std::size_t sent_bytes_ = 0;

@@ -1,7 +1,6 @@
 #include "comm/rails.h"
 
 #include "base/round_up.h"
-#include "comm/far_inputs.h"
 
 #include <algorithm>
 #include <utility>
@@ -64,6 +63,11 @@ RailPlan plan_rails(int hosts, int per_host, const planner::NetworkCosts& networ
   return plan;
 }
 
+RailPlan plan_shares(int hosts) {
+  const auto n = static_cast<std::size_t>(hosts);
+  return {.longest = n * RailRoom::kEarlyShareMax, .shortest = n * RailRoom::kEarlyShareMin, .shares = true};
+}
+
 Rails::Rails(PartCarrier& network, RailRoom room, HostRanks hosts, int rank, RailPlan plan)
     : network_(network),
       room_(room),
@@ -84,6 +88,14 @@ Rails::Part Rails::part(int place) const {
   return {first, std::min(each, all - first)};
 }
 
+/// Of this rank's part, that which a host adds up, from the part's begin on.
+Rails::Part Rails::share(int host) const {
+  if (!plan_.shares) return {0, own_.bytes};
+  const std::size_t each = round_up((own_.bytes + hosts_.size() - 1) / hosts_.size(), kLine);
+  const std::size_t first = std::min(own_.bytes, each * index(host));
+  return {first, std::min(each, own_.bytes - first)};
+}
+
 /// What lies there of this call; nullptr: it has not come yet.
 const std::byte* Rails::found(int from, int to) const {
   for (unsigned turn = 0; turn < kTurns; ++turn) {
@@ -93,10 +105,12 @@ const std::byte* Rails::found(int from, int to) const {
   return nullptr;
 }
 
-std::byte* Rails::far(std::uint32_t part) const { return network_.part_of(call_.number, part, own_.bytes); }
+std::byte* Rails::far(std::uint32_t part) const { return network_.part_of(call_.number, part, share(host_).bytes); }
 
-void Rails::send(int host, std::uint32_t part, const void* bytes) {
-  network_.send_part(rank_on(host), call_.number, part, bytes, own_.bytes);
+/// Of the part's bytes that host's share.
+void Rails::send(int host, std::uint32_t part, const std::byte* bytes) {
+  const Part its = share(host);
+  network_.send_part(rank_on(host), call_.number, part, bytes + its.first, its.bytes);
 }
 
 void Rails::begin(const Call& call, executor::HostMachine& machine) {
@@ -120,8 +134,11 @@ void Rails::begin(const Call& call, executor::HostMachine& machine) {
   for (const Share& share : shares_out_) network_.hold_lines(rank_on(share.host), call.number);
   if (sums_for_all())
     for (const Share& share : shares_in_) network_.hold_lines(rank_on(share.host), call.number);
-  if (gets_sum())
-    network_.expect_part(call.number, FarInputs::kSumOfAll, own_.bytes, room_.block(place_, place_, turn_).bytes);
+  if (gets_sum()) network_.expect_part(call.number, FarInputs::kSumOfAll, own_.bytes, own_shown());
+  // Who sends a sum has had this rank's share of it: in place nothing that is still to be sent is written over.
+  for (int host = 0; plan_.shares && host < static_cast<int>(hosts_.size()); ++host)
+    if (const Part its = share(host); host != host_)
+      network_.expect_part(call.number, sum_of(host), its.bytes, sums() + its.first);
 }
 
 void Rails::find_shares() {
@@ -165,8 +182,9 @@ bool Rails::advance(executor::HostMachine& machine, bool alike) {
   bool moved = false;
   if (stage_ == Stage::kHost) moved = add_up_host(machine);
   if (stage_ == Stage::kAcross) moved |= go_across(machine, alike);
+  if (stage_ == Stage::kSums) moved |= take_sums(machine);
   if (stage_ == Stage::kShare && alike) moved |= take_results(machine);
-  network_.await_part(stage_ == Stage::kAcross ? waiting_for() : -1);
+  network_.await_part(stage_ == Stage::kAcross || stage_ == Stage::kSums ? waiting_for() : -1);
   return moved;
 }
 
@@ -176,12 +194,17 @@ bool Rails::add_up_host(executor::HostMachine& machine) {
     source = next_ == place_ ? static_cast<const std::byte*>(call_.input) + own_.first : found(next_, place_);
     if (source == nullptr) return false;
   }
-  if (!sum_) sum_ = std::make_unique_for_overwrite<std::byte[]>(part_bytes_max(room_.ranks()));
-  void* const sum = sum_.get();
-  machine.reduce({sources_.data(), room_.ranks(), &sum, 1, own_.bytes / call_.element_bytes, nullptr, 0});
+  if (plan_.shares && !has_mates()) {
+    host_sum_ = static_cast<const std::byte*>(call_.input);
+  } else {
+    if (!sum_) sum_ = std::make_unique_for_overwrite<std::byte[]>(part_bytes_max(room_.ranks()));
+    void* const sum = sum_.get();
+    machine.reduce({sources_.data(), room_.ranks(), &sum, 1, own_.bytes / call_.element_bytes, nullptr, 0});
+    host_sum_ = sum_.get();
+  }
   stage_ = Stage::kAcross;
   const std::size_t first = plan_.pattern == Pattern::kDoubling ? 1 : shares_out_.size();
-  for (std::size_t i = 0; i < first; ++i) send(shares_out_[i].host, shares_out_[i].part, sum);
+  for (std::size_t i = 0; i < first; ++i) send(shares_out_[i].host, shares_out_[i].part, host_sum_);
   return true;
 }
 
@@ -204,25 +227,58 @@ void Rails::add_pair(std::uint32_t round, std::span<void* const> to, int divisor
 /// As many sums as what has come allows, in its place; they go on to the next pair.
 void Rails::double_up(executor::HostMachine& machine) {
   for (; round_ != last_round() && far(round_) != nullptr; ++round_) {
-    void* const sum = far(round_);
-    add_pair(round_, {&sum, 1}, 0, machine);
+    std::byte* const sum = far(round_);
+    void* const to = sum;
+    add_pair(round_, {&to, 1}, 0, machine);
     send(routes_.to(host_, static_cast<int>(round_) + 1), round_ + 1, sum);
   }
 }
 
 void Rails::add_hosts(std::span<void* const> to, executor::HostMachine& machine) {
+  const Part own = share(host_);
   for (int host = 0; host < static_cast<int>(hosts_.size()); ++host)
-    sources_[index(host)] = host == host_ ? sum_.get() : far(static_cast<std::uint32_t>(host));
+    sources_[index(host)] = host == host_ ? host_sum_ + own.first : far(static_cast<std::uint32_t>(host));
   machine.reduce({sources_.data(), static_cast<int>(hosts_.size()), to.data(), static_cast<int>(to.size()),
-                  own_.bytes / call_.element_bytes, nullptr, call_.divisor});
+                  own.bytes / call_.element_bytes, nullptr, call_.divisor});
+}
+
+/// The sum of this host's share, for all.
+void Rails::add_share(executor::HostMachine& machine) {
+  const Part own = share(host_);
+  void* const both[] = {own_output() + own.first, has_mates() ? own_shown() + own.first : nullptr};
+  add_hosts({both, has_mates() ? 2u : 1u}, machine);
+  for (const Share& to : shares_out_)
+    if (own.bytes != 0)
+      network_.send_part(rank_on(to.host), call_.number, sum_of(host_), sums() + own.first, own.bytes);
+  stage_ = Stage::kSums;
+  next_ = 0;
+}
+
+bool Rails::take_sums(executor::HostMachine& machine) {
+  bool moved = false;
+  for (; next_ < static_cast<int>(hosts_.size()); ++next_) {
+    const Part its = share(next_);
+    if (next_ == host_ || its.bytes == 0) continue;
+    if (network_.part_of(call_.number, sum_of(next_), its.bytes) == nullptr) return moved;
+    if (has_mates()) machine.load_bytes(own_output() + its.first, own_shown() + its.first, its.bytes);
+    moved = true;
+  }
+  if (has_mates()) executor::store_release(room_.block(place_, place_, turn_).number, marked_);
+  stage_ = Stage::kShare;
+  next_ = 0;
+  return true;
 }
 
 bool Rails::go_across(executor::HostMachine& machine, bool alike) {
   const std::uint32_t round = round_;
   if (plan_.pattern == Pattern::kDoubling) double_up(machine);
   if (!alike || waiting_for() >= 0) return round_ != round;
+  if (plan_.shares) {
+    add_share(machine);
+    return true;
+  }
   const RailRoom::Block shown = room_.block(place_, place_, turn_);
-  std::byte* const output = static_cast<std::byte*>(call_.output) + own_.first;
+  std::byte* const output = own_output();
   void* const both[] = {output, shown.bytes};
   if (plan_.pattern == Pattern::kDoubling) {
     add_pair(round_, both, call_.divisor, machine);
@@ -257,6 +313,7 @@ int Rails::waiting_for() const {
   switch (stage_) {
     case Stage::kHost:
     case Stage::kShare: return hosts_[index(host_)][index(std::min(next_, room_.ranks() - 1))];
+    case Stage::kSums: return rank_on(std::min(next_, static_cast<int>(hosts_.size()) - 1));
     case Stage::kAcross: break;
     case Stage::kOver: return -1;
   }

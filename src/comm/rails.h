@@ -1,9 +1,10 @@
-// Rails: all-reduces of some length between hosts of equally many ranks, of which there are several on each. The ranks
-// at one place of all hosts are a rail; each rail adds up one part of the buffers.
+// Rails: all-reduces of some length between hosts of equally many ranks. The ranks at one place of all hosts are a
+// rail; each rail adds up one part of the buffers.
 //
 //   within a host    each rank gives the other ranks their parts of its input, in shared memory
 //   between hosts    a rank adds up what it was given, and its rail what all hosts have: each to each, by doubling, or
-//                    by one of them that adds up for all (LineRoutes, with data)
+//                    by one of them that adds up for all (LineRoutes, with data); or each of them adds up a share of
+//                    the part, which it gets from all, and sends all its sum (RailPlan::shares)
 //   within a host    a rank shows the others its part of the result, and takes theirs
 //
 // Nobody waits for the other hosts' lines before data goes: a call is one way through the network where a schedule,
@@ -21,6 +22,7 @@
 #pragma once
 
 #include "comm/carriers.h"
+#include "comm/far_inputs.h"
 #include "comm/line_routes.h"
 #include "comm/part_carrier.h"
 #include "executor/host_machine.h"
@@ -42,6 +44,9 @@ class RailRoom {
   /// The longest that are worth it where a network of its own carries parts. Of longer ones some pieces are added up while others are on
   /// their way.
   static constexpr std::size_t kOverNetworkMax = std::size_t{512} << 10;
+  /// Shares (RailPlan::shares): a message of MPI's takes the longest with a line; shorter ones are not worth their number.
+  static constexpr std::size_t kEarlyShareMax = std::size_t{56} << 10;
+  static constexpr std::size_t kEarlyShareMin = std::size_t{36} << 10;
 
   struct Block {
     std::uint64_t* number;  ///< of the call whose bytes these are, marked: stored after them; 0: none are
@@ -65,10 +70,14 @@ struct RailPlan {
   LineRoutes::Pattern pattern = LineRoutes::Pattern::kDirect;
   int hub = 0;              ///< the host that adds up, if one does
   std::size_t longest = 0;  ///< bytes of an all-reduce; 0: none goes so
+  std::size_t shortest = 0;
+  bool shares = false;  ///< each host adds up one share; the pattern is kDirect
 };
 /// By the prices, at which more bytes are cheaper than further messages. `hosts`: with as many ranks each; `sharers`: ranks that share a core;
 /// `one_system`: the hosts are of one system, and their ranks' threads the network. Without the hub.
 RailPlan plan_rails(int hosts, int per_host, const planner::NetworkCosts& network, int sharers, bool one_system);
+/// Over MPI, among hosts of one rank each, from three on: a share is one message, with a line.
+RailPlan plan_shares(int hosts);
 
 /// A rank's end of it; belongs to whoever has the communicator's turn.
 class Rails {
@@ -102,7 +111,7 @@ class Rails {
   int waiting_for() const;
 
  private:
-  enum class Stage : std::uint8_t { kHost, kAcross, kShare, kOver };
+  enum class Stage : std::uint8_t { kHost, kAcross, kSums, kShare, kOver };
   /// A part that goes to a host, or comes from one, before all lines are there.
   struct Share {
     int host;
@@ -114,17 +123,24 @@ class Rails {
   };
 
   Part part(int place) const;
+  Part share(int host) const;
   int rank_on(int host) const { return hosts_[static_cast<std::size_t>(host)][static_cast<std::size_t>(place_)]; }
   bool is_star() const { return plan_.pattern == LineRoutes::Pattern::kStar; }
   bool sums_for_all() const { return is_star() && routes_.hub() == host_; }
   bool gets_sum() const { return is_star() && routes_.hub() != host_; }
   std::uint32_t last_round() const { return static_cast<std::uint32_t>(routes_.rounds() - 1); }
+  static constexpr std::uint32_t sum_of(int host) { return FarInputs::kSumOfAll + static_cast<std::uint32_t>(host); }
+  bool has_mates() const { return parts() > 1; }
+  /// This rank's part of the output, or what it shows of it.
+  std::byte* own_output() const { return static_cast<std::byte*>(call_.output) + own_.first; }
+  std::byte* own_shown() const { return room_.block(place_, place_, turn_).bytes; }
+  std::byte* sums() const { return has_mates() ? own_shown() : own_output(); }
   void find_shares();
   void tell_refused(std::uint32_t number);
   static constexpr std::uint64_t marked(std::uint32_t number) { return std::uint64_t{1} << 32 | number; }
   const std::byte* found(int from, int to) const;
   std::byte* far(std::uint32_t part) const;
-  void send(int host, std::uint32_t part, const void* bytes);
+  void send(int host, std::uint32_t part, const std::byte* bytes);
   int missing_host() const;
 
   bool add_up_host(executor::HostMachine& machine);
@@ -132,6 +148,8 @@ class Rails {
   void double_up(executor::HostMachine& machine);
   void add_pair(std::uint32_t round, std::span<void* const> to, int divisor, executor::HostMachine& machine);
   void add_hosts(std::span<void* const> to, executor::HostMachine& machine);
+  void add_share(executor::HostMachine& machine);
+  bool take_sums(executor::HostMachine& machine);
   bool take_results(executor::HostMachine& machine);
 
   PartCarrier& network_;
@@ -152,9 +170,10 @@ class Rails {
   std::uint64_t refused_ = 0;  ///< the last call that was, marked
   int owed_by_ = -1;
   unsigned turn_ = 0;
-  int next_ = 0;                      ///< the first place whose inputs, or results, were not there
-  std::uint32_t round_ = 0;           ///< of doubling: the first whose part was not there
-  std::unique_ptr<std::byte[]> sum_;  ///< of the host, in this rank's part; from the first call on
+  int next_ = 0;             ///< the first place whose inputs, or results, were not there, or host whose sum was not
+  std::uint32_t round_ = 0;  ///< of doubling: the first whose part was not there
+  std::unique_ptr<std::byte[]> sum_;     ///< of the host, in this rank's part; from the first call on
+  const std::byte* host_sum_ = nullptr;  ///< that, or the input of a rank without mates
   std::vector<const void*> sources_;
 };
 

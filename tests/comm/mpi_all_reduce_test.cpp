@@ -221,7 +221,7 @@ TEST_CASE("all-reduces by MPI's messages are right, whatever order these come in
   for (const int ranks : {2, 3, 5, MpiAllReduce::kRanksMax}) {
     const auto n = static_cast<std::size_t>(ranks);
     // One element; less than a share for each; shares of several sizes; one piece, several, and more than are under way at a time.
-    std::vector<std::size_t> counts = {1, 63, 64 * n - 1, 1000 * n + 7, 20011, kMebi + 5};
+    std::vector<std::size_t> counts = {1, 63, 64 * n - 1, 1000 * n + 7, 20011, 200011, kMebi + 5, 150001};
     if (ranks <= 3) counts.push_back(n * 3 * kMebi + 1);
     if (ranks == MpiAllReduce::kRanksMax) counts.push_back(n * kMebi / 2);
     for (unsigned seed = 1; seed <= 3; ++seed) {

@@ -1,5 +1,5 @@
 // Rails without a network: all ranks in one thread, which take turns at random, parts that come at random, every
-// pattern among up to eight hosts; calls that some ranks make otherwise; what plan_rails() says.
+// pattern, and shares, among up to eight hosts; calls that some ranks make otherwise; what plan_rails() says.
 #include "comm/rails.h"
 #include "comm/far_inputs.h"
 
@@ -110,9 +110,22 @@ struct Call {
   int divisor;
 };
 
+/// How the ranks of a rail add up.
+struct Way {
+  Pattern pattern;
+  bool shares = false;
+
+  bool fits(int hosts, int per_host) const {
+    const bool pairs = (hosts & (hosts - 1)) == 0;
+    return (pattern != Pattern::kDoubling || pairs) && (shares || per_host != 1);
+  }
+};
+constexpr Way kShares = {Pattern::kDirect, true};
+constexpr Way kWays[] = {{Pattern::kDirect}, {Pattern::kDoubling}, {Pattern::kStar}, kShares};
+
 class Crowd {
  public:
-  Crowd(int hosts, int per_host, Pattern pattern, unsigned seed)
+  Crowd(int hosts, int per_host, Way way, unsigned seed)
       : random_(seed), network_(hosts * per_host), ranks_(at(hosts * per_host)) {
     for (int rank = 0; rank < hosts * per_host; ++rank) {
       if (rank % per_host == 0) hosts_.emplace_back();
@@ -121,9 +134,11 @@ class Crowd {
     for (int host = 0; host < hosts; ++host) {
       rooms_.emplace_back(RailRoom::bytes_for(per_host) / sizeof(std::uint64_t));
       const std::span<std::byte> memory = std::as_writable_bytes(std::span(rooms_.back()));
+      // Who has no mates has no memory in common with them.
+      const RailRoom room(per_host == 1 ? std::span<std::byte>() : memory, per_host);
+      const RailPlan plan{way.pattern, hosts / 2, RailRoom::kBytesMax, 0, way.shares};
       for (const int rank : hosts_[at(host)]) {
-        ranks_[at(rank)].rails = std::make_unique<Rails>(*network_.ends[at(rank)], RailRoom(memory, per_host), hosts_,
-                                                         rank, RailPlan{pattern, hosts / 2, RailRoom::kBytesMax});
+        ranks_[at(rank)].rails = std::make_unique<Rails>(*network_.ends[at(rank)], room, hosts_, rank, plan);
         ranks_[at(rank)].machine.set_reduce(tutti::reduce_function(tutti::DataType::kFloat32, tutti::ReduceOp::kSum));
       }
     }
@@ -244,18 +259,18 @@ class Crowd {
   std::vector<Rank> ranks_;
 };
 
-bool fits(Pattern pattern, int hosts) { return pattern != Pattern::kDoubling || (hosts & (hosts - 1)) == 0; }
-
 constexpr std::size_t kCounts[] = {0, 1, 15, 16, 17, 63, 257, 1000, 4099, 20000};
 
 }  // namespace
 
 TEST_CASE("rails: sums are right on all ranks, whoever goes on first and whatever comes first", "[rails]") {
-  for (const Pattern pattern : {Pattern::kDirect, Pattern::kDoubling, Pattern::kStar}) {
+  for (const Way& way : kWays) {
     for (int hosts = 2; hosts <= 8; ++hosts) {
-      for (int per_host = 2; per_host <= (hosts <= 4 ? 5 : 2) && fits(pattern, hosts); ++per_host) {
-        INFO("pattern " << static_cast<int>(pattern) << ", " << hosts << " hosts of " << per_host);
-        Crowd crowd(hosts, per_host, pattern, static_cast<unsigned>(hosts * 10 + per_host));
+      for (int per_host = 1; per_host <= (hosts <= 4 ? 5 : 2); ++per_host) {
+        if (!way.fits(hosts, per_host)) continue;
+        INFO("pattern " << static_cast<int>(way.pattern) << ", shares " << way.shares << ", " << hosts << " hosts of "
+                        << per_host);
+        Crowd crowd(hosts, per_host, way, static_cast<unsigned>(hosts * 10 + per_host));
         std::uint32_t number = 0;
         for (const std::size_t count : kCounts)
           for (const bool in_place : {false, true})
@@ -267,38 +282,43 @@ TEST_CASE("rails: sums are right on all ranks, whoever goes on first and whateve
 
 TEST_CASE("rails: the longest buffers", "[rails]") {
   constexpr std::size_t kLongest = RailRoom::kBytesMax / sizeof(float);
-  for (const int per_host : {2, 3, 7}) {
-    Crowd crowd(2, per_host, Pattern::kDirect, 1);
-    for (std::uint32_t number = 1; number <= 4; ++number) crowd.run(number, {kLongest, number % 2 == 0, 0});
+  for (const Way& way : {Way{Pattern::kDirect}, kShares}) {
+    for (const int per_host : {1, 2, 3, 7}) {
+      if (!way.fits(2, per_host)) continue;
+      Crowd crowd(2, per_host, way, 1);
+      for (std::uint32_t number = 1; number <= 4; ++number) crowd.run(number, {kLongest, number % 2 == 0, 0});
+    }
   }
 }
 
 TEST_CASE("rails: what some of them gave or sent in a call that differed is nobody's, and nothing is written",
           "[rails]") {
-  for (const Pattern pattern : {Pattern::kDirect, Pattern::kDoubling, Pattern::kStar}) {
-    for (const int hosts : {2, 3, 4}) {
-      if (!fits(pattern, hosts)) continue;
-      INFO("pattern " << static_cast<int>(pattern) << ", " << hosts << " hosts");
-      Crowd crowd(hosts, 2, pattern, static_cast<unsigned>(hosts));
-      std::uint32_t number = 0;
-      for (int odd = 0; odd < crowd.ranks(); ++odd) {
-        // The same number of bytes, too: of another operation, say.
-        for (const std::size_t odd_count : {std::size_t{1000}, std::size_t{1001}, std::size_t{3}, Crowd::kNotByRails})
-          crowd.run(++number, {1000, odd % 2 == 0, 0}, odd, odd_count);
-        crowd.run(++number, {1000, odd % 2 == 1, 0});
-      }
+  const auto all = [](const Way& way, int hosts, int per_host) {
+    if (!way.fits(hosts, per_host)) return;
+    INFO("pattern " << static_cast<int>(way.pattern) << ", shares " << way.shares << ", " << hosts << " hosts of "
+                    << per_host);
+    Crowd crowd(hosts, per_host, way, static_cast<unsigned>(hosts));
+    std::uint32_t number = 0;
+    for (int odd = 0; odd < crowd.ranks(); ++odd) {
+      // The same number of bytes, too: of another operation, say.
+      for (const std::size_t odd_count : {std::size_t{1000}, std::size_t{1001}, std::size_t{3}, Crowd::kNotByRails})
+        crowd.run(++number, {1000, odd % 2 == 0, 0}, odd, odd_count);
+      crowd.run(++number, {1000, odd % 2 == 1, 0});
     }
-  }
+  };
+  for (const Way& way : kWays)
+    for (const int hosts : {2, 3, 4})
+      for (const int per_host : {1, 2}) all(way, hosts, per_host);
 }
 
 TEST_CASE("rails: numbers that wrap", "[rails]") {
-  for (const Pattern pattern : {Pattern::kDirect, Pattern::kDoubling, Pattern::kStar}) {
-    INFO("pattern " << static_cast<int>(pattern));
+  for (const Way& way : kWays) {
+    INFO("pattern " << static_cast<int>(way.pattern) << ", shares " << way.shares);
     // What has never been written has number 0; so has a rank that has made no call yet.
     for (const std::uint32_t first : {~0u - 1, 0u}) {
-      Crowd crowd(4, 3, pattern, 1);
+      Crowd crowd(4, 3, way, 1);
       for (const std::uint32_t later : {0u, 1u, 2u, 3u}) crowd.run(first + later, {1000, later % 2 == 0, 0});
-      Crowd differing(4, 3, pattern, 1);
+      Crowd differing(4, 3, way, 1);
       for (const std::uint32_t later : {0u, 1u, 2u, 3u})
         differing.run(first + later, {1000, false, 0}, 1, later % 2 == 0 ? 500 : Crowd::kNotByRails);
     }
@@ -309,16 +329,19 @@ TEST_CASE("rails: each host sends what the pattern takes, and no more", "[rails]
   constexpr std::size_t kCount = 3 * 4 * 16;
   struct Case {
     int hosts, per_host;
-    Pattern pattern;
+    Way way;
     std::uint64_t times;  ///< the buffer, out of all hosts together
   };
-  for (const Case& with : {Case{2, 2, Pattern::kDirect, 2},
-                           {2, 3, Pattern::kDoubling, 2},
-                           {4, 3, Pattern::kDirect, 12},
-                           {4, 3, Pattern::kDoubling, 8},
-                           {4, 4, Pattern::kStar, 6},
-                           {3, 2, Pattern::kStar, 4}}) {
-    Crowd crowd(with.hosts, with.per_host, with.pattern, 1);
+  for (const Case& with : {Case{2, 2, {Pattern::kDirect}, 2},
+                           {2, 3, {Pattern::kDoubling}, 2},
+                           {4, 3, {Pattern::kDirect}, 12},
+                           {4, 3, {Pattern::kDoubling}, 8},
+                           {4, 4, {Pattern::kStar}, 6},
+                           {3, 2, {Pattern::kStar}, 4},
+                           {3, 1, kShares, 4},
+                           {4, 1, kShares, 6},
+                           {4, 3, kShares, 6}}) {
+    Crowd crowd(with.hosts, with.per_host, with.way, 1);
     crowd.run(1, {kCount, false, 0});
     CHECK(crowd.sent() == with.times * kCount * sizeof(float));
   }

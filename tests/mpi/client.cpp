@@ -123,8 +123,9 @@ void case_through(ncclComm_t comm) {
 
 /// Rank 1 adds up another number of elements than the others: all are told, nothing is written, and the next call is what it is.
 void case_differ(ncclComm_t comm) {
-  constexpr std::size_t kCounts[][2] = {
-      {4000000, 300007}, {300007, 4000000}, {262144, 4000000}, {300007, 10}, {10, 300007}};
+  // Of three ranks' 40000 shares have gone with the lines.
+  constexpr std::size_t kCounts[][2] = {{4000000, 300007}, {300007, 4000000}, {262144, 4000000}, {300007, 10},
+                                        {10, 300007},      {40000, 41000},    {40000, 10},       {4000000, 40000}};
   for (const auto& counts : kCounts) {
     std::vector<float> data(counts[me == 1], 1);
     std::vector<float> sum(data.size(), -1);
@@ -133,6 +134,7 @@ void case_differ(ncclComm_t comm) {
     expect(code == ncclInvalidUsage && why.find("differ") != std::string::npos, "differing calls: " + why);
     expect(std::ranges::count(sum, -1.0f) == static_cast<std::ptrdiff_t>(sum.size()), "a refused call has written");
     check_collectives(comm, world, me, 300007);
+    check_collectives(comm, world, me, 40000);
     check_collectives(comm, world, me, 100);
   }
   check(ncclCommDestroy(comm), "ncclCommDestroy");

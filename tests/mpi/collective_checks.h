@@ -30,6 +30,9 @@ inline void check_collectives(ncclComm_t comm, int ranks, int rank, std::size_t 
   };
   check(ncclAllReduce(in.data(), out.data(), count, ncclFloat, ncclSum, comm, nullptr), "all_reduce");
   for (std::size_t i = 0; i < count; ++i) expect(out[i] == sum_at(i), "all_reduce" + where);
+  std::vector<float> both = in;
+  check(ncclAllReduce(both.data(), both.data(), count, ncclFloat, ncclSum, comm, nullptr), "all_reduce in place");
+  for (std::size_t i = 0; i < count; ++i) expect(both[i] == sum_at(i), "all_reduce in place" + where);
   check(ncclReduceScatter(in.data(), out.data(), count, ncclFloat, ncclSum, comm, nullptr), "reduce_scatter");
   for (std::size_t i = 0; i < count; ++i)
     expect(out[i] == sum_at(static_cast<std::size_t>(rank) * count + i), "reduce_scatter" + where);
@@ -61,7 +64,7 @@ inline void check_collectives(ncclComm_t comm, int ranks, int rank, std::size_t 
 }
 
 inline void check_all(ncclComm_t comm, int ranks, int rank) {
-  for (const std::size_t count : {0ul, 1ul, 3ul, 100ul, 1000ul, 5001ul, 65536ul, 300007ul})
+  for (const std::size_t count : {0ul, 1ul, 3ul, 100ul, 1000ul, 5001ul, 40000ul, 65536ul, 300007ul})
     check_collectives(comm, ranks, rank, count);
 }
 

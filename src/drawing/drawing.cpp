@@ -210,19 +210,24 @@ class Page {
     canvas_.text(x, y + 16, fmt::format("Plan: {}", plan.algorithm), {17, kInk, Anchor::kStart, true});
     y += 20;
     const double width = std::max(kSide, kLaneWidth * columns);
-    for (const std::string& line : plot::wrapped(lanes_.caption, kBodySize, width))
+    const int count = static_cast<int>(lanes_.shapes.size());
+    const int ranks = subject_.plan.ranks;
+    Box box{0, 0, kLaneWidth - 8, kLaneHeight - 8};
+    if (count == 1) box = {0, 0, 2 * kLaneWidth - 8, 1.7 * kLaneHeight};
+    std::string caption = lanes_.caption;
+    const auto numbered = [&](const LaneShape& shape) { return has_numbers(shape, ranks, box); };
+    if (std::ranges::any_of(lanes_.shapes, numbered)) caption += " Numbers are ranks.";
+    for (const std::string& line : plot::wrapped(caption, kBodySize, width))
       canvas_.text(x, y += kLine, line, {kBodySize, kInk, Anchor::kStart, false});
     y += 12;
-    const int count = static_cast<int>(lanes_.shapes.size());
-    if (count == 1) {
-      draw_lane(lanes_.shapes[0], subject_.plan.ranks, 0, {x, y, 2 * kLaneWidth - 8, 1.7 * kLaneHeight}, canvas_);
-      reach(x + kSide, y + 1.7 * kLaneHeight);
-      return y + 1.7 * kLaneHeight;
-    }
     for (int i = 0; i < count; ++i) {
-      const int row = i / columns;
-      const Box box{x + kLaneWidth * (i % columns), y + kLaneHeight * row, kLaneWidth - 8, kLaneHeight - 8};
-      draw_lane(lanes_.shapes[at(i)], subject_.plan.ranks, i, box, canvas_);
+      box.left = x + kLaneWidth * (i % columns);
+      box.top = y + kLaneHeight * (i / columns);
+      draw_lane(lanes_.shapes[at(i)], ranks, i, box, canvas_);
+    }
+    if (count == 1) {
+      reach(x + kSide, box.bottom());
+      return box.bottom();
     }
     const int rows = (count + columns - 1) / columns;
     y += kLaneHeight * rows - 8;

@@ -212,9 +212,7 @@ class HostPainter {
   }
 
   void draw_heading(const Item& self, const Box& spine) {
-    std::string words;
-    for (const std::string& line : self.lines) words += (words.empty() ? "" : "  \xc2\xb7  ") + line;
-    canvas_.text(spine.left, spine.top + 15, plot::fitted(words, kSmallSize, spine.width, true),
+    canvas_.text(spine.left, spine.top + 15, plot::fitted(heading_text(self), kSmallSize, spine.width, true),
                  {kSmallSize, kInk, Anchor::kStart, true});
   }
 
@@ -235,9 +233,12 @@ class HostPainter {
     canvas_.rectangle(box, self.left_out ? kWhite : fill_of(scene_, self),
                       {self.computes ? kFaint : kEdge, self.computes && !is_quiet ? 1.5 : 1, is_quiet}, 5);
     const double y = box.middle() + 4.5;
-    const double aside =
-        self.lines.size() > 1 ? std::min(plot::text_width(self.lines[1], kSmallSize), box.width / 2) : 0;
     const bool is_bold = self.computes && self.role != Role::kMore;
+    // Half the box, or more where the name leaves it.
+    const double left = box.width - 22 - plot::text_width(self.lines[0], kNameSize, is_bold);
+    const double aside = self.lines.size() > 1
+                             ? std::min(plot::text_width(self.lines[1], kSmallSize), std::max(left, box.width / 2))
+                             : 0;
     const double room = box.width - 14 - (aside > 0 ? aside + 8 : 0);
     canvas_.text(box.left + 7, y, plot::fitted(self.lines[0], kNameSize, room, is_bold),
                  {kNameSize, self.left_out ? kFaint : kInk, Anchor::kStart, is_bold});

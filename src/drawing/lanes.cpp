@@ -205,7 +205,7 @@ std::string caption_of(const planner::MachinePlan& plan, const LaneSample& sampl
                                 chosen.hierarchy.across);
       if (plan.ranks > kChordsRanksMax) text += "; the messages of rank 0 are shown";
   }
-  return text + ". Numbers are ranks.";
+  return text + ".";
 }
 
 struct Spot {
@@ -300,6 +300,23 @@ void draw_tree(const std::vector<int>& parents, const plot::Box& box, const char
   draw_spots(spots, numbers_to(static_cast<int>(parents.size())), tree.radius, colour, static_cast<int>(root), canvas);
 }
 
+/// Under the lane's name.
+plot::Box picture_in(const plot::Box& box) { return {box.left, box.top + kTop, box.width, box.height - kTop}; }
+
+/// Of the ranks' dots.
+double radius_of(const LaneShape& shape, int ranks, const plot::Box& picture) {
+  switch (shape.form) {
+    case LaneShape::Form::kTree: return TreeSpots(shape.ranks, picture.width, picture.height).radius;
+    case LaneShape::Form::kTreePair:
+      return std::min(TreeSpots(shape.ranks, picture.width / 2, picture.height).radius,
+                      TreeSpots(shape.down, picture.width / 2, picture.height).radius);
+    case LaneShape::Form::kRing:
+    case LaneShape::Form::kAllPairs: break;
+  }
+  const double around = std::numbers::pi * (std::min(picture.width, picture.height) - 3 * kRadius);
+  return std::min(kRadius, around / std::max(ranks, 1) / 2);
+}
+
 /// Of a plan that goes by hosts.
 std::set<std::pair<int, int>> chords_of(const MachineCandidate& plan) {
   std::set<std::pair<int, int>> chords;
@@ -335,12 +352,16 @@ LaneSample sample_lanes(const planner::MachinePlan& plan) {
   return sample;
 }
 
+bool has_numbers(const LaneShape& shape, int ranks, const plot::Box& box) {
+  return radius_of(shape, ranks, picture_in(box)) >= kNumbersRadius;
+}
+
 void draw_lane(const LaneShape& shape, int ranks, int place, const plot::Box& box, Canvas& canvas) {
   const char* colour = kLanes[at(place) % kLanes.size()];
   canvas.rectangle(box, kGround, {kEdge}, 6);
   canvas.text(box.left + 8, box.top + 15, plot::fitted(shape.name, kNameText, box.width - 16, true),
               {kNameText, colour, Anchor::kStart, true});
-  const plot::Box picture{box.left, box.top + kTop, box.width, box.height - kTop};
+  const plot::Box picture = picture_in(box);
   if (shape.form == LaneShape::Form::kTree) {
     draw_tree(shape.ranks, picture, colour, canvas);
     return;
@@ -351,9 +372,7 @@ void draw_lane(const LaneShape& shape, int ranks, int place, const plot::Box& bo
     draw_tree(shape.down, {picture.left + half, picture.top, half, picture.height}, colour, canvas);
     return;
   }
-  const double room =
-      std::numbers::pi * (std::min(picture.width, picture.height) - 3 * kRadius) / std::max(ranks, 1) / 2;
-  const double radius = std::min(kRadius, room);
+  const double radius = radius_of(shape, ranks, picture);
   const std::vector<Spot> spots =
       moved(circle_spots(ranks, picture.width, picture.height, std::max(radius, 2.0)), picture);
   for (std::size_t i = 0; i < spots.size(); ++i) {

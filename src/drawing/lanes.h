@@ -36,6 +36,8 @@ LaneSample sample_lanes(const planner::MachinePlan& plan);
 /// With what is between them.
 inline constexpr double kLaneWidth = 206;
 inline constexpr double kLaneHeight = 150;
+/// Whether there is room for the ranks' numbers in it.
+bool has_numbers(const LaneShape& shape, int ranks, const plot::Box& box);
 /// `place`: which of the sample it is.
 void draw_lane(const LaneShape& shape, int ranks, int place, const plot::Box& box, plot::Canvas& canvas);
 

@@ -62,15 +62,25 @@ class Placer {
     }
   }
 
+  /// Beside each other.
+  static double width_of_lines(const Item& self) {
+    double width = 18;
+    for (std::size_t i = 0; i < self.lines.size(); ++i)
+      width += std::min(kTextMax, words(self.lines[i], i == 0 ? kNameSize : kSmallSize, i == 0)) + (i > 0 ? 10 : 0);
+    return width;
+  }
+
+  void need(std::size_t depth, double width) { needed_[depth] = std::max(needed_[depth], width); }
+
   /// Widths by column.
   void measure(int index, std::size_t depth) {
     const Item& self = item(index);
-    if (is_wide_more(self, depth)) return;
+    if (is_wide_more(self, depth)) {
+      need(depth, width_of_lines(self));
+      return;
+    }
     if (self.role != Role::kContainer) {
-      double width = 18;
-      for (std::size_t i = 0; i < self.lines.size(); ++i)
-        width += std::min(kTextMax, words(self.lines[i], i == 0 ? kNameSize : kSmallSize, i == 0)) + (i > 0 ? 10 : 0);
-      device_width_ = std::max(device_width_, width);
+      device_width_ = std::max(device_width_, width_of_lines(self));
       has_devices_ = true;
       if (self.parent == kNone) root_devices_ = true;
       return;
@@ -83,7 +93,11 @@ class Placer {
       const double width = std::min(kTextMax, words(self.lines[i], i == 0 ? kNameSize : kSmallSize, i == 0));
       spine_[depth] = std::max(spine_[depth], width + 16);
     }
-    if (!has_heading(self)) spine_[depth] = std::max(spine_[depth], 46.0);
+    if (has_heading(self)) {
+      need(depth, std::min(2 * kTextMax, words(heading_text(self), kSmallSize, true)) + 2 * kPadding + 1);
+    } else {
+      spine_[depth] = std::max(spine_[depth], 46.0);
+    }
     for (const int child : self.children) {
       const std::string text = stub_text(stub_wires(scene_, host_, child));
       stub_[depth] = std::max(stub_[depth], text.empty() ? 14 : words(text, kSmallSize) + 16);
@@ -108,6 +122,8 @@ class Placer {
     inner_right_ = has_devices_ ? device_left_ + device_width_ : 0;
     for (std::size_t depth = 0; depth < spine_.size(); ++depth)
       inner_right_ = std::max(inner_right_, box_left_[depth] + kPadding + spine_[depth]);
+    for (const auto& [depth, width] : needed_)
+      inner_right_ = std::max(inner_right_, inner_right_ + width - (right_of(depth) - box_left_[depth]));
   }
 
   double right_of(std::size_t depth) const {
@@ -329,6 +345,7 @@ class Placer {
   std::vector<int> ports_;
   std::vector<double> spine_;  ///< widths by depth
   std::vector<double> stub_;
+  std::map<std::size_t, double> needed_;  ///< by depth: for words over a container, or for what stands for several
   std::vector<double> box_left_;
   double left_ = 0;
   double device_left_ = 0;
@@ -380,6 +397,12 @@ std::string stub_text(const std::vector<const Wire*>& wires) {
                         wire_text(*wire, wire == wires.back()));
   }
   return text;
+}
+
+std::string heading_text(const Item& item) {
+  std::string words;
+  for (const std::string& line : item.lines) words += (words.empty() ? "" : "  \xc2\xb7  ") + line;
+  return words;
 }
 
 bool has_heading(const Item& item) {

@@ -56,5 +56,6 @@ std::vector<const Wire*> stub_wires(const Scene& scene, const DrawnHost& host, i
 
 /// A CPU with NUMA nodes in it, which stands over them and not beside them.
 bool has_heading(const Item& item);
+std::string heading_text(const Item& item);
 
 }  // namespace tutti::drawing

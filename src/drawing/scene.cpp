@@ -3,6 +3,7 @@
 #include "drawing/alike.h"
 #include "drawing/forest.h"
 #include "drawing/wires.h"
+#include "topology/bandwidths.h"
 
 #include <fmt/format.h>
 
@@ -317,6 +318,7 @@ std::string rate_text(topology::Bandwidth bandwidth) {
 }
 
 std::string wire_text(const Wire& wire, bool with_unit, const Arrows& arrows) {
+  if (wire.least == topology::kDeviceBandwidth && !wire.differs && wire.there == wire.back) return "no limit";
   const std::string unit = with_unit ? " GB/s" : "";
   if (wire.there == 0 || wire.back == 0)
     return fmt::format("{} {}{}, one way", wire.there > 0 ? arrows.there : arrows.back,

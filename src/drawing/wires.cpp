@@ -116,7 +116,8 @@ class WireMaker {
       if (cable.a == cable.b) continue;
       const int a = owners_[at(cable.a)];
       const int b = owners_[at(cable.b)];
-      if ((a == kNone && b == kNone) || a == b) continue;
+      if (a == b && a != kNone) ++inside_[{a, cable.kind}];
+      if (a == b) continue;
       const int host_a = a == kNone ? kNone : host_of_item_[at(a)];
       const int host_b = b == kNone ? kNone : host_of_item_[at(b)];
       if (a != kNone && b != kNone && host_a == kNone && host_b == kNone) {
@@ -204,9 +205,13 @@ class WireMaker {
 
   void add_links_bar(const std::vector<Wire>& group, int host, bool on_left) {
     const Wire sum = merged(group);
+    int cables = sum.cables;
+    std::set<int> ends;
+    for (const Wire& wire : group) ends.insert({wire.a, wire.b});
+    for (const int end : ends) cables += inside_[{end, sum.kind}];
     Item bar{.role = Role::kBar, .kind = NodeKind::kSwitch, .children = {}, .on_left = on_left};
     const std::string least = sum.least == sum.most ? "" : rate_text(sum.least) + "\xe2\x80\x93";
-    bar.lines = {plural_for(sum.kind), fmt::format("{} pairs", sum.cables),
+    bar.lines = {plural_for(sum.kind), fmt::format("{} pairs", cables),
                  fmt::format("{}{} GB/s{}", least, rate_text(sum.most), sum.differs ? ", the wider way" : "")};
     const int item = add_bar(std::move(bar), host);
     std::map<int, std::vector<Wire>> of_item;
@@ -228,7 +233,8 @@ class WireMaker {
   Scene& scene_;
   std::vector<char> outside_;
   std::vector<int> host_of_item_;
-  std::map<int, int> drawn_hosts_;  ///< by graph host
+  std::map<int, int> drawn_hosts_;                  ///< by graph host
+  std::map<std::pair<int, LinkKind>, int> inside_;  ///< cables between nodes that one item stands for
   int direct_bar_ = kNone;
 };
 

@@ -16,7 +16,7 @@ struct Point {
 };
 
 /// Points are joined in the order given. Points that are not finite, or not positive on a logarithmic axis, are left
-/// out and break the line.
+/// out and break the line; a point that no line reaches is a dot in any case.
 struct Series {
   std::string name;
   std::vector<Point> points;
@@ -41,7 +41,7 @@ struct Chart {
 
 struct Size {
   int width = 760;
-  int panel_height = 380;
+  int panel_height = 380;  ///< with one line of subtitle and one row of names; more of them make a panel higher
 };
 
 /// One SVG document; text is escaped. A chart without a point that can be drawn says "no data".

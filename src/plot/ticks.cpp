@@ -8,27 +8,37 @@
 namespace tutti::plot {
 namespace {
 
-std::string byte_label(double value) {
+std::string byte_label(double value, int digits) {
   static constexpr const char* kUnits[] = {"", "K", "M", "G", "T", "P"};
   std::size_t unit = 0;
   while (value >= 1024 && unit + 1 < std::size(kUnits)) {
     value /= 1024;
     ++unit;
   }
-  return fmt::format("{:.4g}{}", value, kUnits[unit]);
+  return fmt::format("{:.{}g}{}", value, digits, kUnits[unit]);
 }
 
-std::string plain_label(double value) {
+std::string plain_label(double value, int digits) {
   const double size = std::fabs(value);
   if (value == 0) return "0";
-  if (size >= 1e9) return fmt::format("{:.4g}G", value / 1e9);
-  if (size >= 1e6) return fmt::format("{:.4g}M", value / 1e6);
-  if (size >= 1e4) return fmt::format("{:.4g}k", value / 1e3);
-  return fmt::format("{:.6g}", value);
+  if (size >= 1e9) return fmt::format("{:.{}g}G", value / 1e9, digits);
+  if (size >= 1e6) return fmt::format("{:.{}g}M", value / 1e6, digits);
+  if (size >= 1e4) return fmt::format("{:.{}g}k", value / 1e3, digits);
+  return fmt::format("{:.{}g}", value, digits + 2);
 }
 
-std::string label(double value, Labels labels) {
-  return labels == Labels::kBytes ? byte_label(value) : plain_label(value);
+constexpr int kDigits = 4;
+
+std::string label(double value, Labels labels, int digits = kDigits) {
+  return labels == Labels::kBytes ? byte_label(value, digits) : plain_label(value, digits);
+}
+
+/// With as many digits as it takes that each tick says something else: a short range may be far from zero.
+void label_apart(std::vector<Tick>& ticks, Labels labels) {
+  for (int digits = kDigits; digits <= 15; ++digits) {
+    for (Tick& tick : ticks) tick.label = label(tick.value, labels, digits);
+    if (std::ranges::adjacent_find(ticks, {}, &Tick::label) == ticks.end()) return;
+  }
 }
 
 /// The smallest of 1, 2, 5 times a power of ten that is not below `at_least`.
@@ -40,16 +50,17 @@ double nice_step(double at_least) {
 }
 
 Ticks linear_ticks(double low, double high, Labels labels) {
-  if (high <= low) {
-    const double margin = low == 0 ? 1 : std::fabs(low) * 0.1;
-    low -= margin;
-    high += margin;
+  // What differs in its last digits is one value: there are no numbers between for ticks.
+  if (const double size = std::max(std::fabs(low), std::fabs(high)); high - low <= 1e-12 * size) {
+    low -= size * 0.1;
+    high = size == 0 ? 1 : high + size * 0.1;
   }
   const double step = nice_step((high - low) / 6);
   const double first = std::floor(low / step + 1e-9);
   const double last = std::ceil(high / step - 1e-9);
   Ticks result{first * step, last * step, {}};
-  for (double n = first; n <= last + 0.5; ++n) result.ticks.push_back({n * step, label(n * step, labels)});
+  for (double n = first; n <= last + 0.5; ++n) result.ticks.push_back({n * step, ""});
+  label_apart(result.ticks, labels);
   return result;
 }
 

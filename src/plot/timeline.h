@@ -11,14 +11,16 @@ namespace tutti::plot {
 struct Bar {
   double from = 0;
   double to = 0;
-  int colour = 0;       ///< bars of one colour belong together; any number
+  int colour = 0;       ///< bars of one colour belong together; from 0
   double strength = 1;  ///< 0 to 1: how much of the colour
   std::string title;    ///< shown where the pointer rests; may be empty
 };
 
 struct TimelineRow {
-  std::string name;
+  std::string name;  ///< cut where it is too long
   std::vector<Bar> bars;
+  int colours =
+      1;  ///< more than 1: so many have a part of the row's height each, from the top, as their bars would hide each other
 };
 
 struct TimelinePanel {

@@ -46,16 +46,33 @@ std::string step_text(const Simulated& simulated, const TracedRun& traced, const
 void merge(std::vector<plot::Bar>& bars, double least) {
   std::ranges::stable_sort(bars, {}, [](const plot::Bar& bar) { return std::pair(bar.colour, bar.from); });
   std::vector<plot::Bar> merged;
+  std::size_t others = 0;  // in the last one, whose title tells of the first
+  const auto finish = [&] {
+    if (others > 0) merged.back().title += fmt::format("; and {} more to {:.2f} us", others, merged.back().to);
+    others = 0;
+  };
   for (plot::Bar& bar : bars) {
     const bool near = !merged.empty() && merged.back().colour == bar.colour && bar.from - merged.back().to < least &&
                       bar.to - merged.back().from < 40 * least;
     if (!near) {
+      finish();
       merged.push_back(std::move(bar));
       continue;
     }
+    ++others;
     merged.back().to = std::max(merged.back().to, bar.to);
   }
+  finish();
   bars = std::move(merged);
+}
+
+/// Bins that touch and say the same become one.
+void add_bin(plot::Bar bin, std::vector<plot::Bar>& bars) {
+  if (!bars.empty() && bars.back().to == bin.from && bars.back().title == bin.title) {
+    bars.back().to = bin.to;
+  } else {
+    bars.push_back(std::move(bin));
+  }
 }
 
 /// A row for each lane of each rank or, where these are too many, for each rank.
@@ -64,12 +81,15 @@ plot::TimelinePanel rank_rows(const Simulated& simulated, const TracedRun& trace
   const std::size_t ranks = traced.schedule.ranks.size();
   const bool by_lane = lanes > 1 && lanes * ranks <= kRowsMax;
   plot::TimelinePanel panel;
-  panel.title = by_lane ? "Ranks and their lanes: steps" : "Ranks: steps";
+  panel.title = by_lane     ? "Ranks and their lanes: steps"
+                : lanes > 1 ? "Ranks: steps, a line for each lane"
+                            : "Ranks: steps";
   if (!by_lane && ranks > kRowsMax) panel.title += fmt::format(" of the first {} of {}", kRowsMax, ranks);
   const std::size_t rows = by_lane ? lanes * ranks : std::min(ranks, kRowsMax);
   for (std::size_t i = 0; i < rows; ++i) {
     const std::string& name = simulated.names[by_lane ? i / lanes : i];
-    panel.rows.push_back({by_lane ? fmt::format("{} lane {}", name, i % lanes) : name, {}});
+    panel.rows.push_back(
+        {by_lane ? fmt::format("{} lane {}", name, i % lanes) : name, {}, by_lane ? 1 : static_cast<int>(lanes)});
   }
   for (const TracedStep& step : traced.run.trace) {
     const auto rank = static_cast<std::size_t>(step.rank);
@@ -125,8 +145,9 @@ plot::TimelinePanel link_rows(const Simulated& simulated, const TracedRun& trace
     for (std::size_t bin = 0; bin < kBins; ++bin) {
       const double full = bytes[link][bin] / (table[link].gbps * 1e3 * width);
       if (full < 0.01) continue;
-      row.bars.push_back({static_cast<double>(bin) * width, static_cast<double>(bin + 1) * width, 0, full,
-                          fmt::format("{:.0f}% of {:g} GB/s", 100 * full, table[link].gbps)});
+      add_bin({static_cast<double>(bin) * width, static_cast<double>(bin + 1) * width, 0, full,
+               fmt::format("{:.0f}% of {:g} GB/s", 100 * full, table[link].gbps)},
+              row.bars);
     }
     panel.rows.push_back(std::move(row));
   }
@@ -172,9 +193,11 @@ std::string timeline_svg(const Simulated& simulated, const TracedRun& traced) {
   timeline.axis = "time after the start of the call's first step, us";
   timeline.end = end_of(traced);
   const int lanes = static_cast<int>(traced.schedule.shape.lanes);
-  for (int lane = 0; lane < std::min(lanes, 8); ++lane)
-    timeline.legend.push_back(lanes > 8 ? fmt::format("lanes {}, {} ..", lane, lane + 8)
-                                        : fmt::format("lane {}", lane));
+  for (int lane = 0; lane < std::min(lanes, 8); ++lane) {
+    const bool two = lane + 8 < lanes;  // colours come again
+    timeline.legend.push_back(two ? fmt::format("lanes {}, {}{}", lane, lane + 8, lane + 16 < lanes ? " .." : "")
+                                  : fmt::format("lane {}", lane));
+  }
   timeline.panels.push_back(rank_rows(simulated, traced, timeline.end));
   if (!simulated.links.empty()) timeline.panels.push_back(link_rows(simulated, traced, timeline.end));
   return plot::svg(timeline);

@@ -43,7 +43,8 @@ std::string loss_curve(const std::vector<StepRecord>& records, bool bits) {
   chart.x.title = "step";
   chart.y.title = bits ? "bits per byte" : "cross entropy (nats)";
   chart.y.from_zero = true;
-  chart.series = {each, smooth};
+  chart.series = {each};
+  if (window > 1) chart.series.push_back(smooth);  // of one step it is the same line
   return plot::svg(std::array{chart});
 }
 

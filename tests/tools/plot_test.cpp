@@ -1,10 +1,14 @@
 #include "plot/canvas.h"
 #include "plot/svg.h"
+#include "plot/timeline.h"
 
+#include <fmt/format.h>
 #include <catch2/catch.hpp>
 
 #include <cmath>
 #include <limits>
+#include <regex>
+#include <set>
 #include <string>
 
 using namespace tutti::plot;
@@ -21,6 +25,41 @@ std::size_t occurrences(const std::string& text, const std::string& what) {
   std::size_t count = 0;
   for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
   return count;
+}
+
+/// Texts that are not rotated, with where they are.
+std::vector<std::pair<std::string, Box>> texts_of(const std::string& document) {
+  const std::regex element(
+      "<text x=\"([^\"]*)\" y=\"([^\"]*)\" text-anchor=\"(\\w+)\" font-size=\"([^\"]*)\" fill=\"[^\"]*\"( "
+      "font-weight=\"600\")?>"
+      "([^<]*)<");
+  std::vector<std::pair<std::string, Box>> texts;
+  for (std::sregex_iterator at(document.begin(), document.end(), element), end; at != end; ++at) {
+    const std::smatch& found = *at;
+    const Anchor anchor = found[3] == "end" ? Anchor::kEnd : found[3] == "middle" ? Anchor::kMiddle : Anchor::kStart;
+    const TextStyle style{std::stod(found[4]), kInk, anchor, found[5].matched};
+    texts.emplace_back(found[6], Canvas::extent(std::stod(found[1]), std::stod(found[2]), found[6].str(), style));
+  }
+  return texts;
+}
+
+/// No words leave the picture or lie on others.
+void check_texts(const std::string& document) {
+  std::smatch size;
+  REQUIRE(std::regex_search(document, size, std::regex("viewBox=\"0 0 ([0-9.]+) ([0-9.]+)\"")));
+  const auto texts = texts_of(document);
+  CHECK(texts.size() > 3);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const auto& [words, box] = texts[i];
+    INFO(words);
+    CHECK(box.left >= 0);
+    CHECK(box.right() <= std::stod(size[1]));
+    CHECK(box.bottom() <= std::stod(size[2]));
+    for (std::size_t k = 0; k < i; ++k) {
+      INFO("on " << texts[k].first);
+      CHECK_FALSE(texts[k].second.overlaps(box));
+    }
+  }
 }
 
 Chart chart_of(std::vector<Point> points) {
@@ -48,6 +87,20 @@ TEST_CASE("linear ticks are 1, 2 or 5 times a power of ten and hold the data") {
       CHECK(ticks.ticks.size() <= 12);
     }
   }
+}
+
+TEST_CASE("a short range far from zero has ticks that can be told apart") {
+  CHECK(labels_of(ticks_for(100000, 100050, Scale::kLinear, Labels::kPlain)) ==
+        std::vector<std::string>{"100k", "100.01k", "100.02k", "100.03k", "100.04k", "100.05k"});
+  const Ticks last_digit = ticks_for(3, std::nextafter(3, 4), Scale::kLinear, Labels::kPlain);
+  CHECK(last_digit.ticks.size() <= 12);
+  CHECK(last_digit.low < 3);
+  CHECK(last_digit.high > 3);
+}
+
+TEST_CASE("nothing but zero is drawn from zero upwards") {
+  CHECK(labels_of(ticks_for(0, 0, Scale::kLinear, Labels::kPlain)) ==
+        std::vector<std::string>{"0", "0.2", "0.4", "0.6", "0.8", "1"});
 }
 
 TEST_CASE("byte sizes are powers of two with binary units") {
@@ -116,6 +169,58 @@ TEST_CASE("points that cannot be drawn break the line") {
   chart.y.scale = Scale::kLog10;
   chart.series[0].points = {{1, 0}, {2, -1}, {3, 10}};
   CHECK(occurrences(svg({&chart, 1}), "<circle") == 1);
+}
+
+TEST_CASE("a point that no line reaches is a dot") {
+  Chart chart = chart_of({{1, 1}});
+  chart.series[0].markers = false;
+  CHECK(occurrences(svg({&chart, 1}), "<circle") == 1);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  chart.series[0].points = {{1, 1}, {2, nan}, {3, 3}, {4, 4}, {5, nan}, {6, 6}};
+  CHECK(occurrences(svg({&chart, 1}), "<circle") == 2);
+}
+
+TEST_CASE("many series have names in rows, each with a look of its own") {
+  Chart chart = chart_of({});
+  chart.title = std::string(200, 'T');
+  chart.subtitle =
+      "nine collectives and what is to be said about them and their ranks and their buffers and the machine, the "
+      "processors that they have and how long each was run";
+  chart.series.clear();
+  for (int n = 0; n < 18; ++n)
+    chart.series.push_back(
+        {fmt::format("collective {} out of place", n), {{1, n + 1.0}, {2, n + 2.0}}, true, n % 2 == 1});
+  chart.series[5].name = std::string(300, 'n');
+  const Chart panels[] = {chart, chart};
+  const std::string text = svg(panels);
+  check_texts(text);
+  CHECK(occurrences(text, ">collective 17 out of place<") == 2);
+  // Colour, dash and dot of each series, from its path and its first dot.
+  const std::regex series(
+      "<path [^>]*(stroke=\"[^\"]*\")[^>]*?( stroke-dasharray[^>]*)?/>\n<(circle|rect) [^>]*(fill=\"[^\"]*\")");
+  std::set<std::string> looks;
+  const std::string first = text.substr(0, text.find("collective 0"));
+  for (std::sregex_iterator at(first.begin(), first.end(), series), end; at != end; ++at)
+    looks.insert((*at)[1].str() + (*at)[2].str() + (*at)[3].str() + (*at)[4].str());
+  CHECK(looks.size() == 18);
+}
+
+TEST_CASE("a timeline has room for names, and shows bars that run at once") {
+  Timeline timeline;
+  timeline.title = std::string(300, 'T');
+  timeline.subtitle = std::string(300, 's');
+  timeline.axis = "time, us";
+  timeline.end = 10;
+  for (int lane = 0; lane < 8; ++lane) timeline.legend.push_back(fmt::format("lanes {}, {} ..", lane, lane + 8));
+  timeline.panels = {{"rows", {{"host12.nvswitch3 -> host12.gpu5", {}}, {std::string(300, 'n'), {}}}}};
+  check_texts(svg(timeline));
+  CHECK(svg(timeline).find(">host12.nvswitch3 -&gt; host12.gpu5<") != std::string::npos);
+  timeline.panels = {{"rows", {{"rank", {{0, 5, 0, 1, ""}, {0, 5, 1, 1, ""}, {0, 5, 2, 1, ""}}, 3}}}};
+  const std::string text = svg(timeline);
+  std::set<std::string> tops;
+  const std::regex bar("<rect x=\"150.00\" y=\"([^\"]*)\" width=\"[^\"]*\" height=\"4\" fill=\"#[0-9a-f]*\"");
+  for (std::sregex_iterator at(text.begin(), text.end(), bar), end; at != end; ++at) tops.insert((*at)[1]);
+  CHECK(tops.size() == 3);
 }
 
 TEST_CASE("a chart without data says so") {

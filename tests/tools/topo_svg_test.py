@@ -61,12 +61,14 @@ class Picture:
         self.texts = []   # (words, left, top, right, bottom)
         self.points = []  # of everything else
         self.colours = []
+        self.sizes = []  # of texts
         for element in self.root.iter():
             kind = element.tag.removeprefix(NAMESPACE)
             number = lambda name, e=element: float(e.get(name, "0"))
             self.colours.append(element.get("stroke", ""))
             if kind == "text":
                 size, words = number("font-size"), element.text
+                self.sizes.append(element.get("font-size"))
                 width = width_of(words, size, element.get("font-weight") is not None)
                 left = number("x") - {"start": 0, "middle": width / 2, "end": width}[element.get("text-anchor")]
                 self.texts.append((words, left, number("y") - 0.72 * size, left + width, number("y") + 0.2 * size))
@@ -122,6 +124,8 @@ class SvgTest(unittest.TestCase):
             self.assertTrue(any(re.match(r"[\d.e-]+ GB/s", word) for word in picture.words))
             self.assertTrue(any(word.startswith("Plan: " + answer["plan"]["algorithm"]) for word in picture.words))
             self.assertTrue(any(word.startswith("lane") for word in picture.words))
+            numbers = any(re.fullmatch(r"\d+", word) and size in ("7.5", "9.5") for word, size in zip(picture.words, picture.sizes))
+            self.assertEqual("Numbers are ranks" in " ".join(picture.words), numbers)
         self.check_all_there(picture, answer)
         return picture
 
@@ -207,6 +211,28 @@ class SvgTest(unittest.TestCase):
         words = self.check("-", text=text).words
         self.assertIn("2 hosts like this: also c", words)
         self.assertIn("h1g2", words)
+
+    def test_links_among_many_alike_are_counted(self):
+        lines = ["tutti-topology 1"] + [f"numa n{i} cores=4" for i in range(24)]
+        lines += [f"link n{a} <-> n{b} cpu 6" for a in range(24) for b in range(a)]
+        words = self.check("-", text="\n".join(lines) + "\n").words
+        self.assertTrue(any("more alike" in word for word in words), words)
+        self.assertIn("276 pairs", words)
+        self.assertIn("20 more alike", words)
+
+    def test_short_figures_are_not_cut(self):
+        text = ('tutti-topology 1\nnuma n cores=48\npackage package0 in=n model="AuthenticAMD 23/1" cores=24\n'
+                'package package1 in=n model="AuthenticAMD 23/1" cores=24\n'
+                "cache c in=package0 bytes=8388608\ncache d in=package0 bytes=8388608\ncache e in=package1 bytes=8388608\nnic a in=n\nnetwork net\nlink a <-> n pci 24\nlink a <-> net network 25000\n")
+        words = self.check("-", text=text).words
+        self.assertIn("25000 GB/s", words)
+        self.assertTrue(any(word.endswith("24 cores") for word in words), words)
+
+    def test_what_is_no_limit_has_no_figure(self):
+        matrix = "\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n"
+        words = self.check("-", text=matrix).words
+        self.assertIn("no limit", words)
+        self.assertFalse([word for word in words if "5000" in word])
 
     def test_all_different_and_too_many(self):
         lines = ["tutti-topology 1", "switch s"]

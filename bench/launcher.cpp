@@ -4,6 +4,7 @@
 #include "rank.h"
 #include "report_files.h"
 
+#include "base/rank_threads.h"
 #include "base/standard_output.h"
 
 #include <tutti/launch.h>
@@ -16,9 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <fstream>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -84,24 +83,10 @@ int run_threads(const Options& options, int ranks) {
   ncclUniqueId id;
   const Status status = nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
   if (!status.ok()) return fail(1, status.error().message);
-  std::vector<int> codes(static_cast<std::size_t>(ranks), 0);
-  std::vector<std::thread> threads;
-  threads.reserve(static_cast<std::size_t>(ranks));
-  const auto live = [&](int rank) {
+  return run_as_threads("tutti-perf", ranks, [&](int rank) {
     const bool bound = bind(options, rank, ranks);
-    const Place place{rank, ranks, id, bound ? "threads, a processor each" : "threads", rank};
-    codes[static_cast<std::size_t>(rank)] = run_rank(options, place);
-  };
-  for (int rank = 0; rank < ranks; ++rank) {
-    try {
-      threads.emplace_back(live, rank);
-    } catch (const std::exception& problem) {
-      // Those that have started wait for this one.
-      _exit(fail(1, fmt::format("cannot start a thread for rank {}: {}", rank, problem.what())));
-    }
-  }
-  for (std::thread& thread : threads) thread.join();
-  return *std::max_element(codes.begin(), codes.end());
+    return run_rank(options, {rank, ranks, id, bound ? "threads, a processor each" : "threads", rank});
+  });
 }
 
 int run_launched(const Options& options, const tuttiLaunchInfo_t& info) {

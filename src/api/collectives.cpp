@@ -6,6 +6,10 @@
 namespace tutti::api {
 namespace {
 
+constexpr Names kNamesOfBcast{.send = "buff", .receive = "buff", .one_buffer = true};
+constexpr Names kNamesOfReduceScatter{.count = "recvcount"};
+constexpr Names kNamesOfAllGather{.count = "sendcount"};
+
 [[gnu::noinline]] Status submit_checked(RawCall call) {
   TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(call.comm));
   const Result<comm::CallArgs> args = checked_call(*communicator, call);
@@ -27,6 +31,9 @@ namespace {
 }  // namespace tutti::api
 
 using tutti::Collective;
+using tutti::api::kNamesOfAllGather;
+using tutti::api::kNamesOfBcast;
+using tutti::api::kNamesOfReduceScatter;
 using tutti::api::submit;
 
 TUTTI_NCCL_API(ncclResult_t, AllReduce, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
@@ -75,7 +82,8 @@ TUTTI_NCCL_API(ncclResult_t, Bcast, void* buff, size_t count, ncclDataType_t dat
                               .type = datatype,
                               .root = root,
                               .comm = comm,
-                              .stream = stream});
+                              .stream = stream,
+                              .names = &kNamesOfBcast});
 }
 
 TUTTI_NCCL_API(ncclResult_t, ReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount,
@@ -87,7 +95,8 @@ TUTTI_NCCL_API(ncclResult_t, ReduceScatter, const void* sendbuff, void* recvbuff
                                       .type = datatype,
                                       .op = op,
                                       .comm = comm,
-                                      .stream = stream});
+                                      .stream = stream,
+                                      .names = &kNamesOfReduceScatter});
 }
 
 TUTTI_NCCL_API(ncclResult_t, AllGather, const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
@@ -98,7 +107,8 @@ TUTTI_NCCL_API(ncclResult_t, AllGather, const void* sendbuff, void* recvbuff, si
                                   .count = sendcount,
                                   .type = datatype,
                                   .comm = comm,
-                                  .stream = stream});
+                                  .stream = stream,
+                                  .names = &kNamesOfAllGather});
 }
 
 TUTTI_NCCL_API(ncclResult_t, AlltoAll, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,

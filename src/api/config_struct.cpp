@@ -14,7 +14,7 @@ namespace {
 
 constexpr unsigned kNcclMagic = 0xcafebeef;
 
-/// One integer field of ncclConfig_t.
+/// One integer field of ncclConfig_t. trafficClass is none of them: any number is a class, or -1 none, as in NCCL.
 struct Field {
   int ncclConfig_t::*member;
   const char* name;
@@ -29,7 +29,6 @@ constexpr Field kFields[] = {
     {&ncclConfig_t::minCTAs, "minCTAs", 21700, 1, INT_MAX},
     {&ncclConfig_t::maxCTAs, "maxCTAs", 21700, 1, INT_MAX},
     {&ncclConfig_t::splitShare, "splitShare", 21800, 0, 1},
-    {&ncclConfig_t::trafficClass, "trafficClass", 22600, 0, INT_MAX},
     {&ncclConfig_t::collnetEnable, "collnetEnable", 22700, 0, 1},
     {&ncclConfig_t::CTAPolicy, "CTAPolicy", 22700, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO},
     {&ncclConfig_t::shrinkShare, "shrinkShare", 22700, 0, 1},

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <span>
 #include <vector>
 
@@ -53,7 +54,9 @@ Status check_ranks(int ranks, int rank) {
 }
 
 Status check_devices(int count, const int* devices) {
-  if (count < 1) return error(Code::kInvalidArgument, fmt::format("ndev is {}; pass at least 1", count));
+  constexpr int kOpenMax = 1 << 14;  // communicators
+  if (count < 1 || count > kOpenMax)
+    return error(Code::kInvalidArgument, fmt::format("ndev is {}; pass 1 to {}", count, kOpenMax));
   for (int i = 0; devices && i < count; ++i) {
     if (devices[i] < 0)
       return error(Code::kInvalidArgument, fmt::format("devlist[{}] is {}; device numbers start at 0", i, devices[i]));
@@ -88,9 +91,13 @@ Status create_in_group(std::vector<comm::Handle>& handles, const std::vector<com
   TUTTI_TRY_ASSIGN(const comm::UniqueId id, comm::make_unique_id());
   TUTTI_TRY(comm::group_start());
   Status joined;
-  for (int rank = 0; rank < ranks && !failed(joined); ++rank) {
-    joined = comm::init_rank(&handles[static_cast<std::size_t>(rank)], {&id, 1}, ranks, rank,
-                             options[static_cast<std::size_t>(rank)]);
+  try {
+    for (int rank = 0; rank < ranks && !failed(joined); ++rank) {
+      joined = comm::init_rank(&handles[static_cast<std::size_t>(rank)], {&id, 1}, ranks, rank,
+                               options[static_cast<std::size_t>(rank)]);
+    }
+  } catch (const std::bad_alloc&) {
+    joined = Error{Code::kSystem, {}};
   }
   if (failed(joined)) comm::fail_group(joined.error());
   Status ended = comm::group_end();

@@ -18,7 +18,9 @@ namespace {
 
 constexpr int kRanksMax = 1024;
 
-Status checked_launch(const tuttiLaunchInfo_t& info) {
+Status checked_launch(const tuttiLaunchInfo_t* given) {
+  if (!given) return error(Code::kInvalidArgument, "info is NULL; pass what tuttiLaunchDetect filled in");
+  const tuttiLaunchInfo_t& info = *given;
   if (info.size < 1 || info.rank < 0 || info.rank >= info.size)
     return error(Code::kInvalidArgument, fmt::format("rank {} of {}: ranks go from 0 to size-1", info.rank, info.size));
   if (!info.launcher || std::memchr(info.job, 0, sizeof(info.job)) == nullptr)
@@ -27,9 +29,8 @@ Status checked_launch(const tuttiLaunchInfo_t& info) {
 }
 
 Status unique_id_for(const tuttiLaunchInfo_t* info, ncclUniqueId* id) {
-  TUTTI_TRY(checked_pointer(info, "info"));
+  TUTTI_TRY(checked_launch(info));
   TUTTI_TRY(checked_pointer(id, "id"));
-  TUTTI_TRY(checked_launch(*info));
   comm::UniqueId made;
   static_assert(sizeof(made) == sizeof(*id));
   TUTTI_TRY_ASSIGN(const std::optional<comm::UniqueId> by_mpi, comm::id_by_mpi(*info));
@@ -84,9 +85,8 @@ TUTTI_API(ncclResult_t, tuttiLaunchInitMpi, void) {
 
 TUTTI_API(ncclResult_t, tuttiLaunchWantsMpi, const tuttiLaunchInfo_t* info, int* wants) {
   return boundary("tuttiLaunchWantsMpi", nullptr, [&]() -> Status {
-    TUTTI_TRY(checked_pointer(info, "info"));
+    TUTTI_TRY(tutti::api::checked_launch(info));
     TUTTI_TRY(checked_pointer(wants, "wants"));
-    TUTTI_TRY(tutti::api::checked_launch(*info));
     *wants = tutti::comm::launch_wants_mpi(*info) ? 1 : 0;
     return {};
   });
@@ -99,7 +99,7 @@ TUTTI_API(ncclResult_t, tuttiLaunchFinalizeMpi, void) {
 TUTTI_API(ncclResult_t, tuttiLaunchLocal, int ranks, tuttiLaunchBody_t body, void* context,
           tuttiLaunchOutcome_t* outcome) {
   return boundary("tuttiLaunchLocal", nullptr, [&]() -> Status {
-    TUTTI_TRY(checked_pointer(reinterpret_cast<const void*>(body), "body"));
+    if (!body) return tutti::error(tutti::Code::kInvalidArgument, "body is NULL; pass what each rank is to run");
     TUTTI_TRY(checked_pointer(outcome, "outcome"));
     if (ranks < 1 || ranks > tutti::api::kRanksMax)
       return tutti::error(tutti::Code::kInvalidArgument,

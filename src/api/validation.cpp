@@ -89,9 +89,9 @@ Status check_count(const RawCall& call, DataType type, int ranks) {
   const std::size_t limit = std::numeric_limits<std::ptrdiff_t>::max() / size_of(type) / blocks;
   if (call.count <= limit) return {};
   return invalid(
-      fmt::format("count is {}: {} block(s) of that many {} elements are more bytes than an address space has (largest "
+      fmt::format("{} is {}: {} block(s) of that many {} elements are more bytes than an address space has (largest "
                   "count: {}); a negative number may have been passed",
-                  call.count, blocks, name_of(type), limit));
+                  call.names->count, call.count, blocks, name_of(type), limit));
 }
 
 /// Bytes that both ranges have.
@@ -114,14 +114,15 @@ std::string in_place_rule(InPlace in_place, int rank, std::size_t block_bytes) {
   return "this operation does not work in place";
 }
 
-Status check_buffers(const comm::CallArgs& args, const Extent& extent, int rank) {
+Status check_buffers(const Names& names, const comm::CallArgs& args, const Extent& extent, int rank) {
   if (args.count == 0) return {};
   const auto needed = [&](const char* name) {
-    return invalid(fmt::format("{} is NULL, but count is {}; NULL is for count 0{}", name, args.count,
-                               is_rooted(args.collective) ? ", and for buffers that only the root needs" : ""));
+    const bool root_alone = is_rooted(args.collective) && !names.one_buffer;
+    return invalid(fmt::format("{} is NULL, but {} is {}; NULL is for {} 0{}", name, names.count, args.count,
+                               names.count, root_alone ? ", and for buffers that only the root needs" : ""));
   };
-  if (extent.send_blocks > 0 && !args.send) return needed("sendbuff");
-  if (extent.receive_blocks > 0 && !args.receive) return needed("recvbuff");
+  if (extent.send_blocks > 0 && !args.send) return needed(names.send);
+  if (extent.receive_blocks > 0 && !args.receive) return needed(names.receive);
   if (extent.send_blocks == 0 || extent.receive_blocks == 0) return {};
 
   const std::size_t block_bytes = args.count * size_of(args.type);
@@ -140,11 +141,12 @@ Status check_buffers(const comm::CallArgs& args, const Extent& extent, int rank)
 }
 
 /// Of the buffers that this rank's call uses.
-Status check_memory(const comm::Communicator& communicator, const comm::CallArgs& args, const Extent& extent) {
+Status check_memory(const comm::Communicator& communicator, const Names& names, const comm::CallArgs& args,
+                    const Extent& extent) {
   if (args.count == 0) return {};
-  if (extent.send_blocks > 0) TUTTI_TRY(comm::check_memory(communicator, args.send, "sendbuff"));
-  if (extent.receive_blocks > 0 && args.receive != args.send) {
-    TUTTI_TRY(comm::check_memory(communicator, args.receive, "recvbuff"));
+  if (extent.send_blocks > 0) TUTTI_TRY(comm::check_memory(communicator, args.send, names.send));
+  if (extent.receive_blocks > 0 && (args.receive != args.send || extent.send_blocks == 0)) {
+    TUTTI_TRY(comm::check_memory(communicator, args.receive, names.receive));
   }
   return {};
 }
@@ -254,9 +256,9 @@ Result<comm::CallArgs> checked_call(comm::Communicator& communicator, const RawC
   const int rank = comm::rank_of(communicator);
   const Extent extent =
       extent_of(args.collective, static_cast<std::size_t>(comm::size_of(communicator)), rank == args.root);
-  TUTTI_TRY(check_buffers(args, extent, rank));
+  TUTTI_TRY(check_buffers(*call.names, args, extent, rank));
   TUTTI_TRY(check_stream(communicator, args.stream));
-  TUTTI_TRY(check_memory(communicator, args, extent));
+  TUTTI_TRY(check_memory(communicator, *call.names, args, extent));
   if (comm::device_of(communicator) == comm::kHostMemory) remember(communicator, call, extent, args);
   return checked;
 }

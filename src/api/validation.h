@@ -12,6 +12,15 @@
 
 namespace tutti::api {
 
+/// What the function calls its parameters.
+struct Names {
+  const char* send = "sendbuff";
+  const char* receive = "recvbuff";
+  const char* count = "count";
+  bool one_buffer = false;  ///< for both
+};
+inline constexpr Names kUsualNames;
+
 /// A call as the user made it, nothing checked. Fields that the function does not have keep their defaults.
 struct RawCall {
   Collective collective;
@@ -23,6 +32,7 @@ struct RawCall {
   int root = 0;
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
+  const Names* names = &kUsualNames;
 };
 
 /// InvalidArgument for NULL and for a handle that is not, or no longer, a communicator's.

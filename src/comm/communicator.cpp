@@ -90,11 +90,7 @@ Status Communicator::initialise(std::vector<UniqueId> ids, const Communicator* p
   if (status.ok() && cancelled_) status = error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
   if (!status.ok()) {
     status = explained(status.error(), parent);
-    const Error& why = status.error();
-    // The others may be past the bootstrap, and wait for this rank.
-    const Code told = is_cancelled() ? Code::kRemote : why.code;
-    if (members_ && !failed()) fail(told, rank_, fmt::format("rank {} could not initialise: {}", rank_, why.message));
-    fail_initialisation(why);
+    give_up_initialisation(status.error());
     return status;
   }
   if (!device_ && !spans_hosts()) lone_abort_word_.store(members_->control.abort_word(), std::memory_order_release);
@@ -107,13 +103,13 @@ void Communicator::skip_initialisation() { init_state_.store(InitState::kSkipped
 void Communicator::run_here(const std::function<void()>& work) {
   const std::lock_guard lock(init_mutex_);
   initialiser_ = thread_mark();
-  work();
+  carry_out(work);
   initialiser_ = nullptr;
 }
 
 void Communicator::start_background(std::function<void()> work) {
   const std::lock_guard lock(init_mutex_);
-  init_thread_ = std::thread(std::move(work));
+  init_thread_ = std::thread([this, work = std::move(work)] { carry_out(work); });
 }
 
 void Communicator::start_beside(std::function<void()> work) {

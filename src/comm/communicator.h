@@ -145,7 +145,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   }
   /// Before initialisation: the network's prices are known, of a communicator that this one is a part of.
   void inherit_network(const planner::NetworkCosts& costs) { known_network_ = costs; }
-  /// Any work that ends in initialise(), here.
+  /// Any work that ends in initialise(), here. What it throws is a failure like others.
+  void carry_out(const std::function<void()>& work);
+  /// The same; whoever ends the communicator meanwhile waits.
   void run_here(const std::function<void()>& work);
   /// The same in a thread of its own; async_state() tells when it is over.
   void start_background(std::function<void()> work);
@@ -255,6 +257,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   enum class InitState : std::uint8_t { kPending, kReady, kFailed, kSkipped };
 
   Status connect(std::vector<UniqueId> ids, const Communicator* parent);
+  void give_up_initialisation(const Error& why);
   void await_initialisation();
   void await_beside();
   void make_collective_call();

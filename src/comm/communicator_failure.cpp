@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <exception>
 #include <new>
 
 namespace tutti::comm {
@@ -34,6 +35,23 @@ Error Communicator::explained(Error failure, const Communicator* parent) const {
   // Another rank's text may end so already.
   if (failure.code == Code::kRemote && !failure.message.ends_with(numbering_)) failure.message += numbering_;
   return failure;
+}
+
+/// The others may be past the bootstrap, and wait for this rank.
+void Communicator::give_up_initialisation(const Error& why) {
+  const Code told = is_cancelled() ? Code::kRemote : why.code;
+  if (members_ && !failed()) fail(told, rank_, fmt::format("rank {} could not initialise: {}", rank_, why.message));
+  fail_initialisation(why);
+}
+
+void Communicator::carry_out(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    give_up_initialisation({Code::kSystem, "out of memory"});
+  } catch (const std::exception& thrown) {
+    give_up_initialisation(error(Code::kSystem, thrown.what()));
+  }
 }
 
 void Communicator::fail_initialisation(const Error& failure) {

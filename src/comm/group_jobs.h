@@ -17,9 +17,10 @@ struct InitJob {
   std::shared_ptr<Communicator> communicator;
   std::function<void()> work;
   bool blocking;  ///< of what it is made from, or itself: the caller waits
-  std::shared_ptr<ParentTurn>
-      turn{};              ///< of what it is made from, if anything: begun before any job of the group starts
-  int process = getpid();  ///< where it was asked for: a group may be open while its process forks
+  std::shared_ptr<Communicator>
+      parent{};  ///< of what it is made from, if anything: a group's calls may end it until the jobs start
+  std::shared_ptr<ParentTurn> turn{};  ///< the same one's: begun before any job of the group starts
+  int process = getpid();              ///< where it was asked for: a group may be open while its process forks
 };
 
 /// To be run at the group's end.
@@ -29,8 +30,8 @@ void queue_job(InitJob job);
 /// background.
 Status run_jobs(std::vector<InitJob> jobs);
 
-/// The job of a communicator that is to be: now, at the group's end, or in the background; a blocking one's failure takes the handle
-/// back, if there is one.
+/// The job of a communicator that is to be: now, at the group's end, or in the background. `handle`: where its handle goes, nullptr: it gets
+/// none. What fails here takes it back.
 Status schedule(InitJob job, Handle* handle);
 
 /// Of a communicator made from another. nullptr: the parent's.

@@ -22,6 +22,20 @@ struct MeetingPlace {
   double timeout_s = 120;
 };
 
+/// The number of the job's next id; counted() once that is made. Meanwhile no other thread has one.
+class IdNumber {
+ public:
+  explicit IdNumber(const tuttiLaunchInfo_t& info);
+  ~IdNumber();
+  IdNumber(const IdNumber&) = delete;
+  IdNumber& operator=(const IdNumber&) = delete;
+  std::uint32_t value() const { return next_; }
+  void counted() { ++next_; }
+
+ private:
+  std::uint32_t& next_;
+};
+
 /// Where the ranks meet by TCP (TUTTI_RENDEZVOUS=tcp:host:port, or MASTER_ADDR and a job on several hosts): the id, which every rank
 /// makes for itself. Nothing where they do not.
 Result<std::optional<UniqueId>> launched_id(const tuttiLaunchInfo_t& info);

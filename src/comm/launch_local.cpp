@@ -14,6 +14,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <vector>
 
 namespace tutti::comm {
@@ -55,9 +56,10 @@ class WaitedSignals {
   }
   WaitedSignals(const WaitedSignals&) = delete;
   WaitedSignals& operator=(const WaitedSignals&) = delete;
-  /// For a child, which has no other thread that could change these.
+  /// For a child, which has no other thread, and no launch under way but those that it begins.
   void restore_in_child() const {
     if (keeps_ends(on_child.before)) sigaction(SIGCHLD, &on_child.before, nullptr);
+    new (&on_child) OnChild;
     pthread_sigmask(SIG_SETMASK, &old_, nullptr);
   }
   /// The next signal, or 0 after `pause`.
@@ -78,6 +80,8 @@ class WaitedSignals {
 
 class Family {
  public:
+  /// Room for all: a child that has begun is not to be lost.
+  explicit Family(int ranks) { children_.reserve(static_cast<std::size_t>(ranks)); }
   ~Family() {
     signal_all(SIGKILL);
     for (pid_t& child : children_)
@@ -181,7 +185,7 @@ Result<tuttiLaunchOutcome_t> launch_local(int ranks, tuttiLaunchBody_t body, voi
   tuttiLaunchInfo_t info{0, ranks, 0, ranks, TUTTI_LAUNCHER_LOCAL, {}};
   // The secret part of the id is not shown; its address is enough to be the only job of this name.
   std::snprintf(info.job, sizeof(info.job), "local %d %.80s", parent, root.id.address);
-  Family family;
+  Family family(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     info.rank = info.local_rank = rank;
     const pid_t child = fork();

@@ -1,15 +1,18 @@
 #include "comm/launch.h"
 
 #include "base/config.h"
+#include "base/first_use.h"
 
 #include <fmt/format.h>
 
+#include <pthread.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include <charconv>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -17,6 +20,18 @@
 
 namespace tutti::comm {
 namespace {
+
+constinit std::mutex numbering;
+
+// In a forked child nobody has it: who forks does not wait, as a name may be looked up meanwhile.
+[[maybe_unused]] const int renewed = pthread_atfork(nullptr, nullptr, [] { new (&numbering) std::mutex; });
+
+/// Stays where it is.
+std::uint32_t& next_id_of(const tuttiLaunchInfo_t& info) {
+  const FirstUse first_use;
+  static auto* const made = new std::map<std::string, std::uint32_t>;
+  return (*made)[info.job];
+}
 
 Result<std::string> address_of(const tuttiLaunchInfo_t& info, std::uint32_t call) {
   const char* place = launcher_variable("TUTTI_RENDEZVOUS");
@@ -45,6 +60,9 @@ Result<std::string> address_of(const tuttiLaunchInfo_t& info, std::uint32_t call
 
 }  // namespace
 
+IdNumber::IdNumber(const tuttiLaunchInfo_t& info) : next_(next_id_of(info)) { numbering.lock(); }
+IdNumber::~IdNumber() { numbering.unlock(); }
+
 Result<double> meeting_timeout() {
   const char* text = launcher_variable("TUTTI_RENDEZVOUS_TIMEOUT_S");
   if (!text || !*text) return 120.0;
@@ -57,8 +75,6 @@ Result<double> meeting_timeout() {
 }
 
 Result<MeetingPlace> next_meeting_place(const tuttiLaunchInfo_t& info) {
-  static std::mutex mutex;
-  static std::map<std::string, std::uint32_t> calls;
   TUTTI_TRY_ASSIGN(const double timeout_s, meeting_timeout());
   if (is_on_several_hosts(info)) {
     const char* const place = launcher_variable("TUTTI_RENDEZVOUS");
@@ -70,10 +86,11 @@ Result<MeetingPlace> next_meeting_place(const tuttiLaunchInfo_t& info) {
                              "--net mpi)",
                              info.local_size, info.size, such));
   }
-  const std::lock_guard lock(mutex);
-  std::uint32_t& call = calls[info.job];
-  TUTTI_TRY_ASSIGN(std::string address, address_of(info, call));
-  return MeetingPlace{std::move(address), call++, timeout_s};
+  IdNumber number(info);
+  TUTTI_TRY_ASSIGN(std::string address, address_of(info, number.value()));
+  MeetingPlace found{std::move(address), number.value(), timeout_s};
+  number.counted();
+  return found;
 }
 
 }  // namespace tutti::comm

@@ -9,8 +9,6 @@
 #include <charconv>
 #include <cstdint>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -77,19 +75,16 @@ bool names_meeting_place(const tuttiLaunchInfo_t& info) {
 }
 
 Result<std::optional<UniqueId>> launched_id(const tuttiLaunchInfo_t& info) {
-  static std::mutex mutex;
-  static std::map<std::string, std::uint32_t> calls;
   const TcpPlace found = tcp_place(info);
   if (found.place.empty() || info.size == 1) return std::optional<UniqueId>();
-  const std::lock_guard lock(mutex);
-  std::uint32_t& call = calls[info.job];
+  IdNumber number(info);
   NamedRoot root;
   root.place = found.place;
   root.from = found.from;
-  root.label = fmt::format("{} ranks, id {} of {}", info.size, call, job_of(info));
-  root.port_offset = static_cast<std::uint16_t>(call);
+  root.label = fmt::format("{} ranks, id {} of {}", info.size, number.value(), job_of(info));
+  root.port_offset = static_cast<std::uint16_t>(number.value());
   TUTTI_TRY_ASSIGN(const UniqueId id, make_named_id(root));
-  ++call;
+  number.counted();
   return std::optional<UniqueId>(id);
 }
 

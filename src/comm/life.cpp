@@ -11,6 +11,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
+#include <new>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -22,12 +25,9 @@ Options effective(Options options) {
   return options;
 }
 
-Result<std::shared_ptr<Communicator>> make(Handle* handle, const Options& options) {
-  bury(nullptr);
-  auto communicator = std::make_shared<Communicator>(effective(options));
-  *handle = add(communicator);
-  if (!*handle) return error(Code::kSystem, "too many communicators are open (16384); destroy some");
-  return communicator;
+/// Of a communicator that there will not be.
+void take_back(Handle* handle) {
+  if (handle) remove(std::exchange(*handle, nullptr));
 }
 
 /// What a split's ranks tell each other first.
@@ -89,21 +89,24 @@ Status make_child(Communicator& parent, ParentTurn& turn, int color, int key, Co
 }  // namespace
 
 Status schedule(InitJob job, Handle* handle) {
-  if (in_group()) {
-    queue_job(std::move(job));
-    return {};
+  if (handle) {
+    *handle = add(job.communicator);
+    if (!*handle) return error(Code::kSystem, "too many communicators are open (16384); destroy some");
   }
-  const bool blocking = job.blocking;
-  Status status = [&] {
+  try {
+    if (in_group()) {
+      queue_job(std::move(job));
+      return {};
+    }
     std::vector<InitJob> jobs;
     jobs.push_back(std::move(job));
-    return run_jobs(std::move(jobs));
-  }();
-  if (blocking && !status.ok() && *handle) {
-    remove(*handle);
-    *handle = nullptr;
+    Status status = run_jobs(std::move(jobs));
+    if (!status.ok() && status.error().code != Code::kInProgress) take_back(handle);
+    return status;
+  } catch (...) {
+    take_back(handle);
+    throw;
   }
-  return status;
 }
 
 Options child_options(Communicator& parent, const Options* wanted) {
@@ -119,10 +122,40 @@ Options child_options(Communicator& parent, const Options* wanted) {
 /// What there will be no handle of, and nobody waits for, is its parent's to keep.
 void start(InitJob& job) {
   if (job.blocking || job.communicator->handle()) return job.communicator->start_background(std::move(job.work));
-  job.turn->parent().start_beside([communicator = job.communicator, work = std::move(job.work)] { work(); });
+  job.turn->parent().start_beside(
+      [communicator = job.communicator, work = std::move(job.work)] { communicator->carry_out(work); });
 }
 
+/// All of them, or none: those that have begun may wait for the others.
+Status start_all(std::vector<InitJob>& jobs) {
+  Error failure{Code::kSystem, "out of memory"};
+  auto job = jobs.begin();
+  try {
+    for (; job != jobs.end(); ++job) start(*job);
+    return {};
+  } catch (const std::bad_alloc&) {
+  } catch (const std::exception& refused) {
+    failure = error(Code::kSystem, fmt::format("cannot start a thread that makes a communicator: {}; the limit of "
+                                               "threads (ulimit -u, pids.max) may be reached",
+                                               refused.what()));
+  }
+  const std::span begun(jobs.begin(), job);
+  for (const InitJob& each : begun) each.communicator->keep_async(failure);  // before what follows from its end
+  for (; job != jobs.end(); ++job) job->communicator->fail_initialisation(failure);
+  for (const InitJob& each : begun) each.communicator->stop_initialising();
+  return failure;
+}
+
+/// What it is made from has been ended since.
+bool has_lost_parent(const InitJob& job) { return job.parent && find(job.parent->handle()) != job.parent.get(); }
+
 Status run_jobs(std::vector<InitJob> jobs) {
+  if (std::ranges::any_of(jobs, has_lost_parent)) {
+    const Error gone =
+        error(Code::kInvalidArgument, "a communicator was destroyed or aborted after another one was to be made of it");
+    for (const InitJob& job : jobs) job.communicator->fail_initialisation(gone);
+    return gone;
+  }
   for (const InitJob& job : jobs) {
     if (job.turn) job.turn->begin();
   }
@@ -130,7 +163,7 @@ Status run_jobs(std::vector<InitJob> jobs) {
     jobs[0].communicator->run_here(jobs[0].work);
     return jobs[0].communicator->wait_initialised();
   }
-  for (InitJob& job : jobs) start(job);
+  TUTTI_TRY(start_all(jobs));
   Status first;
   bool pending = false;
   for (InitJob& job : jobs) {
@@ -146,7 +179,8 @@ Status run_jobs(std::vector<InitJob> jobs) {
 }
 
 Status init_rank(Handle* handle, std::span<const UniqueId> ids, int ranks, int rank, const Options& options) {
-  TUTTI_TRY_ASSIGN(std::shared_ptr<Communicator> communicator, make(handle, options));
+  bury(nullptr);
+  auto communicator = std::make_shared<Communicator>(effective(options));
   communicator->set_place(ranks, rank);
   Communicator* raw = communicator.get();
   const bool blocking = communicator->options().blocking;
@@ -163,10 +197,6 @@ Status split(Communicator& parent, int color, int key, Handle* child, const Opti
   const bool wanted = color >= 0;
   auto communicator = std::make_shared<Communicator>(child_options(parent, options));
   const auto turn = std::make_shared<ParentTurn>(parent);
-  if (wanted) {
-    *child = add(communicator);
-    if (!*child) return error(Code::kSystem, "too many communicators are open (16384); destroy some");
-  }
   Communicator* raw = communicator.get();
   const bool blocking = parent.options().blocking;
   // Else the parent waits for it when it ends.
@@ -178,7 +208,7 @@ Status split(Communicator& parent, int color, int key, Handle* child, const Opti
     if (!status.ok() && !wanted && !blocking) parent.keep_async(status.error());  // nobody else could be asked
     turn->finish();
   };
-  return schedule({std::move(communicator), work, blocking, turn}, child);
+  return schedule({std::move(communicator), work, blocking, parent.shared_from_this(), turn}, wanted ? child : nullptr);
 }
 
 Error finalized() {

@@ -17,7 +17,6 @@
 // that come later with its list hear it as well.
 #include "base/log.h"
 #include "comm/group_jobs.h"
-#include "comm/registry.h"
 #include "comm/shrink_words.h"
 #include "executor/backoff.h"
 
@@ -420,8 +419,6 @@ Status shrink(Communicator& parent, std::span<const int> excluded, bool abort, H
   if (!parent.is_initialised()) return parent.not_ready();
   if (parent.is_finalized()) return finalized();
   auto communicator = std::make_shared<Communicator>(child_options(parent, options));
-  *child = add(communicator);
-  if (!*child) return error(Code::kSystem, "too many communicators are open (16384); destroy some");
   Communicator* raw = communicator.get();
   const auto turn = std::make_shared<ParentTurn>(parent);
   const auto work = [keep = parent.shared_from_this(), turn, raw, abort,
@@ -430,7 +427,7 @@ Status shrink(Communicator& parent, std::span<const int> excluded, bool abort, H
     if (!status.ok()) raw->fail_initialisation(status.error());
     turn->finish();
   };
-  return schedule({std::move(communicator), work, parent.options().blocking, turn}, child);
+  return schedule({std::move(communicator), work, parent.options().blocking, parent.shared_from_this(), turn}, child);
 }
 
 }  // namespace tutti::comm

@@ -1,5 +1,6 @@
 // tutti-train: reads the command line and the data, starts the ranks (or is one of a launcher's), ends with their exit code.
 
+#include "base/rank_threads.h"
 #include "base/standard_output.h"
 #include "trainer/cuda/cuda_backend.h"
 #include "trainer/job.h"
@@ -15,16 +16,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
-#include <vector>
 
 namespace tutti::trainer {
 namespace {
@@ -32,8 +27,6 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
 constexpr int kRanksMax = 64;
-/// For threads to end by themselves when one has failed.
-constexpr auto kGrace = std::chrono::seconds(3);
 
 /// A file that is opened later would take the place of one that the shell has closed (`>&-`), and get what is printed.
 void keep_standard_descriptors() {
@@ -110,33 +103,7 @@ int run_threads(const Job& job, int ranks) {
   ncclUniqueId id;
   if (ncclGetUniqueId(&id) != ncclSuccess)
     return fail(kFailed, fmt::format("making an id: {}", ncclGetLastError(nullptr)));
-  std::mutex mutex;
-  std::condition_variable changed;
-  int ended = 0, exit_code = 0;
-  std::vector<std::thread> threads;
-  threads.reserve(static_cast<std::size_t>(ranks));
-  try {
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        const int code = job.run_rank({rank, ranks, rank}, id);
-        const std::lock_guard lock(mutex);
-        ++ended;
-        exit_code = std::max(exit_code, code);
-        changed.notify_one();
-      });
-    }
-  } catch (const std::exception& refused) {
-    const std::lock_guard lock(mutex);
-    exit_code = fail(kFailed, fmt::format("starting rank {} as a thread: {}", threads.size(), refused.what()));
-  }
-  std::unique_lock lock(mutex);
-  const auto all_ended = [&] { return ended == static_cast<int>(threads.size()); };
-  changed.wait(lock, [&] { return all_ended() || exit_code != 0; });
-  // The others hear of a failure by the communicator, unless they still wait for that rank to join it.
-  if (!changed.wait_for(lock, kGrace, all_ended)) std::_Exit(exit_code);
-  lock.unlock();
-  for (auto& thread : threads) thread.join();
-  return exit_code;
+  return run_as_threads("tutti-train", ranks, [&](int rank) { return job.run_rank({rank, ranks, rank}, id); });
 }
 
 int run_launched(const Job& job, const tuttiLaunchInfo_t& me, const std::string& network) {

@@ -6,8 +6,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
+#include <string_view>
+#include <utility>
 
 namespace tutti::trainer {
 namespace {
@@ -63,14 +66,24 @@ Problem Trainer::run(Journal* journal) {
   return {};
 }
 
-/// Only what goes into the sums: ranks that differ in what is done with them have other parameters afterwards, which is noticed.
+/// Only what goes into the sums, and which there are: ranks that differ in what is done with them have other parameters afterwards, which is
+/// noticed.
 Problem Trainer::compare_what_to_train() {
-  // First: what is held out follows from it.
-  if (auto problem = compare_replicas(replicas_, options_.seed, "the ranks differ in the --seed")) return problem;
-  if (auto problem = compare_replicas(replicas_, dataset_.hash(), "the ranks differ in the data")) return problem;
-  const auto model = hash_all_on(kHashOfNothing, model_.describe());
-  if (auto problem = compare_replicas(replicas_, model, "the ranks differ in the model")) return problem;
-  return compare_replicas(replicas_, options_.accumulate, "the ranks differ in the --accumulate");
+  const std::pair<std::uint64_t, std::string_view> all[] = {
+      {options_.seed, "--seed"},  // first: what is held out follows from it
+      {dataset_.hash(), "data"},
+      {hash_all_on(kHashOfNothing, model_.describe()), "model"},
+      {options_.accumulate, "--accumulate"},
+      {options_.batch, "--batch"},
+      {std::bit_cast<std::uint64_t>(options_.bucket_mb), "--bucket-mb"},
+      {static_cast<std::uint64_t>(steps_), "number of steps (--steps, --epochs)"},
+      {static_cast<std::uint64_t>(options_.check_every), "--check-every"},
+  };
+  for (const auto& [value, what] : all) {
+    if (auto problem = compare_replicas(replicas_, value, fmt::format("the ranks differ in the {}", what)))
+      return problem;
+  }
+  return {};
 }
 
 Problem Trainer::start() {

@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -93,20 +94,21 @@ bool is_still(int fd, std::uint64_t file) {
 /// Maps the file and enters it into the table, which owns the descriptor from then on.
 Result<void*> enter(Descriptor& fd, std::uint64_t bytes, std::uint64_t file) {
   TUTTI_TRY_ASSIGN(void* const address, map_whole(fd.get(), bytes));
+  const auto unmap = [bytes](void* start) { munmap(start, bytes); };
+  std::unique_ptr<void, decltype(unmap)> mapped(address, unmap);
   State& shared = state();
   const std::lock_guard lock(shared.mutex);
-  if (shared.last_number == std::numeric_limits<std::uint32_t>::max()) {
-    munmap(address, bytes);
+  if (shared.last_number == std::numeric_limits<std::uint32_t>::max())
     return error(Code::kInvalidUsage, "this process has made 2^32 shared allocations; it cannot number another");
-  }
   // The same file, which has grown since: what others have mapped of it is too short now. They let go of it as of what was freed.
   if (shared.table.has_shorter(file, bytes)) count_freed(shared, file);
   shared.table.insert({.start = reinterpret_cast<std::uintptr_t>(address),
                        .bytes = bytes,
                        .file = file,
                        .number = ++shared.last_number,
-                       .fd = fd.release()});
-  return address;
+                       .fd = fd.get()});
+  (void)fd.release();
+  return mapped.release();
 }
 
 }  // namespace

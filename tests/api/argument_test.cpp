@@ -70,6 +70,10 @@ TEST_CASE("NULL buffers are for count 0 and for ranks that need none") {
   check_invalid(ncclRecv(nullptr, 1, ncclFloat, 0, ranks[0], nullptr), {"recvbuff is NULL"});
   check_invalid(ncclReduce(&x, nullptr, 1, ncclFloat, ncclSum, 0, ranks[0], nullptr),
                 {"recvbuff is NULL", "only the root needs"});
+  check_invalid(ncclBcast(nullptr, 7, ncclFloat, 0, ranks[0], nullptr),
+                {"ncclBcast: buff is NULL, but count is 7; NULL is for count 0"});
+  check_invalid(ncclAllGather(nullptr, &x, 1, ncclFloat, ranks[0], nullptr), {"sendcount is 1", "for sendcount 0"});
+  check_invalid(ncclReduceScatter(&x, &x, SIZE_MAX, ncclFloat, ncclSum, ranks[0], nullptr), {"recvcount is 1844"});
   CHECK(ncclAllReduce(nullptr, nullptr, 0, ncclFloat, ncclSum, ranks[0], nullptr) == ncclSuccess);
   CHECK(ncclAlltoAll(nullptr, nullptr, 0, ncclFloat, ranks[0], nullptr) == ncclSuccess);
 

@@ -53,12 +53,36 @@ TEST_CASE("ncclCommInitAll checks its devices and takes any") {
   const int any[2] = {6, 6};
   check_invalid(ncclCommInitAll(nullptr, 1, nullptr), {"ncclCommInitAll", "comm is NULL"});
   check_invalid(ncclCommInitAll(comms, 0, nullptr), {"ndev is 0"});
+  check_invalid(ncclCommInitAll(comms, INT_MAX, nullptr), {"ndev is 2147483647", "1 to 16384"});
   check_invalid(ncclCommInitAll(comms, 2, negative), {"devlist[1] is -5"});
   REQUIRE(ncclCommInitAll(comms, 2, any) == ncclSuccess);
   int device = -1;
   CHECK(ncclCommCuDevice(comms[1], &device) == ncclSuccess);
   CHECK(device == 0);
   for (ncclComm_t comm : comms) CHECK(ncclCommAbort(comm) == ncclSuccess);
+}
+
+TEST_CASE("a communicator that ends in the group that was to make another one of it is named") {
+  for (const bool blocking : {true, false}) {
+    for (const int color : {0, NCCL_SPLIT_NOCOLOR}) {
+      CAPTURE(blocking, color);
+      ncclComm_t parent = nullptr, child = nullptr, other = nullptr;
+      REQUIRE(init_with([&](ncclConfig_t& c) { c.blocking = blocking ? 1 : 0; }, &parent) % ncclInProgress == 0);
+      ncclResult_t state = ncclInProgress;
+      while (state == ncclInProgress) REQUIRE(ncclCommGetAsyncError(parent, &state) == ncclSuccess);
+      REQUIRE(ncclGroupStart() == ncclSuccess);
+      CHECK(ncclCommSplit(parent, color, 0, &child, nullptr) == ncclSuccess);
+      CHECK(ncclCommInitRank(&other, 1, make_id(), 0) == ncclSuccess);
+      CHECK((blocking ? ncclCommAbort(parent) : ncclCommDestroy(parent)) == ncclSuccess);
+      check_invalid(ncclGroupEnd(), {"destroyed or aborted after another one was to be made of it"});
+      for (const ncclComm_t comm : {child, other}) {
+        if (comm == nullptr) continue;
+        CHECK(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
+        CHECK(state == ncclInvalidArgument);
+        CHECK(ncclCommDestroy(comm) == ncclSuccess);
+      }
+    }
+  }
 }
 
 TEST_CASE("configurations are checked, and read as far as their version knows") {
@@ -90,6 +114,7 @@ TEST_CASE("configurations are checked, and read as far as their version knows") 
   accepted([](ncclConfig_t& c) {
     c.commName = "mine", c.netName = "Socket", c.trafficClass = 3, c.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   });
+  accepted([](ncclConfig_t& c) { c.trafficClass = -1; });  // none, to NCCL's plug-ins
   // Older than the field: not read, whatever lies there.
   accepted([](ncclConfig_t& c) { c.version = 22707, c.nvlinkCentricSched = 77; });
   accepted([](ncclConfig_t& c) { c.version = 21403, c.minCTAs = -9, c.commName = reinterpret_cast<const char*>(8); });

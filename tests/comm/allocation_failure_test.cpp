@@ -1,4 +1,4 @@
-// Every allocation fails once, of groups of several communicators and of calls on host streams: nobody waits for ever for what was to be
+// Every allocation fails once, of groups of several communicators, of calls on host streams and of making communicators: nobody waits for ever for what was to be
 // done, the error says why, and communicators that have not failed work on.
 #include "failing_new.h"
 
@@ -7,8 +7,10 @@
 #include <catch2/catch.hpp>
 
 #include <array>
+#include <fstream>
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -146,6 +148,123 @@ TEST_CASE("every allocation of making and ending a host stream fails once") {
   }
   CHECK(k > 2);
   CHECK_FALSE(has_failed);
+}
+
+/// `make` in want of its k-th allocation. What there is of `comms` afterwards is ended, and none of it may be in progress still.
+template <std::size_t kCount>
+void make_without_memory(const std::function<ncclResult_t(std::array<ncclComm_t, kCount>&)>& make) {
+  bool has_failed = true;
+  long k = 1;
+  for (; has_failed && k < 2000; ++k) {
+    std::array<ncclComm_t, kCount> comms{};
+    until_failure = k;
+    const ncclResult_t made = make(comms);
+    has_failed = std::exchange(until_failure, 0) == 0;
+    const std::string reason = made != ncclSuccess ? ncclGetLastError(nullptr) : "";
+    CAPTURE(k, made, reason);
+    CHECK((made == ncclSuccess || (has_failed && made == ncclSystemError)));
+    if (made != ncclSuccess) CHECK_THAT(reason, Catch::Contains("memory") || Catch::Contains("bad_alloc"));
+    CHECK(ncclGroupEnd() == ncclInvalidUsage);  // no group is left open
+    for (const ncclComm_t comm : comms) {
+      if (comm == nullptr) continue;
+      ncclResult_t state = ncclInternalError;
+      CHECK(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
+      CHECK(state != ncclInProgress);
+      CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    }
+  }
+  CHECK(k > 10);
+  CHECK_FALSE(has_failed);
+}
+
+TEST_CASE("every allocation of making communicators fails once") {
+  make_without_memory<kRanks>([](auto& comms) { return ncclCommInitAll(comms.data(), kRanks, nullptr); });
+  make_without_memory<1>([](auto& comms) { return ncclCommInitAll(comms.data(), 1, nullptr); });
+}
+
+TEST_CASE("every allocation of splitting a communicator fails once") {
+  make_without_memory<2 * kRanks>([](auto& comms) {
+    const long armed = std::exchange(until_failure, 0);
+    REQUIRE(ncclCommInitAll(comms.data(), kRanks, nullptr) == ncclSuccess);
+    until_failure = armed;
+    if (const ncclResult_t started = ncclGroupStart(); started != ncclSuccess) return started;
+    for (int rank = 0; rank < kRanks; ++rank) (void)ncclCommSplit(comms[rank], 0, 0, &comms[kRanks + rank], nullptr);
+    return ncclGroupEnd();
+  });
+  make_without_memory<2>([](auto& comms) {
+    const long armed = std::exchange(until_failure, 0);
+    REQUIRE(ncclCommInitAll(comms.data(), 1, nullptr) == ncclSuccess);
+    until_failure = armed;
+    return ncclCommSplit(comms[0], 0, 0, &comms[1], nullptr);
+  });
+}
+
+/// Rank 0 of two, whose k-th allocation fails; how many there were. What the other one hears then, or of its first call.
+long join_without_memory(long k, ncclResult_t& made, std::string& heard) {
+  ncclUniqueId id;
+  REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+  std::thread other([&] {
+    ncclComm_t comm = nullptr;
+    int one = 1;
+    ncclResult_t result = ncclCommInitRank(&comm, 2, id, 1);
+    if (result == ncclSuccess) result = ncclAllReduce(&one, &one, 1, ncclInt, ncclSum, comm, nullptr);
+    if (result != ncclSuccess) heard = ncclGetLastError(nullptr);
+    if (comm) (void)ncclCommDestroy(comm);
+  });
+  ncclComm_t comm = nullptr;
+  until_failure = k;
+  made = ncclCommInitRank(&comm, 2, id, 0);
+  const long left = std::exchange(until_failure, 0);
+  int one = 1;
+  if (made == ncclSuccess) CHECK(ncclAllReduce(&one, &one, 1, ncclInt, ncclSum, comm, nullptr) == ncclSuccess);
+  other.join();
+  if (comm) CHECK(ncclCommDestroy(comm) == ncclSuccess);
+  return k - left;
+}
+
+TEST_CASE("a rank that lacks memory while a communicator is made is named to the others") {
+  ncclResult_t made = ncclSuccess;
+  std::string heard;
+  constexpr long kEnough = 1000000;
+  (void)join_without_memory(kEnough, made, heard);  // some are made once
+  const long all = join_without_memory(kEnough, made, heard);
+  REQUIRE((made == ncclSuccess && heard.empty()));
+  for (const long before_the_end : {5L, 15L, 40L}) {  // when the other one has met it already
+    (void)join_without_memory(all - before_the_end, made, heard);
+    CAPTURE(all, before_the_end);
+    CHECK(made == ncclSystemError);
+    CHECK_THAT(heard, Catch::Contains("rank 0"));
+  }
+}
+
+/// Lines of /proc/self/maps with these words.
+int mappings_of(const std::string& name) {
+  std::ifstream maps("/proc/self/maps");
+  int found = 0;
+  for (std::string line; std::getline(maps, line);) found += line.find(name) != std::string::npos ? 1 : 0;
+  return found;
+}
+
+TEST_CASE("shared memory without memory for its table is not left mapped") {
+  std::vector<void*> made;
+  const auto allocate_shared = [&](long k) {
+    void* memory = nullptr;
+    until_failure = k;
+    const ncclResult_t result = tuttiMemAlloc(&memory, 1, nullptr);
+    const long left = std::exchange(until_failure, 0);
+    if (result == ncclSuccess) made.push_back(memory);
+    CHECK(mappings_of("tutti-shared") == static_cast<int>(made.size()));
+    return k - left;
+  };
+  constexpr long kEnough = 1000;
+  long usual = 0;
+  while (made.size() < 32) usual = allocate_shared(kEnough);  // as many as the table has room for at first
+  for (const long further : {1L, 2L}) {
+    allocate_shared(usual + further);
+    CHECK(made.size() == 32);
+  }
+  CHECK(allocate_shared(kEnough) == usual + 2);
+  for (void* const memory : made) CHECK(tuttiMemFree(memory) == ncclSuccess);
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 // A fork while other threads are where communicators are made, or use each other's memory: the child finds no lock taken.
 #include "base/mapping.h"
 #include "comm/control.h"
+#include "comm/launch.h"
 #include "transport/peer_memory.h"
 
 #include <catch2/catch.hpp>
 
 #include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <thread>
 
@@ -50,6 +52,18 @@ TEST_CASE("a forked child can map control segments", "[forks]") {
   const auto file = create_memory_file("fork-locks-test", Control::bytes_for(2), Backing::kOnTouch);
   REQUIRE(file.ok());
   check_forks([&] { return Control::map(file.value().get(), Control::bytes_for(2), 2).ok(); });
+}
+
+TEST_CASE("a forked child can number ids", "[forks]") {
+  const tuttiLaunchInfo_t job{0, 2, 0, 2, TUTTI_LAUNCHER_MPIRUN, "fork-locks-test"};
+  setenv("TUTTI_RENDEZVOUS", "file:/tmp/fork-locks-test", 1);
+  check_forks([&] { return next_meeting_place(job).ok(); });
+  setenv("TUTTI_RENDEZVOUS", "tcp:127.0.0.1:20000", 1);
+  check_forks([&] {
+    (void)launched_id(job);  // there are not as many ports
+    return true;
+  });
+  unsetenv("TUTTI_RENDEZVOUS");
 }
 
 }  // namespace

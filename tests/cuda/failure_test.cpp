@@ -356,6 +356,12 @@ TEST_CASE("device: memory that a call cannot use is refused by name", "[device][
   CHECK(ncclAllReduce(plain.data(), f.buffers[0]->data(), 10, ncclInt32, ncclSum, comm, nullptr) ==
         ncclInvalidArgument);
   CHECK_THAT(ncclGetLastError(comm), Catch::Contains("sendbuff") && Catch::Contains("TUTTI_DEVICE=host"));
+  ncclComm_t pair[2] = {};
+  const int devices[2] = {0, 0};
+  REQUIRE(ncclCommInitAll(pair, 2, devices) == ncclSuccess);
+  CHECK(ncclBcast(plain.data(), 10, ncclInt32, 0, pair[1], nullptr) == ncclInvalidArgument);
+  CHECK_THAT(ncclGetLastError(pair[1]), Catch::Contains("ncclBcast: buff ") && Catch::Contains("TUTTI_DEVICE=host"));
+  for (const ncclComm_t each : pair) CHECK(ncclCommAbort(each) == ncclSuccess);
   // Pinned host memory is as good as a device's.
   auto* const pinned = static_cast<std::int32_t*>(Gpu::get().allocate_pinned(40));
   pinned[3] = 5;

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 #include <csignal>
+#include <string>
 #include <thread>
 
 namespace {
@@ -27,6 +28,13 @@ TEST_CASE("local ranks: how they end is known where SIGCHLD is ignored, and it s
     return mine.sa_handler == SIG_IGN ? 0 : 1;
   };
   REQUIRE(tuttiLaunchLocal(1, looks, nullptr, &outcome) == ncclSuccess);
+  CHECK(outcome.exit_code == 0);
+  const auto launches = [](const tuttiLaunchInfo_t*, const ncclUniqueId*, void*) {
+    tuttiLaunchOutcome_t inner{};
+    const bool ran = tuttiLaunchLocal(2, returns_rank, nullptr, &inner) == ncclSuccess;
+    return ran && inner.exit_code == 1 && inner.failed_rank == 1 ? 0 : 1;
+  };
+  REQUIRE(tuttiLaunchLocal(1, launches, nullptr, &outcome) == ncclSuccess);
   CHECK(outcome.exit_code == 0);
   sigaction(SIGCHLD, nullptr, &found);
   CHECK(found.sa_handler == SIG_IGN);
@@ -57,4 +65,18 @@ TEST_CASE("local ranks: one whose end the system was told to forget meanwhile ha
   CHECK((outcome.exit_code == 255 && outcome.failed_rank == 0 && outcome.signal == 0));
   close(ends[0]);
   close(ends[1]);
+}
+
+TEST_CASE("what is NULL where a launch needs it is named, with what to pass") {
+  tuttiLaunchOutcome_t outcome;
+  ncclUniqueId id;
+  int wants = 0;
+  const auto refused = [](ncclResult_t result, const std::string& words) {
+    CHECK(result == ncclInvalidArgument);
+    CHECK_THAT(ncclGetLastError(nullptr), Catch::Contains(words));
+  };
+  refused(tuttiLaunchLocal(1, nullptr, nullptr, &outcome), "body is NULL; pass what each rank is to run");
+  refused(tuttiLaunchUniqueId(nullptr, &id), "info is NULL; pass what tuttiLaunchDetect filled in");
+  refused(tuttiLaunchWantsMpi(nullptr, &wants), "info is NULL; pass what tuttiLaunchDetect filled in");
+  refused(tuttiLaunchLocal(1, returns_rank, nullptr, nullptr), "outcome is NULL; pass the address");
 }

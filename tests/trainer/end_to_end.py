@@ -212,7 +212,7 @@ def ranks_differ():
         processes = []
         for rank, command in enumerate(commands):
             variables = {"RANK": str(rank), "WORLD_SIZE": str(len(commands)), "TUTTI_RENDEZVOUS": "file:" + path("meet")}
-            processes.append(subprocess.Popen([PROGRAM, "--steps", "3", *command], stdout=subprocess.PIPE,
+            processes.append(subprocess.Popen([PROGRAM, *([] if "--epochs" in command else ["--steps", "3"]), *command], stdout=subprocess.PIPE,
                                               stderr=subprocess.STDOUT, text=True, env={**os.environ, **variables}))
         outputs = [process.communicate(timeout=60)[0] for process in processes]
         for process, output in zip(processes, outputs):
@@ -222,6 +222,9 @@ def ranks_differ():
     train(0, [text, text, text])
     for what, common, odd in (("data", text, other_text), ("data", images, images + ["--holdout", "0.3"]),
                               ("--seed", text, text + ["--seed", "2"]), ("--accumulate", images, images + ["--accumulate", "3"]),
+                              ("--batch", images, images + ["--batch", "64"]), ("--bucket-mb", text, text + ["--bucket-mb", "0.001"]),
+                              ("number of steps (--steps", images + ["--epochs", "1"], images + ["--epochs", "2"]),
+                              ("--check-every", text, text + ["--check-every", "2"]),
                               # As many parameters, of other layers.
                               ("model", images + ["--hidden", "16,592"], images + ["--hidden", "32,320"])):
         for rank, output in enumerate(train(1, [common, odd, common])):

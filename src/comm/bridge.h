@@ -141,7 +141,7 @@ class Bridge final : public PartCarrier {
   void expect_part(std::uint32_t number, std::uint32_t part, std::size_t bytes, void* place) override {
     far_inputs_.expect(number, part, bytes, static_cast<std::byte*>(place));
   }
-  /// Of hosts of one rank: the input of rank `part`, or the sum of round `part`.
+  /// Of hosts of one rank: what rank `part` has sent, its input or a sum: whatever calls ranks make, no two of them send the same part.
   std::byte* part_of(std::uint32_t number, std::uint32_t part, std::size_t bytes) const override {
     return far_inputs_.of(number, part, bytes);
   }

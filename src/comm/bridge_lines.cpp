@@ -159,9 +159,8 @@ bool Bridge::carry_inputs(Round& round, std::uint32_t number) {
   const Signature& signature = control_.signatures().of(rank_, number);
   const Carriage carriage = carriage_of(*members_, signature);
   if (!goes_from_buffers(carriage) || knows_that_calls_differ(number)) return true;
-  const bool by_rounds = carriage == Carriage::kAddedUp;
   const bool is_sum = carriage == Carriage::kAtHub && rank_ == hub();
-  const LentInput& lent = by_rounds ? round.lent : usual_.rounds.front().lent;
+  const LentInput& lent = carriage == Carriage::kAddedUp ? round.lent : usual_.rounds.front().lent;
   Record record;
   record.bytes = static_cast<std::uint32_t>(shape_of(args_of(signature), control_.ranks(), rank_).input_bytes);
   record.offset = Record::kReceiversPlace;
@@ -172,7 +171,7 @@ bool Bridge::carry_inputs(Round& round, std::uint32_t number) {
   const std::span<const int> whose = carriage == Carriage::kFromBuffers ? std::span(round.sent) : std::span(&rank_, 1);
   if (std::ranges::any_of(whose, [&](int rank) { return source_of(rank) == nullptr; })) return false;
   for (const int rank : whose) {
-    const auto part = static_cast<std::uint32_t>(by_rounds ? static_cast<int>(&round - usual_.rounds.data()) : rank);
+    const auto part = static_cast<std::uint32_t>(rank);
     record.value = protocol::announce_word(number, is_sum ? FarInputs::kSumOfAll : part);
     round.to->link->queue(record, source_of(rank));
   }

@@ -81,7 +81,8 @@ bool goes_by_rails(const Membership& members, const CallArgs& args, std::size_t 
   const RailPlan& plan = members.rails->plan();
   return bytes >= plan.shortest &&
          bytes <= std::min<std::size_t>(plan.longest, members.control.settings().rail_bytes) &&
-         members.plans.may_announce(args.collective, plan.shares ? "twoshot" : "hosts_doubling");
+         members.plans.may_announce(args.collective, plan.shares ? "twoshot" : "hosts_doubling") &&
+         !planner::uses_wide_wire(members.plans.rules(), args.collective, args.type, args.op);
 }
 
 /// Over MPI, among hosts of one rank each.

@@ -267,6 +267,7 @@ class CollectiveCall final : public Call {
   void add_up();
   int missing_input() const;
   void* far_input(std::uint32_t part) const;
+  void* far_sum(std::uint32_t round) const;
   bool is_input_needed() const;
   std::vector<int> ranks_read() const;
   bool knows_calls(const std::vector<int>& ranks, std::uint32_t last) const;

@@ -147,8 +147,9 @@ Result<Chosen> chosen_for(Communicator& communicator, const CallArgs& args) {
     switch (carriage) {
       case Carriage::kByRails:
         if (goes_by_shares(communicator.members(), carriage))
-          return Chosen{"shares", "each host adds up a share of the others' buffers, which come with their lines", us};
-        return Chosen{"rails", "a part for each rank of a host, before the other hosts' lines have come", us};
+          return Chosen{"shares", "so many bytes: each host's shares of them come with its line", us};
+        return Chosen{"rails", "so many bytes: a part for each rank of a host, before the other hosts' lines have come",
+                      us};
       case Carriage::kByMpi: return Chosen{"MPI messages", "so many bytes: MPI sends them from the buffers", us};
       default: return Chosen{"announce lines", "so few bytes: they travel with the lines that open the call", us};
     }

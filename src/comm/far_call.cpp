@@ -7,13 +7,18 @@ void* CollectiveCall::far_input(std::uint32_t part) const {
   return comm_.members().bridge->part_of(sequence_, part, shape_.input_bytes);
 }
 
+/// What the round's lines bring.
+void* CollectiveCall::far_sum(std::uint32_t round) const {
+  return far_input(static_cast<std::uint32_t>(comm_.members().bridge->sender_in(round)));
+}
+
 /// The rank from which an input, or a sum, has not come with the lines; -1: all is there. Lines can come by themselves, before it.
 [[gnu::hot]] int CollectiveCall::missing_input() const {
   if (!goes_from_buffers(carriage_)) return -1;
   const Bridge& bridge = *comm_.members().bridge;
   if (carriage_ == Carriage::kAddedUp) {
     const auto last = static_cast<std::uint32_t>(bridge.routes().rounds() - 1);
-    if (added_ == last && far_input(last) != nullptr) return -1;
+    if (added_ == last && far_sum(last) != nullptr) return -1;
     return bridge.sender_in(added_);
   }
   const auto is_missing = [&](int rank) { return far_input(static_cast<std::uint32_t>(rank)) == nullptr; };
@@ -74,8 +79,8 @@ executor::Progress CollectiveCall::end_refused() {
 /// Of pairs of hosts, each of which adds up what it has and what comes, the lower one's first: so both have the same bits. What came in the
 /// round before has become what this rank has.
 void CollectiveCall::add_round(std::uint32_t round, void* to, int divisor) {
-  const void* const own = round == 0 ? args_.send : far_input(round - 1);
-  const void* const far = far_input(round);
+  const void* const own = round == 0 ? args_.send : far_sum(round - 1);
+  const void* const far = far_sum(round);
   const bool first = comm_.rank() < comm_.members().bridge->sender_in(round);
   const void* const sources[] = {first ? own : far, first ? far : own};
   lanes_.machine().reduce({sources, 2, &to, 1, args_.count, nullptr, divisor});
@@ -86,7 +91,7 @@ void CollectiveCall::add_up() {
   Bridge& bridge = *comm_.members().bridge;
   const auto last = static_cast<std::uint32_t>(bridge.routes().rounds() - 1);
   while (added_ != last) {
-    void* const sum = far_input(added_);
+    void* const sum = far_sum(added_);
     if (sum == nullptr) return;
     add_round(added_, sum, 0);
     bridge.lend_input(sequence_, sum, ++added_);

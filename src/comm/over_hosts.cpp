@@ -246,7 +246,7 @@ void Communicator::plan_rails(const planner::Rules& rules) {
   const HostRanks hosts = ranks_of_hosts(rules.groups);
   const std::size_t per_host = hosts.front().size();
   const bool even = std::ranges::all_of(hosts, [&](const auto& ranks) { return ranks.size() == per_host; });
-  if (!even || ranks_ > kAllWithAllMax || rules.reproducible || rules.wide_wire) return;
+  if (!even || ranks_ > kAllWithAllMax || rules.reproducible) return;
   if (per_host == 1) {
     if (!members_->mpi || ranks_ == 2) return;
     const RailPlan plan = plan_shares(ranks_);
@@ -255,6 +255,7 @@ void Communicator::plan_rails(const planner::Rules& rules) {
     members_->rails = std::make_unique<Rails>(*members_->bridge, RailRoom({}, 1), hosts, rank_, plan);
     return;
   }
+  if (rules.wide_wire) return;
   const int sharers = rules.one_system ? static_cast<int>(std::ceil(rules.crowding)) : 1;
   RailPlan plan = comm::plan_rails(static_cast<int>(hosts.size()), static_cast<int>(per_host), rules.network, sharers,
                                    rules.one_system);

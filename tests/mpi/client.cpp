@@ -123,7 +123,7 @@ void case_through(ncclComm_t comm) {
 
 /// Rank 1 adds up another number of elements than the others: all are told, nothing is written, and the next call is what it is.
 void case_differ(ncclComm_t comm) {
-  // Of three ranks' 40000 shares have gone with the lines.
+  // Of three ranks' 40000, and of four ranks', shares have gone with the lines.
   constexpr std::size_t kCounts[][2] = {{4000000, 300007}, {300007, 4000000}, {262144, 4000000}, {300007, 10},
                                         {10, 300007},      {40000, 41000},    {40000, 10},       {4000000, 40000}};
   for (const auto& counts : kCounts) {
@@ -136,6 +136,15 @@ void case_differ(ncclComm_t comm) {
     check_collectives(comm, world, me, 300007);
     check_collectives(comm, world, me, 40000);
     check_collectives(comm, world, me, 100);
+  }
+  // Shares of the one beside sums that double, of which some rank gets both; and who is through with that makes the next call at once.
+  for (int round = 0; round < 300; ++round) {
+    std::vector<float> data(me == 0 ? 42000 : 9000, 1);
+    const ncclResult_t code = ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat, ncclSum, comm, nullptr);
+    expect(code == ncclInvalidUsage, std::string("differing calls: ") + ncclGetLastError(comm));
+    std::vector<float> next(4000, 1);
+    check(ncclAllReduce(next.data(), next.data(), next.size(), ncclFloat, ncclSum, comm, nullptr), "the next call");
+    expect(std::ranges::count(next, static_cast<float>(world)) == 4000, "the next call");
   }
   check(ncclCommDestroy(comm), "ncclCommDestroy");
 }

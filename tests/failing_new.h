@@ -16,6 +16,10 @@ inline thread_local long until_failure = 0;
 /// The same of all threads of host streams together.
 inline std::atomic<long> until_failure_on_streams = 0;
 
+/// The same of all threads but this one, which says that it is (is_tester).
+inline std::atomic<long> until_failure_elsewhere = 0;
+inline thread_local bool is_tester = false;
+
 inline bool is_of_stream() {
   char name[16] = {};
   return pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 && std::strcmp(name, "tutti-stream") == 0;
@@ -31,6 +35,7 @@ inline bool takes_last(std::atomic<long>& left) {
 inline void* allocate(std::size_t bytes) {
   if (until_failure > 0 && --until_failure == 0) throw std::bad_alloc();
   if (until_failure_on_streams > 0 && is_of_stream() && takes_last(until_failure_on_streams)) throw std::bad_alloc();
+  if (until_failure_elsewhere > 0 && !is_tester && takes_last(until_failure_elsewhere)) throw std::bad_alloc();
   void* const memory = std::malloc(bytes != 0 ? bytes : 1);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;

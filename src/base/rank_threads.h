@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -46,12 +47,15 @@ int run_as_threads(const char* tool, int ranks, const Live& live) {
     while (static_cast<int>(threads.size()) < ranks) threads.emplace_back(run, static_cast<int>(threads.size()));
   } catch (const std::exception& refused) {
     const std::lock_guard lock(mutex);
-    exit_code = told(static_cast<int>(threads.size()), refused, "cannot start a thread for ");
+    exit_code = std::max(exit_code, told(static_cast<int>(threads.size()), refused, "cannot start a thread for "));
   }
   std::unique_lock lock(mutex);
   const auto all_ended = [&] { return ended == static_cast<int>(threads.size()); };
   changed.wait(lock, [&] { return all_ended() || exit_code != 0; });
-  if (!changed.wait_for(lock, kGrace, all_ended)) std::_Exit(exit_code);
+  if (!changed.wait_for(lock, kGrace, all_ended)) {
+    std::fflush(nullptr);
+    std::_Exit(exit_code);
+  }
   lock.unlock();
   for (std::thread& thread : threads) thread.join();
   return exit_code;

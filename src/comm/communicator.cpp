@@ -118,6 +118,7 @@ void Communicator::start_beside(std::function<void()> work) {
     if (*one.over) one.thread.join();
     return !one.thread.joinable();
   });
+  beside_.reserve(beside_.size() + 1);  // a thread that has no place would end the program
   const auto over = std::make_shared<std::atomic<bool>>(false);
   beside_.push_back({std::thread([over, work = std::move(work)]() mutable {
                        work();

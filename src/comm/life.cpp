@@ -131,7 +131,10 @@ Status start_all(std::vector<InitJob>& jobs) {
   Error failure{Code::kSystem, "out of memory"};
   auto job = jobs.begin();
   try {
-    for (; job != jobs.end(); ++job) start(*job);
+    for (; job != jobs.end(); ++job) {
+      start(*job);
+      job->turn.reset();  // the work's alone, with which it ends, also where that throws: others wait for it
+    }
     return {};
   } catch (const std::bad_alloc&) {
   } catch (const std::exception& refused) {

@@ -199,6 +199,36 @@ TEST_CASE("every allocation of splitting a communicator fails once") {
   });
 }
 
+/// One waits for the other's turn to be over.
+TEST_CASE("every allocation of the threads that split a communicator twice fails once") {
+  is_tester = true;
+  ncclComm_t parent = nullptr;
+  bool has_failed = true;
+  long k = 1;
+  for (; has_failed && k < 2000; ++k) {
+    CAPTURE(k);
+    if (parent == nullptr) REQUIRE(ncclCommInitAll(&parent, 1, nullptr) == ncclSuccess);
+    std::array<ncclComm_t, 2> children{};
+    REQUIRE(ncclGroupStart() == ncclSuccess);
+    for (ncclComm_t& child : children) CHECK(ncclCommSplit(parent, 0, 0, &child, nullptr) == ncclSuccess);
+    until_failure_elsewhere = k;
+    const ncclResult_t made = ncclGroupEnd();
+    has_failed = until_failure_elsewhere.exchange(0) == 0;
+    CHECK(made == (has_failed ? ncclSystemError : ncclSuccess));
+    for (const ncclComm_t child : children) {
+      ncclResult_t state = ncclInProgress;
+      if (child == nullptr) continue;
+      CHECK(ncclCommGetAsyncError(child, &state) == ncclSuccess);
+      CHECK(state != ncclInProgress);
+      CHECK(ncclCommDestroy(child) == ncclSuccess);
+    }
+    if (has_failed) CHECK(ncclCommAbort(std::exchange(parent, nullptr)) == ncclSuccess);
+  }
+  if (parent != nullptr) CHECK(ncclCommDestroy(parent) == ncclSuccess);
+  CHECK(k > 3);
+  CHECK_FALSE(has_failed);
+}
+
 /// Rank 0 of two, whose k-th allocation fails; how many there were. What the other one hears then, or of its first call.
 long join_without_memory(long k, ncclResult_t& made, std::string& heard) {
   ncclUniqueId id;

@@ -180,17 +180,25 @@ TEST_CASE("what comes at last goes to the call's own place, once it has come") {
   using tutti::comm::FarInputs;
   FarInputs inputs;
   constexpr std::size_t kBytes = 100;
-  std::byte result[kBytes];
-  inputs.expect(7, 2, kBytes, result);
-  CHECK(inputs.of(7, 2, kBytes) == nullptr);
-  CHECK(inputs.place_for(7, 1, kBytes, 7) != result);
-  CHECK(inputs.place_for(7, 2, kBytes, 7) == result);
+  constexpr std::uint32_t kFirst = FarInputs::kSumOfAll, kLast = kFirst + FarInputs::kPartsMax - 1;
+  std::byte first[kBytes];
+  std::byte last[kBytes];
+  inputs.expect(7, kFirst, kBytes, first);
+  inputs.expect(7, kLast, kBytes, last);
+  CHECK(inputs.of(7, kFirst, kBytes) == nullptr);
+  CHECK(inputs.place_for(7, 1, kBytes, 7) != nullptr);
+  CHECK(inputs.place_for(7, kFirst, kBytes, 7) == first);
+  CHECK(inputs.place_for(7, kLast, kBytes, 7) == last);
+  CHECK(inputs.place_for(7, kLast, kBytes + 1, 7) == nullptr);
   inputs.note_arrived(7, 1);
-  CHECK(inputs.of(7, 2, kBytes) == nullptr);
-  inputs.note_arrived(7, 2);
-  CHECK(inputs.of(7, 2, kBytes) == result);
-  // The next call's, of which none is expected.
-  CHECK(inputs.place_for(8, 2, kBytes, 8) != result);
+  inputs.note_arrived(7, kLast);
+  CHECK(inputs.of(7, kFirst, kBytes) == nullptr);
+  CHECK(inputs.of(7, kLast, kBytes) == last);
+  inputs.note_arrived(7, kFirst);
+  CHECK(inputs.of(7, kFirst, kBytes) == first);
+  // The next call's, of which none is expected, and what there is not.
+  for (const std::uint32_t part : {kFirst, kLast}) CHECK(inputs.place_for(8, part, kBytes, 8) == nullptr);
+  CHECK(inputs.place_for(7, kLast + 1, kBytes, 7) == nullptr);
 }
 
 TEST_CASE("inputs that were read give their place to the next ones, inputs ahead of a call another") {

@@ -248,8 +248,9 @@ void Communicator::plan_rails(const planner::Rules& rules) {
   const bool even = std::ranges::all_of(hosts, [&](const auto& ranks) { return ranks.size() == per_host; });
   if (!even || ranks_ > kAllWithAllMax || rules.reproducible) return;
   if (per_host == 1) {
-    if (!members_->mpi || ranks_ == 2) return;
-    const RailPlan plan = plan_shares(ranks_);
+    const bool by_mpi = members_->mpi != nullptr;
+    if (ranks_ == 2 || !(by_mpi || rules.one_system)) return;
+    const RailPlan plan = plan_shares(ranks_, by_mpi);
     if (members_->bridge->routes().pattern() != plan.pattern)
       members_->bridge->route_rail_lines(LineRoutes(ranks_, plan.pattern));
     members_->rails = std::make_unique<Rails>(*members_->bridge, RailRoom({}, 1), hosts, rank_, plan);

@@ -63,9 +63,11 @@ RailPlan plan_rails(int hosts, int per_host, const planner::NetworkCosts& networ
   return plan;
 }
 
-RailPlan plan_shares(int hosts) {
+RailPlan plan_shares(int hosts, bool by_mpi) {
   const auto n = static_cast<std::size_t>(hosts);
-  return {.longest = n * RailRoom::kEarlyShareMax, .shortest = n * RailRoom::kEarlyShareMin, .shares = true};
+  return {.longest = by_mpi ? n * RailRoom::kEarlyShareMax : RailRoom::kBytesMax,
+          .shortest = n * (by_mpi ? RailRoom::kEarlyShareMin : RailRoom::kStreamedShareMin),
+          .shares = true};
 }
 
 Rails::Rails(PartCarrier& network, RailRoom room, HostRanks hosts, int rank, RailPlan plan)

@@ -47,6 +47,8 @@ class RailRoom {
   /// Shares (RailPlan::shares): a message of MPI's takes the longest with a line; shorter ones are not worth their number.
   static constexpr std::size_t kEarlyShareMax = std::size_t{56} << 10;
   static constexpr std::size_t kEarlyShareMin = std::size_t{36} << 10;
+  /// Of hosts of one system without MPI.
+  static constexpr std::size_t kStreamedShareMin = std::size_t{128} << 10;
 
   struct Block {
     std::uint64_t* number;  ///< of the call whose bytes these are, marked: stored after them; 0: none are
@@ -76,8 +78,8 @@ struct RailPlan {
 /// By the prices, at which more bytes are cheaper than further messages. `hosts`: with as many ranks each; `sharers`: ranks that share a core;
 /// `one_system`: the hosts are of one system, and their ranks' threads the network. Without the hub.
 RailPlan plan_rails(int hosts, int per_host, const planner::NetworkCosts& network, int sharers, bool one_system);
-/// Over MPI, among hosts of one rank each, from three on: a share is one message, with a line.
-RailPlan plan_shares(int hosts);
+/// Among hosts of one rank each, from three on. Over MPI a share is one message, with a line; else the hosts are of one system.
+RailPlan plan_shares(int hosts, bool by_mpi);
 
 /// A rank's end of it; belongs to whoever has the communicator's turn.
 class Rails {

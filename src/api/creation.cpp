@@ -54,9 +54,8 @@ Status check_ranks(int ranks, int rank) {
 }
 
 Status check_devices(int count, const int* devices) {
-  constexpr int kOpenMax = 1 << 14;  // communicators
-  if (count < 1 || count > kOpenMax)
-    return error(Code::kInvalidArgument, fmt::format("ndev is {}; pass 1 to {}", count, kOpenMax));
+  if (count < 1 || count > comm::kOpenMax)
+    return error(Code::kInvalidArgument, fmt::format("ndev is {}; pass 1 to {}", count, comm::kOpenMax));
   for (int i = 0; devices && i < count; ++i) {
     if (devices[i] < 0)
       return error(Code::kInvalidArgument, fmt::format("devlist[{}] is {}; device numbers start at 0", i, devices[i]));

@@ -48,7 +48,7 @@ enum class Carriage : std::uint8_t {
   kFromBuffers,  ///< hosts of one rank: with the lines too, from the caller's buffer (far_inputs.h)
   kAddedUp,      ///< the same of an all-reduce whose lines double: added up on the way
   kAtHub,        ///< ... and where they go by a hub: added up there
-  kByRails,      ///< hosts of several ranks each: in parts, before all lines are there (rails.h)
+  kByRails,      ///< in parts, of hosts of one rank in shares, before all lines are there (rails.h)
   kByMpi,    ///< hosts of one rank, long: by MPI from the callers' buffers, once all lines are there (mpi_all_reduce.h)
   kInLines,  ///< whatever the buffers are
 };

@@ -17,6 +17,8 @@ class Communicator;
 
 /// The value behind ncclComm_t: a slot index and a generation, so that a stale handle is an error and not a crash.
 using Handle = void*;
+/// Communicators that may be open at once.
+inline constexpr int kOpenMax = 1 << 14;
 
 inline constexpr int kHostMemory = -1;
 

@@ -81,7 +81,7 @@ struct Membership {
   MpiSends mpi_sends;                            ///< of callers' own memory
   FarLimits far_limits;                          ///< zeros where hosts have several ranks
   std::unique_ptr<MpiAllReduce> mpi_all_reduce;  ///< over MPI, of hosts of one rank each
-  std::unique_ptr<Rails> rails;                  ///< nullptr where not all hosts have as many, and more than one
+  std::unique_ptr<Rails> rails;                  ///< nullptr: no call goes so
   executor::StoreRates carried_stores;           ///< of what is carried beside lines
   CacheRoom cache_room;                          ///< of this host, for calls of all ranks
   bool single_copy = false;                      ///< works between all processes, on every rank

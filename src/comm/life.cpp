@@ -91,7 +91,8 @@ Status make_child(Communicator& parent, ParentTurn& turn, int color, int key, Co
 Status schedule(InitJob job, Handle* handle) {
   if (handle) {
     *handle = add(job.communicator);
-    if (!*handle) return error(Code::kSystem, "too many communicators are open (16384); destroy some");
+    if (!*handle)
+      return error(Code::kSystem, fmt::format("too many communicators are open ({}); destroy some", kOpenMax));
   }
   try {
     if (in_group()) {

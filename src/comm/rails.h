@@ -7,13 +7,14 @@
 //                    the part, which it gets from all, and sends all its sum (RailPlan::shares)
 //   within a host    a rank shows the others its part of the result, and takes theirs
 //
-// Nobody waits for the other hosts' lines before data goes: a call is one way through the network where a schedule,
-// which begins when all have announced, is two. The lines come meanwhile, in the same messages where a rank carries
+// Nobody waits for the other hosts' lines before data goes: a call is one way through the network (shares, and a hub:
+// two) where a schedule, which begins when all have announced, is one more. The lines come meanwhile, in the same messages where a rank carries
 // both, and who has them all writes results. Calls that differ do no harm: what was given, shown or sent carries the
 // number of its call, and nobody reads it.
 //
 // So nothing here may count on what another rank has announced, keep a state that calls that differ would have to take
-// back, or write to the caller's buffer before all have announced the same.
+// back, or write to the caller's buffer before all have announced the same. Sums of shares come straight there: who sends
+// one has the lines of all.
 //
 // What is given or shown lies in one block, which nobody reads any more when its writer is through with a call: it has
 // the results of all to whom it gave something, and shows its own next when all have announced the next call. Only a

@@ -22,7 +22,7 @@ namespace {
 constexpr std::uint64_t kMark = std::uint64_t{0xC0} << 52;
 /// In place of kMark in the slot's copy of a handle that a forked child has inherited: find() sees another handle there, and pays nothing.
 constexpr std::uint64_t kInheritedMark = std::uint64_t{0x80} << 52;
-constexpr std::uint32_t kSlots = 1 << 14;
+constexpr std::uint32_t kSlots = kOpenMax;
 
 struct Slot {
   std::atomic<std::uint64_t> handle{0};  ///< of the communicator in it, 0 = free

@@ -1,4 +1,4 @@
-// All-reduces by rails (src/comm/rails.h): hosts of several ranks each. Values and bits, whoever is late, whatever else
+// All-reduces by rails (src/comm/rails.h): hosts of several ranks each, and shares, of one rank. Values and bits, whoever is late, whatever else
 // is called between, what crosses, calls that differ, and ranks that do not come.
 #include "crew.h"
 #include "far_calls.h"
@@ -26,7 +26,11 @@ using namespace far_calls;
 
 /// The longest buffers that go so, in elements.
 constexpr std::size_t kLongest = (std::size_t{1} << 20) / sizeof(int);
-constexpr std::size_t kCounts[] = {1, 129, 1000, 2100, 4096, 16385, 40000, 131073, kLongest - 1, kLongest, kLongest + 1};
+constexpr std::size_t kCounts[] = {1,     129,    1000,         2100,     4096,        16385,
+                                   40000, 131073, kLongest - 1, kLongest, kLongest + 1};
+
+/// Elements of an all-reduce that three hosts or four of one rank each make in shares.
+constexpr std::size_t kOfShares = 140001;
 
 struct Shape {
   int ranks;
@@ -93,7 +97,10 @@ TEST_CASE("all-reduces by rails come out right, whoever is late", "[hosts]") {
                            {{6, 2, "1", true}, 60},
                            {{6, 2, "1", false, true}, 60},
                            {{8, 2, "1", false, true}, 60},
-                           {{16, 2, "1", false, true}, 20}})
+                           {{16, 2, "1", false, true}, 20},
+                           {{3, 1}, 100},
+                           {{4, 1, "3"}, 100},
+                           {{5, 1}, 60}})
     run_on(with.shape,
            [&](const Member& m, ncclComm_t comm) { return random_calls(m, kCounts, seed, with.calls, comm); });
 }
@@ -103,6 +110,7 @@ TEST_CASE("sums by rails have the same bits on all ranks, and are in rank order 
     setenv("TUTTI_REPRODUCIBLE", in_rank_order ? "1" : "0", 1);
     for (const Shape& shape : {Shape{4, 2}, {6, 2}, {6, 3}, {8, 2}, {6, 2, "1", false, true}, {8, 2, "1", false, true}})
       run_on(shape, [&](const Member& m, ncclComm_t comm) { return check_bits(m, 16385, in_rank_order, comm); });
+    run_on({4, 1}, [&](const Member& m, ncclComm_t comm) { return check_bits(m, kOfShares, in_rank_order, comm); });
   }
   unsetenv("TUTTI_REPRODUCIBLE");
 }
@@ -189,6 +197,8 @@ TEST_CASE("what was given or sent in calls that differ is nobody's", "[hosts]") 
       CREW_TRY(make_calls_that_differ(m, 16384, comm));
       return sum_what_others_gather(m, 16384, comm);
     });
+  for (const Shape& shape : {Shape{3, 1}, {4, 1}})
+    run_on(shape, [](const Member& m, ncclComm_t comm) { return make_calls_that_differ(m, kOfShares, comm); });
 }
 
 namespace {
@@ -228,13 +238,24 @@ TEST_CASE("who calls something else than by rails learns of it, though the other
   }
 }
 
-TEST_CASE("which calls go by rails: tuttiExplain says so", "[hosts]") {
-  const auto expect = [](std::size_t count, bool by_rails) {
+TEST_CASE("which calls go by rails, and which in shares: tuttiExplain says so", "[hosts]") {
+  const auto expect = [](std::size_t count, bool goes_so, const char* what = "access: rails: ") {
     return [=](const Member&, ncclComm_t comm) -> std::string {
       const std::string text = explanation(comm, count);
-      return (text.find("access: rails: ") != std::string::npos) == by_rails ? "" : text;
+      return (text.find(what) != std::string::npos) == goes_so ? "" : text;
     };
   };
+  constexpr const char* kShares = "access: shares: ";
+  constexpr std::size_t kOfOne = (std::size_t{128} << 10) / sizeof(int);
+  for (const int hosts : {3, 4}) {
+    const std::size_t shortest = static_cast<std::size_t>(hosts) * kOfOne;
+    run_on({hosts, 1}, expect(shortest - 1, false, kShares));
+    run_on({hosts, 1}, expect(shortest, true, kShares));
+  }
+  run_on({4, 1}, expect(kLongest, true, kShares));
+  run_on({4, 1}, expect(kLongest + 1, false, kShares));
+  run_on({2, 1}, expect(kLongest, false, kShares));
+  run_on({4, 1, "1", false, true}, expect(kLongest, false, kShares));
   run_on({4, 2}, expect(16384, true));
   run_on({4, 2}, expect(kLongest, true));
   run_on({4, 2}, expect(kLongest + 1, false));

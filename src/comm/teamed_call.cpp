@@ -45,7 +45,10 @@ Status TeamedCall::check() {
                              .binds = true,
                              .pairs_calls = true,
                              .memory = agreement_.scratch_memory()});
-  return across_->check();
+  const Status ready = across_->check();
+  // Another rank's call may have failed there already: the user is to hear of that, and not of who ends the communicator for it.
+  if (!ready.ok() && across->failed()) return teams_.settle(ready.error(), DeviceTeams::From::kAcross);
+  return ready;
 }
 
 std::vector<CallArgs> TeamedCall::across_calls() const {

@@ -160,24 +160,39 @@ void MpiLink::close() {
   }
 }
 
+/// The receive that is among the arrivals.
+void MpiLink::take_back_oldest() {
+  const MPI_Request oldest = arrivals().withdraw(place_);
+  if (!receives_.empty()) receives_.at(receives_.first).request = oldest;
+}
+
 /// MPI may still read and write its memory, and must not be asked: it stays.
 void MpiLink::abandon() {
   failed_ = true;
-  arrivals().withdraw(place_);
-  new std::shared_ptr<MpiLink>(shared_from_this());
+  take_back_oldest();
+  mpi_progress().abandon(shared_from_this());
 }
 
 bool MpiLink::is_quiet() const { return sends_.empty() && end_request_ == MPI_REQUEST_NULL; }
 
-/// Of messages that never come, since the other side has ended.
+void MpiLink::give_up() {
+  const std::lock_guard lock(mutex_);
+  const MpiCalls::Pass pass = mpi_calls().enter();
+  if (!pass.owns_lock() || !closed_) return;
+  if (!failed_) take_back_oldest();
+  cancel_receives();
+}
+
+/// Of messages that never come. Of a side that has not ended one may have begun to: that stays with MPI.
 void MpiLink::cancel_receives() {
-  if (receives_.empty()) return;
-  receives_.at(receives_.first).request = arrivals().withdraw(place_);
   for (; !receives_.empty(); ++receives_.first) {
     Message& message = receives_.at(receives_.first);
     if (message.request == MPI_REQUEST_NULL) continue;
     MPI_Cancel(&message.request);
-    MPI_Wait(&message.request, MPI_STATUS_IGNORE);  // a cancelled receive is over without anybody else
+    int done = 0;
+    // A cancelled receive is over without anybody else.
+    if (ended_) MPI_Wait(&message.request, MPI_STATUS_IGNORE);
+    if (!ended_) MPI_Test(&message.request, &done, MPI_STATUS_IGNORE);
   }
 }
 
@@ -202,8 +217,12 @@ MpiLink::Advance MpiLink::go_on() {
     result.moved = true;
   }
   result.sending = !is_quiet();
+  result.waits = result.sending || !comm_->expects_silence();
   result.done = failed_ || (!result.sending && (!closed_ || ended_));
-  if (result.done && closed_ && !failed_) cancel_receives();
+  if (result.done && closed_ && !failed_) {
+    take_back_oldest();
+    cancel_receives();
+  }
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <mpi.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -24,10 +25,14 @@ class MpiOwned {
   ~MpiOwned();
   MPI_Comm get() const { return comm_; }
   MpiArrivals& arrivals() { return arrivals_; }
+  /// MpiNetwork's.
+  void expect_silence() { silent_ = true; }
+  bool expects_silence() const { return silent_; }
 
  private:
   MPI_Comm comm_;
   MpiArrivals arrivals_;
+  std::atomic<bool> silent_{false};
 };
 
 class MpiLink : public std::enable_shared_from_this<MpiLink> {
@@ -36,6 +41,7 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   struct Advance {
     bool moved = false;
     bool sending = false;  ///< something waits for the other side to take it
+    bool waits = false;    ///< that, or the other side is to end
     bool done = false;     ///< needs nobody any more
   };
 
@@ -50,6 +56,8 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   void close();
   /// By MpiProgress.
   Advance advance();
+  /// The same, when MPI ends and the other side is not waited for.
+  void give_up();
 
  private:
   /// A slot's record that is longer goes in several. Open MPI sends so much over TCP without asking first.
@@ -78,6 +86,7 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   bool take_message(bool may);
   void pop_receive();
   void drop_message();
+  void take_back_oldest();
   void cancel_receives();
   bool is_quiet() const;
   Advance go_on();

@@ -149,6 +149,10 @@ class Network final : public MpiNetwork {
     const std::lock_guard lock(creation_->mutex);
     return post_message(creation_->comm, peer, direction, data, bytes, use);
   }
+  void expect_silence() override {
+    const std::lock_guard lock(creation_->mutex);
+    if (creation_->comm) creation_->comm->expect_silence();
+  }
 
  private:
   std::shared_ptr<Creation> creation_;

@@ -20,6 +20,8 @@ using std::chrono::milliseconds;
 constexpr microseconds kSoon{20};
 constexpr microseconds kFirst{100};
 constexpr microseconds kLate{2000};
+/// How long MPI_Finalize waits for other ranks to end what this one has aborted: where that has made theirs fail, they never do.
+constexpr milliseconds kSilence{200};
 
 /// Deaf to signals, which are the application's.
 void start_deaf(void (*body)(MpiProgress*), MpiProgress* of) {
@@ -60,6 +62,11 @@ void MpiProgress::keep(std::shared_ptr<MpiLink> link) {
   links_.push_back(std::move(link));
 }
 
+void MpiProgress::abandon(std::shared_ptr<MpiLink> link) {
+  const std::lock_guard lock(mutex_);
+  abandoned_.push_back(std::move(link));
+}
+
 void MpiProgress::prepare_by(std::function<void()> prepare) {
   const std::lock_guard lock(mutex_);
   prepare_ = std::move(prepare);
@@ -77,6 +84,7 @@ MpiProgress::Looked MpiProgress::look(std::unique_lock<std::mutex>& lock) {
     const MpiLink::Advance advance = link->advance();
     result.moved |= advance.moved;
     result.sending |= advance.sending && !advance.done;
+    result.waits |= advance.waits && !advance.done;
     return advance.done;
   });
   lock.lock();
@@ -94,17 +102,25 @@ void MpiProgress::sweep() {
 }
 
 void MpiProgress::drain(milliseconds patience) {
-  const auto until = std::chrono::steady_clock::now() + patience;
+  const auto start = std::chrono::steady_clock::now();
+  const auto until = start + patience;
   std::unique_lock lock(mutex_);
   over_ = true;
   // The thread may be in a call of MPI's that does not come back.
   if (!looked_.wait_until(lock, until, [this] { return !looking_; })) return;
-  while (!links_.empty() && std::chrono::steady_clock::now() < until) {
-    if (look(lock).moved) continue;
+  while (!links_.empty()) {
+    const Looked found = look(lock);
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= until || (!found.waits && now >= start + kSilence)) break;
+    if (found.moved) continue;
     lock.unlock();
     std::this_thread::sleep_for(kSoon);
     lock.lock();
   }
+  Links left = links_;
+  left.insert(left.end(), abandoned_.begin(), abandoned_.end());
+  lock.unlock();
+  for (const std::shared_ptr<MpiLink>& link : left) link->give_up();
 }
 
 void MpiProgress::run() {

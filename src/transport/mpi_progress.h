@@ -20,13 +20,16 @@ class MpiProgress {
   void want(std::shared_ptr<MpiLink> link);
   /// A link that waits for the other side to end. Called with the link's lock held.
   void keep(std::shared_ptr<MpiLink> link);
+  /// A link whose communicator has failed: MPI is asked nothing of it until it ends. Called with the link's lock held.
+  void abandon(std::shared_ptr<MpiLink> link);
   /// The thread calls this before each look.
   void prepare_by(std::function<void()> prepare);
   /// One look at all links.
   void sweep();
-  /// Nobody else looks at anything from here on; the caller does until nothing is under way, at most so long. A call of another thread
-  /// that is inside MPICH 4.0.2 when MPI_Finalize begins leaves MPICH's mutex locked, and the process is ended for that; locks seem to be
-  /// neither taken nor given back from then on. So the fewer calls the thread makes, the better.
+  /// Nobody else looks at anything from here on; the caller does until nothing is under way, at most so long, and not for what this
+  /// rank has aborted. A call of another thread that is inside MPICH 4.0.2 when MPI_Finalize begins leaves MPICH's mutex locked, and
+  /// the process is ended for that; locks seem to be neither taken nor given back from then on. So the fewer calls the thread makes,
+  /// the better.
   void drain(std::chrono::milliseconds patience);
 
  private:
@@ -34,6 +37,7 @@ class MpiProgress {
   struct Looked {
     bool moved = false;
     bool sending = false;  ///< some of the links that are left
+    bool waits = false;    ///< the same
   };
 
   /// With `lock`, which it gives up while it looks.
@@ -44,6 +48,7 @@ class MpiProgress {
   std::condition_variable changed_;
   std::condition_variable looked_;
   Links links_;  ///< guarded by mutex_, as are all below
+  Links abandoned_;
   std::function<void()> prepare_;
   bool running_ = false;
   bool looking_ = false;  ///< somebody has taken the links out

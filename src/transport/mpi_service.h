@@ -27,7 +27,7 @@
 namespace tutti::transport {
 
 /// Both sides must be built with the same one: what is passed are C++ types.
-inline constexpr const char* kMpiServiceVersion = "Tutti 0.1.0, MPI service 5";
+inline constexpr const char* kMpiServiceVersion = "Tutti 0.1.0, MPI service 6";
 
 struct MpiState {
   enum class Level : std::uint8_t { kSingle, kFunneled, kSerialized, kMultiple };
@@ -76,6 +76,8 @@ class MpiNetwork {
   /// Once open. Up to 1 GiB, more than 0, of any memory that the MPI takes.
   virtual std::unique_ptr<MpiMessage> message(int peer, MpiDirection direction, void* data, std::size_t bytes,
                                               MpiUse use) = 0;
+  /// This rank aborts: others may take that for a failure, and never end their streams. MPI_Finalize does not wait for it then.
+  virtual void expect_silence() {}
 };
 
 struct MpiService {

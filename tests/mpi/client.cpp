@@ -4,7 +4,7 @@
 // usage: mpi-client LEVEL CASE [RANKS_PER_HOST]
 //   LEVEL  none, plain (MPI_Init), single, funneled, serialized, multiple: how MPI is initialised
 //   CASE   checks, subset, posted, killed-early, ahead, through, differ, idle, taken, pipes, pipes-ignored, killed, many, stopped, cut, shrink, shrink-dead, abort, abort-silenced,
-//          destroy-silenced, exits, open-at-finalize, told-to
+//          destroy-silenced, exits, open-at-finalize, aborted-at-finalize, told-to
 // The ranks believe that they are on hosts of RANKS_PER_HOST (default 1) ranks each.
 #include <mpi.h>
 #include <nccl.h>
@@ -14,6 +14,7 @@
 #include "collective_checks.h"
 #include "counted_mpi.h"
 #include "creation_cases.h"
+#include "finalize_cases.h"
 #include "mpi_rank.h"
 #include "transport/mpi_service.h"
 
@@ -406,17 +407,6 @@ void case_exits(ncclComm_t comm) {
   std::_Exit(0);
 }
 
-void case_open_at_finalize(ncclComm_t comm) {
-  check_collectives(comm, world, me, 5000);
-  MPI_Finalize();
-  const long before = mpi_calls;
-  float x = 1;
-  const ncclResult_t code = ncclAllReduce(&x, &x, 1, ncclFloat, ncclSum, comm, nullptr);
-  say("failed %d %s", static_cast<int>(code), ncclGetLastError(comm));
-  check(ncclCommAbort(comm), "ncclCommAbort");
-  say("finalized after %ld calls", static_cast<long>(mpi_calls) - before);
-}
-
 /// The library initialises MPI, and ends it, where the program tells it to: such calls are counted too.
 void case_told_to() {
   check(tuttiLaunchInitMpi(), "tuttiLaunchInitMpi");
@@ -483,10 +473,11 @@ int main(int argc, char** argv) {
     if (name == "abort") case_abort(comm);
     if (name == "exits") case_exits(comm);
     if (name == "open-at-finalize") case_open_at_finalize(comm);
+    if (name == "aborted-at-finalize") case_aborted_at_finalize(comm);
   }
   int over = 0;
   MPI_Finalized(&over);
-  expect(over == 0 || name == "open-at-finalize" || name == "told-to", "somebody else has ended MPI");
+  expect(over == 0 || name.ends_with("-at-finalize") || name == "told-to", "somebody else has ended MPI");
   if (with_mpi && over == 0) MPI_Finalize();
   say("mpi initialised %d times, ended %d times", mpi_begun.load(), mpi_ended.load());
   say("done");

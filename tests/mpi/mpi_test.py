@@ -246,6 +246,15 @@ def case_open_at_finalize(kind, client, _):
     run.expect_done()
 
 
+def case_aborted_at_finalize(kind, client, _):
+    """What a rank has aborted keeps nobody in MPI_Finalize, and leaves nothing there that MPICH would complain of."""
+    run = Run(kind, 3, [client, "multiple", "aborted-at-finalize"])
+    run.expect("finalized", "^soon$")
+    assert "was not returned" not in run.text, run.text
+    run.expect("mpi", ONCE)
+    run.expect_done()
+
+
 def case_perf(kind, _, perf):
     """tutti-perf, which is linked with no MPI, by --net mpi; by TCP otherwise. No place to meet has to be named."""
     with tempfile.TemporaryDirectory() as folder:

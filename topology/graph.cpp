@@ -69,6 +69,14 @@ std::string printable(std::string text) {
   return text;
 }
 
+std::string printable_sentence(std::string text) {
+  constexpr std::string_view kLeftOut = " [...] ";
+  constexpr std::size_t kEnd = kSentenceBytesMax / 2;
+  constexpr std::size_t kBegin = kSentenceBytesMax - kEnd - kLeftOut.size();
+  if (text.size() > kSentenceBytesMax) text.replace(kBegin, text.size() - kBegin - kEnd, kLeftOut);
+  return printable(std::move(text));
+}
+
 int GraphBuilder::add_host(std::string name) {
   graph_.hosts_.push_back(printable(std::move(name)));
   return static_cast<int>(graph_.hosts_.size()) - 1;
@@ -121,7 +129,7 @@ void GraphBuilder::add_link(int from, int to, LinkKind kind, Bandwidth bandwidth
 }
 
 void GraphBuilder::warn(std::string sentence) {
-  sentence = printable(std::move(sentence));
+  sentence = printable_sentence(std::move(sentence));
   if (std::ranges::find(graph_.warnings_, sentence) != graph_.warnings_.end()) return;
   if (graph_.warnings_.size() < static_cast<std::size_t>(kWarningsMax - 1)) {
     graph_.warnings_.push_back(std::move(sentence));

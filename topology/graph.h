@@ -118,6 +118,10 @@ inline constexpr Bandwidth kBandwidthMax = 1'000'000 * kGigabyte;
 /// Files may hold anything; a terminal that what comes of them is printed to must not act on it.
 std::string printable(std::string text);
 
+/// The same for a message or a warning, without the middle of one that quotes very long words: they go to every rank.
+inline constexpr std::size_t kSentenceBytesMax = 1000;
+std::string printable_sentence(std::string text);
+
 class GraphBuilder {
  public:
   /// The host's index.

@@ -1,5 +1,6 @@
 #include "topology/hwloc_xml.h"
 
+#include "topology/text_words.h"
 #include "topology/xml_document.h"
 
 #include <fmt/format.h>
@@ -7,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <pugixml.hpp>
 #include <string>
@@ -286,16 +286,19 @@ class Reader {
     if (indexes.size() != count) return fmt::format("{} indexes for {} objects", indexes.size(), count);
     for (const std::string& word : indexes) {
       const std::size_t colon = mixed ? word.find(':') + 1 : 0;
-      const std::uint64_t number = std::strtoull(word.c_str() + colon, nullptr, 10);
-      const int object = by_os_index ? find_os_index(type, number) : find_id(number);
+      const auto number = number_from<std::uint64_t>(std::string_view(word).substr(colon), 0);
+      const int object = !number ? kNone : by_os_index ? find_os_index(type, *number) : find_id(*number);
       if (object == kNone) return fmt::format("there is no object {}", word.substr(0, 32));
       if (std::ranges::find(matrix.objects, object) != matrix.objects.end())
         return fmt::format("object {} is in it twice", word.substr(0, 32));
       matrix.objects.push_back(object);
     }
     const std::size_t cells = std::size_t{count} * count;
-    for (const std::string& word : words_of(element, "u64values", cells))
-      matrix.values.push_back(std::strtoull(word.c_str(), nullptr, 10));
+    for (const std::string& word : words_of(element, "u64values", cells)) {
+      const auto value = number_from<std::uint64_t>(word, 0);
+      if (!value) return fmt::format("value \"{}\" is no number", word.substr(0, 32));
+      matrix.values.push_back(*value);
+    }
     if (matrix.values.size() != cells)
       return fmt::format("{} values for {} x {} objects", matrix.values.size(), count, count);
     return "";

@@ -42,8 +42,9 @@ std::string canonical_bus_id(std::string_view text);
 /// The attribute as a whole number; nothing if it is missing or no number.
 std::optional<int> number_of(const pugi::xml_node& element, const char* attribute);
 
-/// The element's own figure, gbps="370.8".
-std::optional<Bandwidth> own_bandwidth(const pugi::xml_node& element);
+/// The element's own figure, gbps="370.8". Nothing where there is none, or none that can be, which is a warning.
+std::optional<Bandwidth> own_bandwidth(const XmlDocument& xml, const pugi::xml_node& element,
+                                       RepeatedWarnings& warnings, const char* attribute = "gbps");
 
 /// The node that a link's target stands for, by bus id and host.
 using GpusByBus = std::map<std::pair<std::string, int>, int>;

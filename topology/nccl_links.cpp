@@ -87,7 +87,7 @@ Status GpuLinks::add_cable(const GpuElement& gpu, const pugi::xml_node& element,
   const Bandwidth one = kind == LinkKind::kXgmi ? xgmi_bandwidth(facts.gcn) : nvlink_bandwidth(facts.sm);
   if (kind == LinkKind::kNvLink && facts.sm == 0)
     warnings_.add("the GPU has no sm; its NVLinks count as 20 GB/s each", xml_.place_of(gpu.element));
-  const Cable cable = {kind, own_bandwidth(element).value_or(one * count), count};
+  const Cable cable = {kind, own_bandwidth(xml_, element, warnings_).value_or(one * count), count};
   if (count == 0) {
     warnings_.add("count=\"0\": no link", xml_.place_of(element));
     return {};
@@ -211,8 +211,15 @@ std::optional<int> number_of(const pugi::xml_node& element, const char* attribut
   return number_from<int>(element.attribute(attribute).value(), std::numeric_limits<int>::min());
 }
 
-std::optional<Bandwidth> own_bandwidth(const pugi::xml_node& element) {
-  return gigabytes_from(element.attribute("gbps").value());
+std::optional<Bandwidth> own_bandwidth(const XmlDocument& xml, const pugi::xml_node& element,
+                                       RepeatedWarnings& warnings, const char* attribute) {
+  constexpr std::size_t kShown = 32;
+  const std::string_view text = element.attribute(attribute).value();
+  const auto bandwidth = gigabytes_from(text);
+  if (!bandwidth && !text.empty())
+    warnings.add(fmt::format("{} \"{}\" is no number of GB/s and is left out", attribute, text.substr(0, kShown)),
+                 xml.place_of(element));
+  return bandwidth;
 }
 
 Status add_gpu_links(const XmlDocument& xml, const std::vector<GpuElement>& gpus, const GpusByBus& gpus_by_bus,

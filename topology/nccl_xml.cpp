@@ -164,7 +164,7 @@ Status NcclReader::read_cpu(const pugi::xml_node& cpu) {
   facts.model = to_text(processor);
   facts.numa = number_of(cpu, "numaid").value_or(kNone);
   facts.cores = std::max(0, number_of(cpu, "cores").value_or(0));
-  facts.memory = gigabytes_from(cpu.attribute("memory_gbps").value()).value_or(0);
+  facts.memory = own_bandwidth(xml_, cpu, warnings_, "memory_gbps").value_or(0);
   if (facts.numa == kNone) warnings_.add("there is no numaid", xml_.place_of(cpu));
   const int numa = builder_.add_node(NodeKind::kNuma, host, kNone,
                                      facts.numa < 0 ? "" : fmt::format("{}numa{}", prefix(host), facts.numa), facts);
@@ -220,15 +220,17 @@ Status NcclReader::read_loose_gpu(const pugi::xml_node& gpu) {
 
 Link NcclReader::pci_link(const pugi::xml_node& pci) {
   const std::string_view speed = pci.attribute("link_speed").value();
-  if (!knows_pci_speed(speed) && !own_bandwidth(pci))
+  const auto own = own_bandwidth(xml_, pci, warnings_);
+  if (!knows_pci_speed(speed) && !own)
     warnings_.add(fmt::format("link_speed \"{}\" is not known; counted as 8 GT/s", speed.substr(0, 32)),
                   xml_.place_of(pci));
-  int lanes = number_of(pci, "link_width").value_or(0);
+  const std::string_view width = pci.attribute("link_width").value();
+  int lanes = width.empty() ? 0 : number_of(pci, "link_width").value_or(kNone);
   if (lanes < 0 || lanes > kPciLanesMax) {
-    warnings_.add(fmt::format("link_width {} cannot be; counted as 16", lanes), xml_.place_of(pci));
+    warnings_.add(fmt::format("link_width {} cannot be; counted as 16", width.substr(0, 32)), xml_.place_of(pci));
     lanes = 0;
   }
-  return {.count = lanes > 0 ? lanes : 16, .bandwidth = own_bandwidth(pci).value_or(pci_bandwidth(lanes, speed))};
+  return {.count = lanes > 0 ? lanes : 16, .bandwidth = own.value_or(pci_bandwidth(lanes, speed))};
 }
 
 /// Notes the bus id, and whether the element is the same GPU a second time.
@@ -365,7 +367,7 @@ void NcclReader::add_to_network(int nic, Bandwidth bandwidth, int latency_ns) {
 Bandwidth NcclReader::nic_bandwidth(const pugi::xml_node& net, Bandwidth pci) {
   constexpr Bandwidth kPerMegabit = kGigabyte / 8000;
   const bool is_net = std::string_view(net.name()) == "net";
-  if (const auto own = own_bandwidth(net); is_net && own) return *own;
+  if (const auto own = is_net ? own_bandwidth(xml_, net, warnings_) : std::nullopt) return *own;
   const int megabits = is_net ? number_of(net, "speed").value_or(0) : 0;
   if (megabits > kNicSpeedPlausible)
     warnings_.add(fmt::format("a speed of {} Mb/s is more than any NIC has; it is taken as it stands", megabits),

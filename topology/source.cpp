@@ -204,7 +204,7 @@ Result<Graph> read_form(std::string_view content, const ReadOptions& options) {
 Result<Graph> read_text(std::string_view content, const ReadOptions& options) {
   Result<Graph> graph = read_form(without_byte_order_mark(content), options);
   if (graph.ok()) return graph;
-  return error(graph.error().code, printable(graph.error().message), graph.error().where);
+  return error(graph.error().code, printable_sentence(graph.error().message), graph.error().where);
 }
 
 Result<Graph> read_file(const std::string& path, const ReadOptions& options) {

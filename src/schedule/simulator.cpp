@@ -94,7 +94,7 @@ struct Event {
 class Run {
  public:
   Run(const Schedule& schedule, const SimulatedMachine& machine, const SimulatedCall& call,
-      const SimulationLimits& limits)
+      const SimulationLimits& limits, std::uint64_t rounds_max = ~std::uint64_t{0})
       : machine_(machine),
         call_(call),
         limits_(limits),
@@ -111,14 +111,21 @@ class Run {
     }
     result_.rounds = tiling_.rounds(0);
     const std::uint64_t affordable = limits.work_max / std::max<std::uint64_t>(1, work);
-    result_.rounds_run = std::min(result_.rounds, std::max(kRoundsLeast, affordable));
+    result_.rounds_run = std::min({result_.rounds, std::max(kRoundsLeast, affordable), rounds_max});
     steps_expected_ = steps * result_.rounds_run;
-    round_ends_.assign(result_.rounds_run, 0.0);
     for (std::size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
       for (std::size_t lane = 0; lane < schedule.ranks[rank].lanes.size(); ++lane)
         add_process(schedule.ranks[rank].lanes[lane], static_cast<int>(rank), static_cast<int>(lane));
     }
     connect();
+  }
+
+  std::uint64_t rounds_run() const { return result_.rounds_run; }
+  /// Rounds that are left out; the last one of a call may be a part of one.
+  double rounds_left() const {
+    if (result_.rounds_run == result_.rounds) return 0;
+    return static_cast<double>(tiling_.share(0).count) / static_cast<double>(tiling_.slab) -
+           static_cast<double>(result_.rounds_run);
   }
 
   Result<SimulatedRun> run() {
@@ -399,8 +406,7 @@ class Run {
     ++result_.steps;
     if (result_.trace.size() < limits_.trace_max)
       result_.trace.push_back({p.rank, p.lane, job.step, job.round, job.start, now_});
-    double& round_end = round_ends_[job.round];
-    round_end = std::max(round_end, now_);
+    end_ = now_;
     if (call_.held) go_on(job.process);
   }
 
@@ -434,17 +440,7 @@ class Run {
   }
 
   void finish() {
-    double end = 0;
-    for (const double round_end : round_ends_) end = std::max(end, round_end);
-    const double draining = std::max(0.0, drained_ - end);
-    if (result_.rounds_run < result_.rounds) {
-      const std::uint64_t last = result_.rounds_run - 1;
-      const std::uint64_t steady = std::max<std::uint64_t>(1, result_.rounds_run / 2);
-      const double period = (round_ends_[last] - round_ends_[last - steady]) / static_cast<double>(steady);
-      const double rounds = static_cast<double>(tiling_.share(0).count) / static_cast<double>(tiling_.slab);
-      end += (rounds - static_cast<double>(result_.rounds_run)) * period;
-    }
-    result_.us = call_.base_us + end + draining;
+    result_.us = call_.base_us + std::max(end_, drained_);
     result_.visits = shares_.visits();
   }
 
@@ -462,8 +458,8 @@ class Run {
   TimedHeap ends_;                   ///< of transfers
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<int> awake_;  ///< processes that may be able to start
-  std::vector<double> round_ends_;
   double now_ = 0;
+  double end_ = 0;  ///< of the last step so far
   double drained_ = 0;
   std::uint64_t order_ = 0;
   std::uint64_t steps_expected_ = 0;
@@ -471,11 +467,33 @@ class Run {
   SimulatedRun result_;
 };
 
+/// The first rounds, and as long for each of the others as rounds more take. Not what the last of one run take: by then lanes that
+/// are ahead are done, and leave the links to those that are behind.
+Result<SimulatedRun> extrapolated(const Schedule& schedule, const SimulatedMachine& machine, const SimulatedCall& call,
+                                  const SimulationLimits& limits, std::uint64_t rounds) {
+  constexpr double kPartOfHalf = 1.0 / 3;
+  SimulationLimits of_half = limits;
+  SimulationLimits of_all = limits;
+  of_half.trace_max = 0;
+  if (limits.progress) {
+    of_half.progress = [&](double part) { return limits.progress(kPartOfHalf * part); };
+    of_all.progress = [&](double part) { return limits.progress(kPartOfHalf + (1 - kPartOfHalf) * part); };
+  }
+  const std::uint64_t half_rounds = rounds / 2;
+  TUTTI_TRY_ASSIGN(const SimulatedRun half, Run(schedule, machine, call, of_half, half_rounds).run());
+  Run all(schedule, machine, call, of_all);
+  TUTTI_TRY_ASSIGN(SimulatedRun run, all.run());
+  run.us += all.rounds_left() * (run.us - half.us) / static_cast<double>(rounds - half_rounds);
+  return run;
+}
+
 }  // namespace
 
 Result<SimulatedRun> simulate(const Schedule& schedule, const SimulatedMachine& machine, const SimulatedCall& call,
                               const SimulationLimits& limits) {
-  return Run(schedule, machine, call, limits).run();
+  Run run(schedule, machine, call, limits);
+  if (run.rounds_left() == 0) return run.run();
+  return extrapolated(schedule, machine, call, limits, run.rounds_run());
 }
 
 }  // namespace tutti::schedule

@@ -54,7 +54,7 @@ struct SimulatedCall {
 
 struct SimulationLimits {
   /// Of more rounds than this many steps and messages, the first ones are run, kRoundsLeast or more, and the others take as
-  /// long as those at the end of these did.
+  /// long each as the later half of these adds to a call of the earlier half.
   std::uint64_t work_max = 4'000'000;
   std::uint64_t trace_max = 0;  ///< steps that the trace keeps
   /// Told now and then what part is done; false ends the run.

@@ -227,6 +227,22 @@ TEST_CASE("a message larger than a slot goes in rounds; what is extrapolated is 
   }
 }
 
+TEST_CASE("rounds that are extrapolated take what lanes take together, not what the last one takes alone") {
+  // Lane 0 sends all the time, lane 1 waits for an answer first: it falls behind, and is alone on the link once lane 0 is done.
+  const Schedule schedule = parsed(
+      "schedule drift broadcast ranks 2 units 1 lanes 2 input 1 output 1 scratch 0\n"
+      "rank 0 lane 0\n  in[0.0] -> out[0.0], send 1\n"
+      "rank 0 lane 1\n  in[0.0] -> out[0.0], send 1\n  wait 1\n"
+      "rank 1 lane 0\n  recv 0 -> out[0.0]\n"
+      "rank 1 lane 1\n  recv 0 -> out[0.0]\n  -> signal 0\n");
+  SimulatedCall call = call_of(2 * 320 * kMegabyte);
+  call.slots = {8, 1'000'000};
+  const SimulatedMachine machine = chain_machine(2, 500, 0);
+  const double whole = time_of(schedule, machine, call);
+  CHECK(whole > 320 * 2 * 1000);  // the link's own time
+  CHECK(time_of(schedule, machine, call, {160, 0, {}}) == Approx(whole).epsilon(0.03));
+}
+
 TEST_CASE("lanes that wait for their own data halve a chain of trees; those that do not use both directions") {
   const algorithm::Parents line{1, algorithm::kNoParent, 1, 2};
   const Schedule schedule = algorithm::packed_trees({line}, 256);

@@ -178,6 +178,18 @@ TEST_CASE("damaged hwloc XML is repaired with a warning that names the damage") 
     text.replace(text.find("32 42"), 5, "32 43");
     CHECK_THAT(all_warnings(read(text)), Contains("there is no object 43"));
   }
+  SECTION("a matrix of what are no numbers") {
+    for (const std::string value : {">nan ", ">5e4 ", ">-5 ", ">GPU "}) {
+      std::string text = whole;
+      text.replace(text.find(">50000 "), 7, value);
+      const std::string word = value.substr(1, value.size() - 2);
+      CHECK_THAT(all_warnings(read(text)),
+                 Contains(fmt::format("the matrix NVLinkBandwidth is left out: value \"{}\" is no number", word)));
+      text = whole;
+      text.replace(text.find("32 42"), 5, "32 " + word);
+      CHECK_THAT(all_warnings(read(text)), Contains(fmt::format("there is no object {}", word)));
+    }
+  }
   SECTION("the same device twice") {
     std::string text = whole;
     text.replace(text.find("0000:04:00.0"), 12, "0000:03:00.0");

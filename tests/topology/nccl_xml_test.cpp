@@ -299,6 +299,21 @@ TEST_CASE("a file without anything that may be a GPU is of a machine whose NUMA 
              Contains("nothing tells which are GPUs"));
 }
 
+TEST_CASE("a figure of Tutti's own or a width that cannot be is told of") {
+  for (const char* bad : {"-1", "nan", "0", "1e3", "300x", "10000000"}) {
+    CAPTURE(bad);
+    const std::string own = " gbps=\"" + std::string(bad) + "\" ";
+    const std::string links = replaced(kPair, "count=\"4\" tclass", "count=\"4\"" + own + "tclass");
+    CHECK(gbps_of(loaded(links), "gpu0", "gpu1", LinkKind::kNvLink) == 82.4);
+    CHECK_THAT(warnings_of(links), Contains("gbps \"" + std::string(bad) + "\" is no number of GB/s"));
+    const std::string memory = replaced(kPair, "<cpu ", "<cpu memory_gbps=\"" + std::string(bad) + "\" ");
+    CHECK_THAT(warnings_of(memory), Contains("memory_gbps \"" + std::string(bad) + "\" is no number of GB/s"));
+  }
+  const std::string width = replaced(kPair, "link_width=\"16\"", "link_width=\"x8\"");
+  CHECK_THAT(warnings_of(width), Contains("link_width x8 cannot be; counted as 16"));
+  CHECK_THAT(warnings_of(replaced(kPair, "link_width=\"16\"", "link_width=\"\"")), !Contains("link_width"));
+}
+
 TEST_CASE("what NCCL's form has no place for is named") {
   const Graph whole = loaded(kPair);
   CHECK(lost_in_nccl_xml(whole, to_nccl_xml(whole)).empty());

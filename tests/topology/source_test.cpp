@@ -17,6 +17,7 @@
 using namespace tutti::topology;
 using namespace topology_tests;
 using Catch::Contains;
+using Catch::StartsWith;
 
 namespace {
 
@@ -237,6 +238,19 @@ TEST_CASE("what a terminal acts on does not come through, neither by names and w
       "link_speed=\"&#27;]0;owned&#7;\" link_width=\"16\"><gpu dev=\"0\" sm=\"80\" rank=\"0\"/></pci></cpu></system>");
   REQUIRE(speed.ok());
   CHECK_THAT(to_text(speed.value()), Contains("?]0;owned?"));
+}
+
+TEST_CASE("a refusal or a warning that quotes a word of megabytes is short, and keeps its beginning and its end") {
+  const std::string word(4'000'000, 'a');
+  const auto refused = read_text("tutti-topology 1\n" + word + "\n");
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message.size() <= kSentenceBytesMax);
+  CHECK_THAT(refused.error().message, StartsWith("line 2: \"aaa") && Contains("is no kind of line; expected"));
+  const auto warned = read_text("<system version=\"1\"><cpu numaid=\"0\" cores=\"2\"><" + word + "/></cpu></system>");
+  REQUIRE(warned.ok());
+  REQUIRE(warned.value().warnings().size() == 1);
+  CHECK(warned.value().warnings()[0].size() <= kSentenceBytesMax);
+  CHECK_THAT(warned.value().warnings()[0], Contains("in <cpu> is not known and left out"));
 }
 
 TEST_CASE("every file of the folder is read or refused with a reason, by whichever reader its form has") {

@@ -74,7 +74,7 @@ int run_processes(const Options& options, int ranks) {
   if (outcome.signal != 0) {
     const int code = fail(1, fmt::format("rank {} was ended by signal {} ({})", outcome.failed_rank, outcome.signal,
                                          strsignal(outcome.signal)));
-    return outcome.signal == SIGINT ? end_interrupted() : code;
+    return asks_to_end(outcome.signal) ? end_asked(outcome.signal) : code;
   }
   return outcome.exit_code;
 }

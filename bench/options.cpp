@@ -61,9 +61,12 @@ all_to_all and sendrecv have no in-place form.
 each, per size and form. Columns: the other library's time, and the ratio of its time to this one's (above 1: this one is
 faster). NCCL_ variables hold for both, but for NCCL_COMM_ID; where ranks share a GPU, NVIDIA's library gets an NCCL_HOSTID for each
 of them, or it would refuse them. On host memory the other one has to be a Tutti, such as one of another commit.
-Exit code: 0 fine, 1 wrong values or a failed run, 2 a bad command line.)";
+Exit code: 0 fine, 1 wrong values or a failed run, 2 a bad command line; Ctrl-C, SIGTERM and SIGHUP end it by that signal.)";
 
 constexpr std::size_t kSizesMost = std::size_t{1} << 20;
+
+/// Each is several nodes, which a driver keeps and a GPU holds: more of them take minutes and gigabytes.
+constexpr int kGraphCallsMost = 1 << 16;
 
 const std::string kNames =
     "all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter, sendrecv";
@@ -75,7 +78,7 @@ struct Words {
   std::string min_bytes, max_bytes, step_bytes;
   std::string plan, against;
   std::optional<int> registered, root;
-  int average = 1;
+  int average = 1, blocking = 0, cpu_time = 0;
   bool version = false;
 };
 
@@ -104,9 +107,11 @@ void declare(CLI::App& app, Words& words, Options& options) {
       ->check(CLI::Range(-1, 1023));
   app.add_option("-a,--average", words.average, "time shown: 0 rank 0's, 1 mean, 2 min, 3 max over ranks (default 1)")
       ->check(CLI::Range(0, 3));
-  app.add_option("-z,--blocking", options.blocking, "1: wait for the stream after every call (default 0)");
-  app.add_option("-C,--report_cputime", options.cpu_time,
-                 "1: time in the calls alone, without waiting for the stream (default 0)");
+  app.add_option("-z,--blocking", words.blocking, "1: wait for the stream after every call (default 0)")
+      ->check(CLI::Range(0, 1));
+  app.add_option("-C,--report_cputime", words.cpu_time,
+                 "1: time in the calls alone, without waiting for the stream (default 0)")
+      ->check(CLI::Range(0, 1));
   app.add_option("-m,--agg_iters", options.aggregate, "calls per group, times are per call (default 1)")
       ->check(CLI::Range(1, 4096));
   app.add_option("-T,--timeout", options.timeout_s, "abort after so many seconds at one size (default 0: never)")
@@ -252,6 +257,9 @@ std::string resolve(const Words& words, Options& options) {
     if (std::string problem = choose(name, collectives(), collective_named, "collective", options.collectives);
         !problem.empty())
       return problem;
+  for (auto one = options.collectives.begin(); one != options.collectives.end(); ++one)
+    if (std::find(options.collectives.begin(), one, *one) != one)
+      return fmt::format("{} is named twice; once is enough, and \"all\" holds every one", (*one)->name);
   if (std::string problem = choose(words.type, element_types(), element_type_named, "data type", options.types);
       !problem.empty())
     return problem;
@@ -260,8 +268,7 @@ std::string resolve(const Words& words, Options& options) {
     return problem;
   if (options.explain && !(options.json_file.empty() && options.plot_file.empty()))
     return "--explain prints plans and measures nothing, and --json and --plot are for what was measured: leave out "
-           "one "
-           "or the other";
+           "one or the other";
   if (options.plot_file == "-") return "--plot -: the picture goes to a file; name one";
   if (same_file(options.json_file, options.plot_file))
     return fmt::format("--plot {}: is --json's file; name another", options.plot_file);
@@ -273,10 +280,15 @@ std::string resolve(const Words& words, Options& options) {
   if (options.graph > 0 && options.threads)
     return "--graph is for ranks that are processes: those of one process would have to be captured into one graph; "
            "leave out --threads";
+  if (options.graph * options.aggregate > kGraphCallsMost)
+    return fmt::format("--graph {} -m {}: {} calls in one graph; at most {}", options.graph, options.aggregate,
+                       options.graph * options.aggregate, kGraphCallsMost);
   if (options.on_gpu && options.stream) return "--stream is of the host; on GPUs calls always go to a stream";
   options.memory = words.memory == "shared" ? Buffer::Kind::kShared : Buffer::Kind::kPrivate;
   options.registered = words.registered.value_or(words.memory == "shared" ? 1 : 0) == 1;
   options.average = static_cast<Average>(words.average);
+  options.blocking = words.blocking == 1;
+  options.cpu_time = words.cpu_time == 1;
   if (std::string problem = resolve_against(words, options); !problem.empty()) return problem;
   if (std::string problem = resolve_plan(words, options); !problem.empty()) return problem;
   if (std::string problem = resolve_tune(words, options); !problem.empty()) return problem;

@@ -234,7 +234,9 @@ Result<bool> Rank::run() {
     const ncclComm_t registered_with = options_.registered ? comm_ : nullptr;
     TUTTI_TRY_ASSIGN(Buffer send, Buffer::make(bytes, options_.memory, registered_with, gpu_));
     TUTTI_TRY_ASSIGN(Buffer receive, Buffer::make(bytes, options_.memory, registered_with, gpu_));
-    TUTTI_TRY(sweep_all(send, receive));
+    Status swept = sweep_all(send, receive);
+    if (!swept.ok() && leads() && !options_.explain) (void)write_files();  // what is there
+    TUTTI_TRY(std::move(swept));
   }
   if (leads() && !options_.explain) {
     table_.foot(rows_);
@@ -354,7 +356,9 @@ Result<Measurement> Rank::measure_form(const Collective& collective, std::vector
     }
     all_right_ = all_right_ && mine.by_library[n].wrong == 0;
   }
-  mine.prints_in_vain = leads() && std::ferror(options_.table_output()) != 0;
+  // Only where the table is all that is asked for: files are worth the rest of the run.
+  const bool table_alone = options_.json_file.empty() && options_.plot_file.empty();
+  mine.prints_in_vain = leads() && table_alone && std::ferror(stdout) != 0;
   TUTTI_TRY_ASSIGN(const std::vector<Sample> samples, exchange(mine));
   if (samples[0].prints_in_vain) return error(Code::kSuccess, "");  // rank 0 says why in the end; all else is well
   Measurement result = summary(collective, samples, bytes);

@@ -3,6 +3,7 @@ import atexit
 import json
 import os
 import signal
+import stat
 import sys
 
 
@@ -11,6 +12,8 @@ def why_unwritable(path):
     if path == "-":
         return "standard output has the table; name a file"
     existed = os.path.exists(path)
+    if existed and stat.S_ISFIFO(os.stat(path).st_mode):
+        return None  # whoever reads from a pipe would take the end of this look for the end of all
     try:
         with open(path, "a", encoding="utf-8"):
             pass
@@ -37,12 +40,16 @@ class Ended(KeyboardInterrupt):
     """By a signal: what is there is still written. A shell's loop around a tool ends if the tool ends by SIGINT itself."""
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def catch_signals():
-    """Raises Ended for those that ask the process to end."""
+    """Raises Ended for those that ask the process to end; nohup has SIGHUP ignored."""
     def ended(number, _):
         raise Ended(number)
-    for sign in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(sign, ended)
+    for sign in SIGNALS:
+        if sign != signal.SIGHUP or signal.getsignal(sign) != signal.SIG_IGN:
+            signal.signal(sign, ended)
 
 
 def die(sign):
@@ -76,6 +83,8 @@ class Recorded:
 
 def end(tool, main, *arguments):
     """Ends the process with main's exit code, or with 1 where not all of standard output could be written, which is said."""
+    if sys.stdout is None:  # closed by the shell: in its place what cannot be written to either, or the next file would get what is printed
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
     output = sys.stdout = Recorded(sys.stdout)
     signs = []
     atexit.register(lambda: die(signs[0]) if signs else None)  # the first to be registered is the last to run: others tidy up
@@ -86,7 +95,7 @@ def end(tool, main, *arguments):
     except Ended as ended:
         code = 1
         signs.append(ended.args[0])
-        for sign in (signal.SIGINT, signal.SIGTERM):
+        for sign in SIGNALS:
             signal.signal(sign, signal.SIG_IGN)
     output.flush()
     if output.problem:

@@ -5,7 +5,9 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <initializer_list>
 #include <string>
@@ -29,10 +31,28 @@ inline std::string accepted_by(const CLI::App& app, std::string_view problem) {
   return {};
 }
 
+/// CLI11's words for these mistakes do not say what to do, or hide that a value is empty.
+inline std::string in_plain_words(const std::string& problem) {
+  constexpr std::string_view kTwice = ": At Most 1 required but received ";
+  const std::size_t colon = std::min(problem.find(": "), problem.size());
+  const std::string name = problem.substr(0, colon);
+  const std::string_view rest = std::string_view(problem).substr(colon);
+  if (rest.starts_with(kTwice))
+    return fmt::format("{} is given {} times; once will do", name, rest.substr(kTwice.size()));
+  if (rest.starts_with(": 1 required ") && rest.ends_with(" missing")) return name + " needs a value";
+  constexpr std::string_view kEmptyWord = ":  not in ";
+  if (rest.starts_with(kEmptyWord))
+    return fmt::format("{} is empty; write one of {}", name, rest.substr(kEmptyWord.size()));
+  constexpr std::string_view kEmpty = ": Value  not in range ";
+  if (rest.starts_with(kEmpty))
+    return fmt::format("{} is empty; write a number from {}", name, rest.substr(kEmpty.size()));
+  return problem;
+}
+
 /// For CLI::App::failure_message().
 inline std::string mistake_text(const CLI::App* app, const CLI::Error& error) {
   std::string problem = error.what();
-  problem = problem.substr(0, problem.find('\n'));
+  problem = in_plain_words(problem.substr(0, problem.find('\n')));
   return fmt::format("{}: {}{}\n", app->get_name(), problem, accepted_by(*app, problem));
 }
 
@@ -73,14 +93,20 @@ inline CLI::Validator number(double low, double high) {
   return {[low, high](const std::string& text) {
             double value = 0;
             if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return std::string();
-            return fmt::format("{} is not a number from {} to {}", text, low, high);
+            return fmt::format("{} is not a number from {} to {}", text.empty() ? "\"\"" : text, low, high);
           },
           ""};
 }
 
-/// CLI11 takes -1 for the largest number that there is.
+/// CLI11 takes -1, and what 64 bits cannot hold, for the largest number that there is.
 inline CLI::Validator not_negative() {
-  return {[](const std::string& text) { return text.starts_with('-') ? text + " is less than 0" : std::string(); }, ""};
+  return {[](const std::string& text) -> std::string {
+            std::uint64_t number = 0;
+            if (text.starts_with('-')) return text + " is less than 0";
+            const auto failure = std::from_chars(text.data(), text.data() + text.size(), number).ec;
+            return failure == std::errc::result_out_of_range ? text + " is more than 18446744073709551615" : "";
+          },
+          ""};
 }
 
 /// Do two paths lead to one file, which need not be there yet? A device may be named twice: /dev/null.

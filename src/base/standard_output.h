@@ -36,10 +36,14 @@ inline int end_by(int signal) {
 /// Ends the process as a program ends whose reader has gone (`| head`).
 inline int end_without_reader() { return end_by(SIGPIPE); }
 
-/// After Ctrl-C, when that has been told: a shell's loop around a tool ends if the tool ends by the signal.
-inline int end_interrupted() {
+/// Of the signals by which people and schedulers end a tool.
+inline bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
+
+/// After such a signal, when that has been told: a shell's loop around a tool ends if the tool ends by Ctrl-C, and a scheduler tells an end
+/// that it asked for from a failure.
+inline int end_asked(int signal) {
   (void)std::fflush(nullptr);
-  return end_by(SIGINT);
+  return end_by(signal);
 }
 
 /// At the end of a tool: `code`, or 1 in place of 0 where not all of standard output could be written, which is said then.

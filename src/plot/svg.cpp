@@ -18,7 +18,9 @@ constexpr double kLeft = 76, kRight = 24, kTop = 76, kBottom = 58;  // around th
 constexpr double kTitle = 15, kSubtitle = 11.5, kWords = 12;        // sizes of text
 constexpr double kSubtitleLine = 15, kLegendRow = 18;               // each but the first makes the panel higher
 
-bool drawable(double value, Scale scale) { return std::isfinite(value) && (scale == Scale::kLinear || value > 0); }
+bool drawable(double value, Scale scale) {
+  return std::fabs(value) <= kLargest && (scale == Scale::kLinear || value >= kNearestToZero);
+}
 bool drawable(const Point& point, const Chart& chart) {
   return drawable(point.x, chart.x.scale) && drawable(point.y, chart.y.scale);
 }

@@ -15,8 +15,8 @@ struct Point {
   double y = 0;
 };
 
-/// Points are joined in the order given. Points that are not finite, or not positive on a logarithmic axis, are left
-/// out and break the line; a point that no line reaches is a dot in any case.
+/// Points are joined in the order given. Points beyond kLargest or not finite, or not positive on a logarithmic axis, are
+/// left out and break the line; a point that no line reaches is a dot in any case.
 struct Series {
   std::string name;
   std::vector<Point> points;

@@ -51,9 +51,12 @@ double nice_step(double at_least) {
 
 Ticks linear_ticks(double low, double high, Labels labels) {
   // What differs in its last digits is one value: there are no numbers between for ticks.
-  if (const double size = std::max(std::fabs(low), std::fabs(high)); high - low <= 1e-12 * size) {
+  if (const double size = std::max(std::fabs(low), std::fabs(high)); size < kNearestToZero) {
+    low = 0;
+    high = 1;
+  } else if (high - low <= 1e-12 * size) {
     low -= size * 0.1;
-    high = size == 0 ? 1 : high + size * 0.1;
+    high += size * 0.1;
   }
   const double step = nice_step((high - low) / 6);
   const double first = std::floor(low / step + 1e-9);

@@ -22,7 +22,11 @@ struct Ticks {
   std::vector<Tick> ticks;
 };
 
-/// For data from `low` to `high` (low <= high, finite, positive for logarithmic scales). The range is the data rounded
+/// Data that axes can show: what lies between for ticks has to be a number, too.
+inline constexpr double kLargest = 1e300;
+inline constexpr double kNearestToZero = 1e-300;  ///< but for 0 itself; what is nearer counts as 0
+
+/// For data from `low` to `high` (low <= high, within +-kLargest; kNearestToZero or more for logarithmic scales). The range is the data rounded
 /// outwards: to ticks (linear), powers of two (log2), or 1, 2, 5 times a power of ten (log10).
 Ticks ticks_for(double low, double high, Scale scale, Labels labels);
 

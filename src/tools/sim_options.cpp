@@ -173,7 +173,8 @@ ParsedSimOptions parse_sim_options(int argc, char** argv) {
     return {std::nullopt, 0};
   }
   const CLI::Option* const empty =
-      first_empty(app, {"--seeds", "--protocol", "--collective", "--algorithm", "--die", "--fault"});
+      first_empty(app, {"--seed", "--seeds", "--protocol", "--collective", "--algorithm", "--ranks", "--count",
+                        "--calls", "--slots", "--slot-bytes", "--abort-at", "--die", "--fault"});
   std::string problem =
       empty != nullptr ? empty->get_name() + " is empty; leave it out, or see --help for what it may be" : "";
   if (problem.empty()) problem = resolve_names(words, options);

@@ -37,6 +37,7 @@ Result<std::string> read_standard_input() {
       return error(Code::kInvalidArgument,
                    fmt::format("standard input: more than {} bytes", topology::kSourceBytesMax));
   }
+  if (std::ferror(stdin) != 0) return system_error("standard input");
   return text;
 }
 

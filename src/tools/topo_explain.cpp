@@ -1,6 +1,8 @@
 // The long answers of tutti-topo: the machine in words, and why the bound is what it is.
 #include "tools/topo_report.h"
 
+#include "topology/bandwidths.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +28,16 @@ std::string gbps_text(double gbps) {
   if (text.back() == '.') text.pop_back();
   return text;
 }
-/// What a node is joined to, by kind and bandwidth: "gpu1 gpu2 by nvlink 25; pci0 by pci 12".
+
+/// "12", "12 each", or "no limit", for which sources and this library have a number, too.
+std::string link_text(Bandwidth bandwidth, std::size_t links) {
+  if (bandwidth == topology::kDeviceBandwidth) return "no limit";
+  return gbps_text(topology::gbps(bandwidth)) + (links > 1 ? " each" : "");
+}
+
+std::string hops_text(int hops) { return hops == 1 ? "1 hop" : fmt::format("{} hops", hops); }
+
+/// What a node is joined to, by kind and bandwidth: "nvlink 25 each to gpu1 gpu2; pci 12 to pci0; pci no limit to nic0".
 std::string links_text(const Graph& graph, const std::vector<const Link*>& links) {
   std::map<std::pair<topology::LinkKind, Bandwidth>, std::vector<const Link*>> groups;
   for (const Link* link : links) groups[{link->kind, link->bandwidth}].push_back(link);
@@ -37,8 +48,8 @@ std::string links_text(const Graph& graph, const std::vector<const Link*>& links
     for (std::size_t i = 0; i < std::min(group.size(), kNamesMax); ++i)
       names += (i == 0 ? "" : " ") + graph.node(group[i]->to).name;
     if (group.size() > kNamesMax) names += fmt::format(" and {} more", group.size() - kNamesMax);
-    text += fmt::format("{}{} {}{} to {}", text.empty() ? "" : "; ", name_of(how.first),
-                        gbps_text(topology::gbps(how.second)), group.size() > 1 ? " each" : "", names);
+    text += fmt::format("{}{} {} to {}", text.empty() ? "" : "; ", name_of(how.first),
+                        link_text(how.second, group.size()), names);
   }
   return text;
 }
@@ -58,8 +69,9 @@ std::string crossing_text(const Planned& planned, const std::vector<int>& set, b
       ++left_out;
       continue;
     }
-    text += fmt::format("{}{} -> {} {}", text.empty() ? "" : ", ", planned.name_of(arc.from), planned.name_of(arc.to),
-                        gbps_text(topology::gbps(arc.capacity)));
+    text += fmt::format("{}{} -> {} {}{}", text.empty() ? "" : ", ", planned.name_of(arc.from), planned.name_of(arc.to),
+                        gbps_text(topology::gbps(arc.capacity)),
+                        arc.capacity == topology::kDeviceBandwidth ? " (as good as no limit)" : "");
   }
   if (left_out > 0) text += fmt::format(" and {} more", left_out);
   return text;
@@ -134,12 +146,11 @@ std::string other_bounds(const Planned& planned) {
     text +=
         fmt::format("  Memory that reads each input and writes each output once allows {} GB/s: {} of the slowest.\n",
                     gbps_text(limits.memory_gbps), part_of_memory(planned));
-  const auto hops = [](int count) { return count == 1 ? std::string("1 hop") : fmt::format("{} hops", count); };
   text += fmt::format(
       "  Small messages need {} if each rank can read all others at once, {} if one at a time: {} us and "
       "{} us,\n  at {} us a hop.\n",
-      hops(limits.hops_at_once), hops(limits.hops_in_turn), gbps_text(limits.at_once_us), gbps_text(limits.in_turn_us),
-      gbps_text(limits.hop_us));
+      hops_text(limits.hops_at_once), hops_text(limits.hops_in_turn), gbps_text(limits.at_once_us),
+      gbps_text(limits.in_turn_us), gbps_text(limits.hop_us));
   return text;
 }
 
@@ -150,8 +161,8 @@ std::string why(const Planned& planned) {
   const MachineCandidate& chosen = plan.chosen();
   const std::string first = planned.full_first(chosen);
   std::string text =
-      fmt::format("  {} with {}, {} hops: {} GB/s, {:.1f}% of the bound; {} is full first.\n", chosen.label(),
-                  lanes_text(chosen.lanes), chosen.hops, gbps_text(chosen.gbps), 100 * chosen.ratio, first);
+      fmt::format("  {} with {}, {}: {} GB/s, {:.1f}% of the bound; {} is full first.\n", chosen.label(),
+                  lanes_text(chosen.lanes), hops_text(chosen.hops), gbps_text(chosen.gbps), 100 * chosen.ratio, first);
   if (chosen.waits) text += "  Its rounds wait for one another, so that it comes to less: --simulate says to what.\n";
   for (const MachineCandidate& candidate : plan.candidates) {
     if (candidate.most_gbps > 0)
@@ -165,7 +176,7 @@ std::string why(const Planned& planned) {
     const bool waits = equal && other.waits && !chosen.waits;
     text += fmt::format("  {} {} GB/s{}.\n", other.label(), gbps_text(other.gbps),
                         waits   ? ", if its rounds did not wait for one another"
-                        : equal ? fmt::format(": no more, in {} hops and {}", other.hops, lanes_text(other.lanes))
+                        : equal ? fmt::format(": no more, in {} and {}", hops_text(other.hops), lanes_text(other.lanes))
                                 : "");
   }
   for (const std::string& reason : plan.left_out) text += fmt::format("  {}.\n", reason);
@@ -192,7 +203,7 @@ std::string in_words(const Planned& planned) {
       break;
     }
     const std::string links = links_text(graph, leaving[static_cast<int>(i)]);
-    text += fmt::format("  {:<12}{}\n", node.name, links.empty() ? "no links" : links);
+    text += fmt::format("  {:<11} {}\n", node.name, links.empty() ? "no links" : links);
   }
   return text;
 }

@@ -48,6 +48,28 @@ CLI::Validator bandwidth_validator() {
   return {problem, "GB/s"};
 }
 
+constexpr std::uint64_t kLargestSize = std::uint64_t{1} << 44;
+
+/// "64K", "64KB" and "64KiB" become 65536. The library's own takes -1 for the largest number that there is.
+CLI::Validator size_validator() {
+  const auto convert = [](std::string& text) -> std::string {
+    std::uint64_t size = 0;
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), size);
+    std::string unit = CLI::detail::to_lower(text.substr(static_cast<std::size_t>(end - text.data())));
+    if (const std::string_view rest = std::string_view(unit).substr(std::min<std::size_t>(unit.size(), 1));
+        rest == "b" || rest == "ib")
+      unit.resize(1);
+    constexpr std::string_view kUnits = "kmgt";
+    const std::size_t power = unit.empty() || unit == "b" ? 0 : kUnits.find(unit) + 1;
+    const bool known = unit.size() <= 1 && (power > 0 || unit.empty() || unit == "b");
+    if (failure != std::errc() || !known) return fmt::format("\"{}\" is no size; write 8, 64K or 1G", text);
+    if (size > kLargestSize >> (10 * power)) return fmt::format("\"{}\" is more than 16T", text);
+    text = std::to_string(size << (10 * power));
+    return "";
+  };
+  return {convert, "SIZE"};
+}
+
 struct Words {
   bool gpus_given = false;
   std::string collective = "all_reduce";
@@ -56,11 +78,10 @@ struct Words {
 
 void declare_simulate(CLI::App& app, SimulateOptions& options) {
   CLI::Option* simulate = app.add_flag("--simulate", options.wanted, "simulate each algorithm at sizes from -b to -e");
-  const CLI::AsSizeValue size(false);
   app.add_option("-b", options.from_bytes, "the smallest size in bytes, 64K and the like (default 8)")
-      ->transform(size)
+      ->transform(size_validator())
       ->needs(simulate);
-  app.add_option("-e", options.to_bytes, "the largest size (default 1G)")->transform(size)->needs(simulate);
+  app.add_option("-e", options.to_bytes, "the largest size (default 1G)")->transform(size_validator())->needs(simulate);
   app.add_option("-f", options.factor, "from one size to the next (default 2)")
       ->check(number(1.1, 1e6))
       ->needs(simulate);
@@ -92,11 +113,9 @@ bool chooses_of_machine(const TopoOptions& options, const Words& words) {
 /// What is wrong with it, or nothing.
 std::string problem_of(const TopoOptions& options, const Words& words) {
   const SimulateOptions& simulate = options.simulate;
-  constexpr std::uint64_t kLargest = std::uint64_t{1} << 44;
   if (!simulate.wanted) return "";
-  if (simulate.from_bytes == 0 || simulate.from_bytes > simulate.to_bytes || simulate.to_bytes > kLargest)
-    return fmt::format("-b {} -e {}: sizes go from 1 byte or more up to -e, at most 16T", simulate.from_bytes,
-                       simulate.to_bytes);
+  if (simulate.from_bytes == 0 || simulate.from_bytes > simulate.to_bytes)
+    return fmt::format("-b {} -e {}: sizes go from 1 byte or more up to -e", simulate.from_bytes, simulate.to_bytes);
   if (options.schedule) return "--schedule prints the schedule alone and does not go with --simulate";
   if (simulate.timeline == "-" || simulate.trace == "-")
     return "--timeline and --trace: standard output has the table; name a file";

@@ -94,7 +94,7 @@ int run_processes(const Job& job, int ranks) {
   if (outcome.signal != 0) {
     const int code = fail(kFailed, fmt::format("rank {} was ended by signal {} ({})", outcome.failed_rank,
                                                outcome.signal, strsignal(outcome.signal)));
-    return outcome.signal == SIGINT ? end_interrupted() : code;
+    return asks_to_end(outcome.signal) ? end_asked(outcome.signal) : code;
   }
   return outcome.exit_code == 0 ? 0 : kFailed;
 }

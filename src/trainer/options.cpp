@@ -41,7 +41,8 @@ The log has one line per step: step, loss (nats, before the update), lr, samples
 stood still for communication), param_hash where the replicas were compared; and, where samples were held out, a last line with
 held_out_accuracy and held_out_loss (lm: held_out_bits_per_byte too).
 
-Exit codes: 0 trained, 1 failed (a file, a lost rank, replicas that differ), 2 a wrong command line.)";
+Exit codes: 0 trained, 1 failed (a file, a lost rank, replicas that differ), 2 a wrong command line; Ctrl-C, SIGTERM and SIGHUP
+end it by that signal.)";
 
 /// One of a few words; `values` maps them to what they mean.
 template <class T>

@@ -85,6 +85,8 @@ class Mistakes(unittest.TestCase):
             (["--die", "99@4", "--seed", "3"], "rank 99 cannot die: seeds choose up to 8 ranks; --ranks makes more"),
             (["--seed", "1", "--seeds", "1..2"], "--seed excludes --seeds"),
             (["--seed", "-1"], "--seed: -1 is less than 0"),
+            (["--seed", "99999999999999999999"], "--seed: 99999999999999999999 is more than 18446744073709551615"),
+            *(([option, ""], f"{option} is empty") for option in ("--seed", "--ranks", "--count", "--abort-at")),
             (["--seed", "1.5"], "Could not convert: --seed = 1.5; write a whole number, 0 or more"),
             (["--list-faults", "--json"], "--list-faults excludes --json"),
             (["--nonsense"], "tutti-sim: The following argument was not expected: --nonsense"),

@@ -79,6 +79,16 @@ class ScriptsTest(unittest.TestCase):
         self.assertEqual(status, 0, text)
         self.assertFalse([call for call in self.calls() if call.startswith(("meson", "apt-get"))])
 
+    def test_setup_with_peers_configures_once(self):
+        self.fake_debian()
+        self.assertEqual(self.run_script("./setup")[0], 0)
+        self.calls()
+        self.stand_in("meson", "echo 'build bench/compare-gloo: cpp_LINKER' >build/build.ninja")  # what it finds of them
+        for configured in (True, False):
+            status, text = self.run_script("./setup", "--peers")
+            self.assertEqual(status, 0, text)
+            self.assertEqual("meson setup --reconfigure build" in self.calls(), configured, text)
+
     def test_setup_interrupted_before_it_configures_again(self):
         self.fake_debian()
         os.makedirs(self.at("build/meson-info"))

@@ -184,10 +184,23 @@ while read line <&3; do [ "$line" = end ] && exit 0; echo '{answer}' >&4; done""
                 self.assertTrue(result.stderr.endswith("compare: standard output: No space left on device\n"), result.stderr)
         with open(self.json, encoding="utf-8") as file:
             self.assertEqual(len(json.load(file)["rows"]), 1)
+        result = subprocess.run(["bash", "-c", 'exec "$@" >&-', "bash", sys.executable, COMPARE, "--build", BUILD, *words, "--json", self.json],
+                                stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False)
+        self.assertEqual(result.returncode, 1)
+        self.assertTrue(result.stderr.endswith("compare: standard output: Bad file descriptor\n"), result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
         result = run(*words, "--json", "/dev/full")
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stdout, "\nsize .* Tutti")
         self.assertTrue(result.stderr.endswith("compare: --json /dev/full: No space left on device\n"), result.stderr)
+
+    def test_figures_names_a_folder_that_cannot_be_made(self):
+        place = os.path.join(self.folder, "file")
+        with open(place, "w", encoding="utf-8"):
+            pass
+        result = subprocess.run([sys.executable, os.path.join(os.path.dirname(COMPARE), "figures"), "measure", place + "/x"],
+                                capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        self.assertEqual((result.returncode, result.stderr), (1, f"figures: {place}/x: Not a directory\n"))
 
     def test_figures_names_a_file_that_is_broken(self):
         path = os.path.join(self.folder, "private.json")
@@ -211,6 +224,25 @@ while read line <&3; do [ "$line" = end ] && exit 0; echo '{answer}' >&4; done""
             result = subprocess.run([sys.executable, figures, "goals", *folders], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
             self.assertEqual((result.returncode, result.stdout[:len(shown)]), (code, shown), result.stderr)
             self.assertIn(f"figures: left out: {others} has none of the files", result.stderr)
+
+    def test_ends_by_the_signal_that_asks_for_it(self):
+        """With what it has measured, and with all that it has started."""
+        for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(sign=sign):
+                with subprocess.Popen([sys.executable, COMPARE, "--build", BUILD, "--ranks", "2", "--sizes", "8", "--rounds", "100", "--budget", "500",
+                                       "--peers", "floor", "--json", self.json], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                      start_new_session=True) as compare:
+                    for line in compare.stderr:
+                        if "round 2 of" in line:
+                            break
+                    compare.send_signal(sign)
+                    said = compare.communicate(timeout=TIMEOUT_S)[1]
+                self.assertEqual(compare.returncode, -sign, said)
+                with self.assertRaises(ProcessLookupError, msg="a process is left"):
+                    os.killpg(compare.pid, 0)
+                with open(self.json, encoding="utf-8") as file:
+                    self.assertEqual(json.load(file)["failures"], ["interrupted"])
+                os.remove(self.json)
 
     def test_figures_that_are_ended_end_what_they_run(self):
         """By SIGTERM, which compare, here a script that waits, would not see."""

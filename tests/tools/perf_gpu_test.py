@@ -83,6 +83,7 @@ class PerfGpuTest(unittest.TestCase):
                                  (["--ranks-per-gpu", "2"], "--ranks-per-gpu is for --device cuda"),
                                  (["--device", "cuda", "--stream"], "always go to a stream"),
                                  (["--device", "cuda", "--graph", "2", "--threads"], "leave out --threads"),
+                                 (["--device", "cuda", "--graph", "4096", "-m", "4096"], "16777216 calls in one graph; at most 65536"),
                                  (["--device", "tpu"], "tpu")):
             refused = run("all_reduce", *arguments)
             self.assertEqual(refused.returncode, 2, arguments)

@@ -190,6 +190,20 @@ class PerfTest(FolderTest):
         self.assertIn("# Out of bounds values : 0 OK", result.stderr)
         self.assertEqual(os.listdir(self.folder), [])
 
+    def test_rows_through_a_pipe(self):
+        pipe = os.path.join(self.folder, "pipe")
+        os.mkfifo(pipe)
+        with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
+            result = run("all_reduce", "--ranks", "2", "-e", "8", *QUICK, "--json", pipe)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual([row["bytes"] for row in json.loads(reader.stdout.read())], [8, 8])
+
+    def test_rows_of_a_run_that_fails_are_a_list_too(self):
+        result = run("all_reduce", "--ranks", "2", "-e", "8", "-n", "1000000000", "-c", "0", "-T", "1", "--json", "-")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("all_reduce of 8 bytes took more than 1 s (-T)", result.stderr)
+        self.assertEqual(json.loads(result.stdout), [])
+
     def test_output_that_cannot_be_written(self):
         for arguments in (["--help"], ["--version"], ["all_reduce", "--ranks", "2", "-e", "64", *QUICK],
                           ["all_reduce", "--ranks", "2", "--threads", "-e", "64", *QUICK], ["all_reduce", "--ranks", "2", "--explain"]):
@@ -211,15 +225,29 @@ class PerfTest(FolderTest):
                 with self.assertRaises(ProcessLookupError, msg="a rank is left"):
                     os.killpg(process.pid, 0)
 
-    def test_interrupt(self):
-        """Whoever ends it by Ctrl-C ends a shell's loop around it as well."""
-        with subprocess.Popen([PERF, "all_reduce", "--ranks", "2", "-e", "64", "-n", "100000000"], text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, env=clean_environment()) as process:
-            self.assertIn("all_reduce: 2 ranks", process.stdout.readline())
-            process.send_signal(signal.SIGINT)
-            said = process.communicate(timeout=TIMEOUT_S)[1]
-        self.assertEqual(process.returncode, -signal.SIGINT)
-        self.assertRegex(said, "tutti-perf: rank [01] was ended by signal 2 ")
+    def test_ends_by_the_signal_that_asks_for_it(self):
+        """Whoever ends it by Ctrl-C ends a shell's loop around it as well; nothing is left of it."""
+        for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(sign=sign):
+                with subprocess.Popen([PERF, "all_reduce", "--ranks", "2", "-e", "64", "-n", "100000000"], text=True, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, env=clean_environment(), start_new_session=True) as process:
+                    self.assertIn("all_reduce: 2 ranks", process.stdout.readline())
+                    process.send_signal(sign)
+                    said = process.communicate(timeout=TIMEOUT_S)[1]
+                self.assertEqual(process.returncode, -sign)
+                self.assertRegex(said, rf"tutti-perf: rank [01] was ended by signal {int(sign)} ")
+                with self.assertRaises(ProcessLookupError, msg="a rank is left"):
+                    os.killpg(process.pid, 0)
+
+    def test_rows_are_written_where_nobody_reads_the_table(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = run("all_reduce", "--ranks", "2", "-e", "64", *QUICK, "--json", self.json, stdout=full)
+            self.assertEqual((result.returncode, result.stderr), (1, "tutti-perf: standard output: No space left on device\n"))
+            text = subprocess.run([PERF, "all_reduce", "--ranks", "2", "-e", "64", *QUICK, "--json", "-"], stdout=subprocess.PIPE, stderr=full,
+                                  timeout=TIMEOUT_S, env=clean_environment(), check=True).stdout
+        with open(self.json, encoding="utf-8") as file:
+            self.assertEqual([row["bytes"] for row in json.load(file)], [8, 8, 32, 32])
+        self.assertEqual([row["bytes"] for row in json.loads(text)], [8, 8, 32, 32])
 
     def test_where_children_are_ignored(self):
         result = run("all_reduce", "--ranks", "2", "-e", "8", *QUICK, prefix=["env", "--ignore-signal=CHLD"])
@@ -338,6 +366,13 @@ class PerfTest(FolderTest):
                 (["all_reduce", "--plot", "-"], "--plot -: the picture goes to a file"),
                 (["all_reduce", "--json", "rows", "--plot", "./rows"], "--plot ./rows: is --json's file"),
                 (["all_reduce", "-n", "many"], "many"),
+                (["all_reduce", "-n"], "--iters needs a value"),
+                (["all_reduce", "--net", ""], "--net is empty; write one of {auto,tcp,mpi}"),
+                (["all_reduce", "-f", ""], "--stepfactor is empty; write a number from 2"),
+                (["all_reduce", "--ranks", "2", "--ranks", "3"], "--ranks is given 2 times"),
+                *((["all_reduce", option, value], f"Value {value} not in range 0 to 1") for option in ("-z", "-C") for value in ("2", "-1")),
+                (["all_reduce", "broadcast", "all_reduce"], "all_reduce is named twice"),
+                (["all", "broadcast"], "broadcast is named twice"),
                 (["all_reduce", "--memory", "holographic"], "holographic"),
                 *((["all_reduce", option, ""], f"{option} is empty; name a file") for option in ("--json", "--plot", "--plan", "--against")),
                 (["--tune", ""], "--tune is empty; name a file"),

@@ -103,6 +103,34 @@ TEST_CASE("nothing but zero is drawn from zero upwards") {
         std::vector<std::string>{"0", "0.2", "0.4", "0.6", "0.8", "1"});
 }
 
+TEST_CASE("next to zero and far from it there are ticks, too") {
+  for (const double high : {5e-324, 1e-310, 3e-308, 1e-300, 1e300}) {
+    for (const double low : {-high, 0.0, high / 2, high}) {
+      const Ticks ticks = ticks_for(low, high, Scale::kLinear, Labels::kPlain);
+      INFO("from " << low << " to " << high);
+      CHECK(std::isfinite(ticks.low));
+      CHECK(std::isfinite(ticks.high));
+      CHECK(ticks.low < ticks.high);
+      CHECK(ticks.high >= high - 1e-9 * high);
+      CHECK(ticks.ticks.size() >= 2);
+      CHECK(ticks.ticks.size() <= 12);
+    }
+  }
+}
+
+TEST_CASE("charts of the smallest and the largest numbers are charts") {
+  constexpr double kLeast = std::numeric_limits<double>::denorm_min();
+  constexpr double kMost = std::numeric_limits<double>::max();
+  for (const Scale scale : {Scale::kLinear, Scale::kLog2, Scale::kLog10}) {
+    Chart chart = chart_of({{1, kLeast}, {2, 1}, {3, kMost}, {kLeast, 2}, {kMost, 3}, {1, -kMost}});
+    chart.x.scale = chart.y.scale = scale;
+    const std::string document = svg({&chart, 1});
+    CHECK(document.find("nan") == std::string::npos);
+    CHECK(document.find("inf") == std::string::npos);
+    check_texts(document);
+  }
+}
+
 TEST_CASE("byte sizes are powers of two with binary units") {
   CHECK(labels_of(ticks_for(8, 4096, Scale::kLog2, Labels::kBytes)) ==
         std::vector<std::string>{"8", "16", "32", "64", "128", "256", "512", "1K", "2K", "4K"});

@@ -137,6 +137,15 @@ class TopoTest(unittest.TestCase):
         text = run("--synthetic", "switch:1 gpu:8 nvlink:450", "--explain").stdout
         self.assertIn("450 x 8 / 9 = 400", text)
 
+    def test_links_that_are_no_limit_say_so(self):
+        machine = "tutti-topology 1\n" + "".join(f"numa socket-number-{n} cores=8\npci p{n}\nlink socket-number-{n} <-> p{n} pci 5000\n" for n in (0, 1))
+        text = run("-", "--explain", text=machine + "link socket-number-0 <-> socket-number-1 cpu 20\n").stdout
+        self.assertIn("\n  socket-number-0 pci no limit to p0; cpu 20 to socket-number-1\n", text)
+        self.assertNotIn("5000", text)
+        self.assertIn("oneshot with 1 lane, 1 hop: 20 GB/s", text)
+        bound = run("-", "--explain", text=machine + "link socket-number-0 <-> socket-number-1 cpu 5000\n").stdout
+        self.assertIn("socket-number-0 -> socket-number-1 5000 (as good as no limit)", bound)
+
     def test_output_that_cannot_be_written(self):
         machine = ["--synthetic", "gpu:4 line:50"]
         for arguments in (machine, [*machine, "--json"], [*machine, "--svg", "-"], ["--bandwidths"], ["--help"]):
@@ -235,6 +244,16 @@ class TopoTest(unittest.TestCase):
         for word in ("--synthetic", "--gpus", "--all-links", "--explain", "--simulate", "--timeline", "tutti-topo dgx.xml", "Exit code"):
             self.assertIn(word, text)
 
+    def test_standard_input_that_cannot_be_read(self):
+        with tempfile.NamedTemporaryFile() as file, open(file.name, "wb") as write_only:
+            result = subprocess.run([TOOL, "-"], stdin=write_only, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        self.assertEqual((result.returncode, result.stderr), (1, "tutti-topo: standard input: Bad file descriptor\n"))
+
+    def test_sizes_have_units(self):
+        machine = ("--synthetic", "gpu:2 mesh:100")
+        for size in ("64K", "64k", "64KB", "64KiB", "65536", "65536b"):
+            self.assertEqual(self.simulated(*machine, "-b", size, "-e", size)["simulation"]["sizes"][0]["bytes"], 65536, size)
+
     def test_bandwidths_as_json(self):
         rows = json.loads(run("--bandwidths", "--json").stdout)
         self.assertEqual(set(rows[0]), {"link", "gbps", "source"})
@@ -300,6 +319,12 @@ class TopoTest(unittest.TestCase):
                 (2, ["--lanes", "0"], None, "--lanes"),
                 (2, ["--simulate", "-b", "64", "-e", "8"], None, "-b 64 -e 8"),
                 (2, ["--simulate", "-b", "0"], None, "-b 0"),
+                *((2, ["--simulate", option, size], None, f'{option}: "{size}" is no size; write 8, 64K or 1G') for option in ("-b", "-e")
+                  for size in ("", "-1", "1.5", "abc", "1X", "1kx", "1KKiB", "1ib", "K", "nan", "9" * 30)),
+                (2, ["--simulate", "-e", "17T"], None, '"17T" is more than 16T'),
+                (2, ["--simulate", "-f", ""], None, '"" is not a number from 1.1'),
+                (2, ["--simulate", "--host-memory", ""], None, "--host-memory is empty; write a number from 2"),
+                (2, ["--gpus", "0", "--gpus", "1"], None, "--gpus is given 2 times"),
                 (2, ["--simulate", "-f", "1"], None, "-f"),
                 (2, ["--simulate", "--schedule"], None, "--schedule"),
                 (2, ["-b", "8"], None, "--simulate"),

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """tutti-train as a user runs it: end_to_end.py PART PATH-OF-TUTTI-TRAIN MNIST-FOLDER
 
-Parts: equivalence, learning, errors, outputs, ranks-differ, memory, lost-rank, mnist. Exit code 77: skipped, the data is not there.
+Parts: equivalence, learning, errors, outputs, signals, ranks-differ, memory, lost-rank, mnist. Exit code 77: skipped, the data is not there.
 """
 
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -134,6 +135,9 @@ def errors():
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     fails(1, ["tutti-train: --device cuda: "], *data, "--device", "cuda")
     fails(1, ["tutti-train: rank 0: --device cuda: "], *data, "--device", "cuda", "--ranks", "1")
+    fails(1, ["missing: No such file"], "--text", path("missing"), "--log", path("log"), "--plot", path("plot"))
+    check(not os.path.exists(path("log")) and not os.path.exists(path("plot")), "files are left of a run that had no data")
+    fails(2, ["tutti-train: --model is empty; write one of {lm,mlp}"], "--model", "")
     fails(2, ["--images"], "--model", "mlp")
     fails(2, ["--ranks", "0"], "--ranks", "0")
     fails(2, ["--ranks", "x"], "--ranks", "x")
@@ -177,6 +181,24 @@ def errors():
     fails(2, ["--steps", "--epochs"], "--steps", "3", "--epochs", "2")
     check("Examples" in run("--help"), "the help has no examples")
     check(run("--version").startswith("Tutti "), "no version")
+
+
+def signals():
+    """It ends by the signal that asks it to, and nothing of it is left."""
+    data = write_images()
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with subprocess.Popen([PROGRAM, *data, "--ranks", "2", "--steps", "100000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              start_new_session=True) as process:
+            process.stdout.readline()
+            process.send_signal(sign)
+            said = process.communicate(timeout=60)[1]
+        check(process.returncode == -sign, f"signal {int(sign)}: {process.returncode}: {said}")
+        check(f"was ended by signal {int(sign)} " in said, said)
+        try:
+            os.killpg(process.pid, 0)
+            check(False, "a rank is left")
+        except ProcessLookupError:
+            pass
 
 
 def outputs():
@@ -273,8 +295,8 @@ def mnist():
     check(accuracy > 0.93, output)
 
 
-PARTS = {"equivalence": equivalence, "learning": learning, "errors": errors, "outputs": outputs, "ranks-differ": ranks_differ, "memory": memory,
-         "lost-rank": lost_rank, "mnist": mnist}
+PARTS = {"equivalence": equivalence, "learning": learning, "errors": errors, "outputs": outputs, "signals": signals,
+         "ranks-differ": ranks_differ, "memory": memory, "lost-rank": lost_rank, "mnist": mnist}
 
 if __name__ == "__main__":
     PROGRAM, MNIST = sys.argv[2], sys.argv[3]

@@ -2,16 +2,23 @@
 #include "cuda/device.h"
 #include "cuda/driver.h"
 
+#include <condition_variable>
 #include <map>
 #include <mutex>
 
 namespace tutti::cuda {
 namespace {
 
-/// How many in this process hold which memory: the driver takes it once.
+/// What this process has registered: the driver takes memory once. While it takes or leaves some, which may take until a device is idle, only
+/// who wants the same waits.
 struct Registered {
+  struct Memory {
+    int holders = 0;
+    bool changes = true;  ///< the driver is at it
+  };
   std::mutex mutex;
-  std::map<const void*, int> holders;
+  std::condition_variable changed;
+  std::map<const void*, Memory> all;
 };
 Registered& registered() {
   static auto* made = new Registered;
@@ -26,11 +33,24 @@ Result<SharedWords> SharedWords::of(std::shared_ptr<Device> device, void* memory
   SharedWords made;
   {
     Registered& table = registered();
-    const std::lock_guard lock(table.mutex);
-    if (table.holders[memory] == 0) {
-      TUTTI_TRY(driver().host_register(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+    std::unique_lock lock(table.mutex);
+    table.changed.wait(lock, [&] {
+      const auto found = table.all.find(memory);
+      return found == table.all.end() || !found->second.changes;
+    });
+    const auto [own, is_new] = table.all.try_emplace(memory);
+    if (is_new) {
+      lock.unlock();
+      Status taken = driver().host_register(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+      lock.lock();
+      table.changed.notify_all();
+      if (!taken.ok()) {
+        table.all.erase(own);
+        return std::move(taken).error();
+      }
+      own->second.changes = false;
     }
-    ++table.holders[memory];
+    ++own->second.holders;
     made.memory_ = memory;
     made.device_ = std::move(device);
   }
@@ -43,12 +63,18 @@ Result<SharedWords> SharedWords::of(std::shared_ptr<Device> device, void* memory
 SharedWords::~SharedWords() {
   if (!memory_) return;
   Registered& table = registered();
-  const std::lock_guard lock(table.mutex);
-  if (--table.holders[memory_] != 0) return;
-  table.holders.erase(memory_);
-  const ContextScope scope(static_cast<CUcontext>(device_->context()));
-  if (scope.is_gone()) return;
-  (void)driver().host_unregister(memory_);
+  std::unique_lock lock(table.mutex);
+  const auto own = table.all.find(memory_);
+  if (--own->second.holders != 0) return;
+  own->second.changes = true;
+  lock.unlock();
+  {
+    const ContextScope scope(static_cast<CUcontext>(device_->context()));
+    if (!scope.is_gone()) (void)driver().host_unregister(memory_);
+  }
+  lock.lock();
+  table.all.erase(own);
+  table.changed.notify_all();
 }
 
 Status give_words(const Device& device, std::span<const StreamWord> words, StreamHandle stream) {

@@ -3,7 +3,6 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "comm/reach.h"
-#include "cuda/access.h"
 #include "executor/backoff.h"
 
 #include <fmt/format.h>
@@ -322,8 +321,13 @@ void DeviceExports::take_back(const Own& own) {
 }
 
 Status DeviceExports::finish(const void* memory) {
+  using Clock = std::chrono::steady_clock;
   const double limit = control_.settings().timeout_s;
-  const auto since = std::chrono::steady_clock::now();
+  const auto since = Clock::now();
+  const auto is_over = [](Clock::time_point begin, double seconds) {
+    return Clock::now() - begin > std::chrono::duration<double>(seconds);
+  };
+  std::optional<Clock::time_point> failed_at;
   executor::Backoff backoff(true);
   for (;;) {
     {
@@ -332,7 +336,14 @@ Status DeviceExports::finish(const void* memory) {
       const bool uses = std::ranges::any_of(own_, [&](const Own& own) { return own.extent.begin() == begin; });
       if (!uses || is_closed_ || order_.is_through()) return {};
     }
-    if (limit > 0 && std::chrono::steady_clock::now() - since > std::chrono::duration<double>(limit)) {
+    if (!failed_at && executor::load_acquire(control_.abort_word()) != 0) failed_at = Clock::now();
+    if (failed_at && is_over(*failed_at, DeviceWork::kAbortGraceS)) {
+      return error(Code::kInvalidUsage,
+                   fmt::format("{} is not freed: the communicator has failed, and the stream of rank {} has not come "
+                               "to calls that may use it; free it when the stream has",
+                               fmt::ptr(memory), rank_));
+    }
+    if (limit > 0 && is_over(since, limit)) {
       return error(Code::kInvalidUsage,
                    fmt::format("{} is not freed: calls of rank {} that may use it have not ended within {} s "
                                "(TUTTI_TIMEOUT_S)",
@@ -359,106 +370,6 @@ Status DeviceExports::link() {
   return look(true);
 }
 
-void DeviceExports::let_go() {
-  if (works() && have_changed(looked_at_)) (void)look(false);
-}
-
-bool DeviceExports::have_changed(const std::vector<std::uint64_t>& since) {
-  const std::lock_guard lock(mutex_);
-  for (int peer = 0; peer < control_.ranks(); ++peer) {
-    if (peer == rank_) continue;
-    const std::uint64_t changes = std::atomic_ref(board(peer).changes).load(std::memory_order_acquire);
-    if (changes != since[static_cast<std::size_t>(peer)]) return true;
-  }
-  return false;
-}
-
-std::string DeviceExports::why_not(int peer, std::uint64_t mapping) {
-  // Who has the lock may wait for the device, and that for whoever asks.
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  const std::uint64_t place = mapping - DeviceSegment::export_mapping(0, 0);
-  return lock && place < kPlaces ? imports_[static_cast<std::size_t>(peer)][place].why_not : "";
-}
-
-Status DeviceExports::look(bool opens) {
-  const std::lock_guard lock(mutex_);
-  if (is_closed_) return {};
-  for (int peer = 0; peer < control_.ranks(); ++peer) {
-    const auto index = static_cast<std::size_t>(peer);
-    const std::uint64_t changes = std::atomic_ref(board(peer).changes).load(std::memory_order_seq_cst);
-    if (peer == rank_ || changes == (opens ? opened_at_ : looked_at_)[index]) continue;
-    for (std::size_t place = 0; place < kPlaces; ++place) TUTTI_TRY(look_at(peer, place, opens));
-    looked_at_[index] = changes;
-    if (opens) opened_at_[index] = changes;
-  }
-  sift_mail();
-  return {};
-}
-
-/// What was sent lies at an earlier place than its number: it is wanted until that is known, and opened or gone.
-void DeviceExports::sift_mail() {
-  mail_.sift(MailOf::kExport, [this](const MailKey& key) {
-    if (key.from < 0 || key.from >= control_.ranks()) return false;
-    Board& theirs = board(key.from);
-    if (key.number > std::atomic_ref(theirs.exported).load(std::memory_order_seq_cst)) return true;
-    const auto& imports = imports_[static_cast<std::size_t>(key.from)];
-    for (std::size_t i = 0; i < kPlaces; ++i) {
-      const std::uint64_t number = std::atomic_ref(theirs.places[i].number).load(std::memory_order_seq_cst);
-      if (number == key.number) return imports[i].number != number;
-    }
-    return false;
-  });
-}
-
-Status DeviceExports::look_at(int peer, std::size_t at, bool opens) {
-  Place& place = board(peer).places[at];
-  Import& import = imports_[static_cast<std::size_t>(peer)][at];
-  const std::atomic_ref number(place.number);
-  const std::atomic_ref holders(place.holders);
-  const std::uint32_t bit = 1u << rank_;
-  if (import.number != 0 && number.load(std::memory_order_seq_cst) != import.number) {
-    TUTTI_TRY(segment_.set_mapping(peer, DeviceSegment::export_mapping(at, 0), cuda::kNoMapping));
-    import = {};
-    holders.fetch_and(~bit, std::memory_order_seq_cst);
-  }
-  const std::uint64_t found = number.load(std::memory_order_seq_cst);
-  if (!opens || found == import.number) return {};
-  holders.fetch_or(bit, std::memory_order_seq_cst);
-  if (number.load(std::memory_order_seq_cst) != found) {
-    holders.fetch_and(~bit, std::memory_order_seq_cst);
-    return {};
-  }
-  const Result<std::uint64_t> base = open(peer, place, import);
-  import.number = found;
-  if (!base.ok()) {
-    holders.fetch_and(~bit, std::memory_order_seq_cst);
-    import.why_not = base.error().message;
-    log_info("rank {} cannot open what rank {} has at {:#x}: {}", rank_, peer, place.allocation, import.why_not);
-    return {};
-  }
-  return segment_.set_mapping(peer, DeviceSegment::export_mapping(at, found), base.value());
-}
-
-Result<std::uint64_t> DeviceExports::open(int peer, const Place& place, Import& import) {
-  if (same_process_[static_cast<std::size_t>(peer)]) {
-    // Memory of cudaMalloc is reached as the peer's segment is.
-    if (place.mailed == 0) return place.allocation;
-    const int device = device_->facts().ordinal;
-    const auto* const memory = reinterpret_cast<const void*>(place.allocation);
-    TUTTI_TRY(cuda::allow_access(*device_, memory, place.mailed, {&device, 1}));
-    return place.allocation;
-  }
-  if (place.mailed != 0) {
-    TUTTI_TRY_ASSIGN(const cuda::SharedPieces pieces, mail_.take({MailOf::kExport, peer, place.number}));
-    TUTTI_TRY_ASSIGN(import.pieces, cuda::ImportedPieces::open(*device_, pieces));
-    return import.pieces.begin();
-  }
-  cuda::MemoryHandle handle{};
-  std::memcpy(&handle, place.handle, sizeof handle);
-  TUTTI_TRY_ASSIGN(import.memory, cuda::ImportedMemory::open(handle, device_->context()));
-  return reinterpret_cast<std::uint64_t>(import.memory.data());
-}
-
 Status DeviceExports::free_memory(void* memory) {
   TUTTI_TRY_ASSIGN(cuda::UserMemory taken, cuda::UserMemory::take(memory));
   Shared& shared = Shared::get();
@@ -476,7 +387,7 @@ Status DeviceExports::free_memory(void* memory) {
   return {};
 }
 
-void DeviceExports::tidy(int device) {
+bool DeviceExports::tidy(int device) {
   Shared& shared = Shared::get();
   for (const auto& one : shared.alive_for(device)) (void)one->look(false);
   std::vector<Shared::Retired> free;
@@ -493,6 +404,13 @@ void DeviceExports::tidy(int device) {
     });
   }
   for (Shared::Retired& one : free) (void)one.memory.free();
+  return !free.empty();
+}
+
+bool DeviceExports::keeps_memory(int device) {
+  Shared& shared = Shared::get();
+  const std::lock_guard lock(shared.mutex);
+  return std::ranges::any_of(shared.retired, [&](const Shared::Retired& one) { return one.memory.device() == device; });
 }
 
 }  // namespace tutti::comm

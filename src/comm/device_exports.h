@@ -70,7 +70,10 @@ class DeviceExports {
   static Status free_memory(void* memory);
   /// Lets go of what others have taken back, and frees what nobody has open any more, as far as a thread that works on this device may_free()
   /// it. By whoever allocates, frees or ends something: the processes of a job mostly do so at the same time.
-  static void tidy(int device);
+  /// Whether it has freed something.
+  static bool tidy(int device);
+  /// Whether memory of the device was freed by its user that others have open still.
+  static bool keeps_memory(int device);
 
  private:
   static constexpr std::size_t kPlaces = DeviceSegment::kExports;  ///< allocations beyond are not exported

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <optional>
 
 namespace tutti::comm {
@@ -72,6 +73,30 @@ void refuse(std::span<MatchedCall> calls, const Error& why) {
 }
 
 }  // namespace
+
+namespace {
+
+/// Nothing that is under way.
+struct LeftPlace : DeviceWork {
+  explicit LeftPlace(LaunchPlace&& its) : place(std::move(its)) {}
+  bool is_through() const override { return true; }
+  LaunchPlace place;
+};
+
+}  // namespace
+
+DeviceLauncher::~DeviceLauncher() {
+  try {
+    DeviceWork::keep(std::move(trail_), std::nullopt);
+    for (LaunchPlace& place : places_) {
+      if (!place.device) continue;
+      const int device = place.device->facts().ordinal;
+      DeviceWork::leave(std::make_shared<LeftPlace>(std::move(place)), device);
+    }
+  } catch (const std::bad_alloc&) {
+    // It goes at once.
+  }
+}
 
 /// A graph may be launched while calls of the communicator run that nothing orders with it: what it replays keeps nothing between calls.
 Result<bool> DeviceLauncher::goes_by_crews(const MatchedCall& call) const {

@@ -67,8 +67,8 @@ class DeviceLauncher {
  public:
   explicit DeviceLauncher(int ranks)
       : places_(static_cast<std::size_t>(ranks)), trail_(std::make_shared<DeviceTrail>()) {}
-  /// What is on streams keeps the kernels.
-  ~DeviceLauncher() { DeviceWork::keep(std::move(trail_), std::nullopt); }
+  /// What is on streams keeps the kernels. A rank's memory goes with a thread that may free on its device, which the last rank's may not.
+  ~DeviceLauncher();
   DeviceLauncher(const DeviceLauncher&) = delete;
   DeviceLauncher& operator=(const DeviceLauncher&) = delete;
   void place(int rank, LaunchPlace where) { places_[static_cast<std::size_t>(rank)] = std::move(where); }

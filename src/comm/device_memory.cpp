@@ -3,8 +3,11 @@
 #include "comm/communicator.h"
 #include "comm/device_rank.h"
 #include "cuda/pointers.h"
+#include "executor/backoff.h"
 
 #include <fmt/format.h>
+
+#include <chrono>
 
 namespace tutti::comm {
 
@@ -80,7 +83,15 @@ void remove_registered(Communicator& communicator, const void* memory, std::size
 Result<void*> allocate_device_memory(std::size_t bytes) {
   TUTTI_TRY_ASSIGN(const int device, cuda::current_device());
   DeviceExports::tidy(device);
-  return cuda::allocate_for_user(bytes);
+  Result<void*> made = cuda::allocate_for_user(bytes);
+  // Ranks that free memory and allocate other do so at about the same time: what is freed here others may have open for a moment yet.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  executor::Backoff backoff(true);
+  while (!made.ok() && DeviceExports::keeps_memory(device) && std::chrono::steady_clock::now() < until) {
+    backoff.wait();
+    if (DeviceExports::tidy(device)) made = cuda::allocate_for_user(bytes);
+  }
+  return made;
 }
 Status free_device_memory(void* memory) { return DeviceExports::free_memory(memory); }
 bool is_device_allocation(const void* memory) { return cuda::is_for_user(memory); }

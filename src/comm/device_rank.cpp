@@ -164,6 +164,10 @@ void end(const cuda::Device* device, std::shared_ptr<DeviceIpc> ipc, std::shared
     const DeviceOrder* const order = &lines->order();
     DeviceWork::keep({std::make_shared<LinesAndMeeting>(std::move(lines), std::move(meeting)), order}, ordinal);
   }
+  ipc.reset();
+  meeting.reset();
+  DeviceWork::sweep(ordinal);
+  DeviceSegment::sweep(ordinal);
 }
 
 }  // namespace

@@ -15,9 +15,6 @@
 namespace tutti::comm {
 namespace {
 
-/// How long kernels that were told to give up may take, and what comes before them on the stream.
-constexpr double kAbortGraceS = 1;
-
 /// What outlives its communicator. Never destroyed: a process ends without.
 struct Remains {
   struct Kept {
@@ -76,13 +73,18 @@ void DeviceWork::finish(const Communicator& communicator, const std::function<bo
 }
 
 void DeviceWork::keep(std::shared_ptr<const DeviceWork> work, std::optional<int> device) {
-  if (work->is_through()) return;
+  if (!work->is_through()) leave(std::move(work), device);
+}
+
+void DeviceWork::leave(std::shared_ptr<const DeviceWork> work, std::optional<int> device) {
   const std::lock_guard lock(remains().mutex);
   remains().all.push_back({std::move(work), device});
 }
 
-void DeviceWork::sweep(int device) {
-  std::vector<Remains::Kept> through;  // ends after the lock
+namespace {
+
+std::vector<Remains::Kept> take_what_is_through(int device) {
+  std::vector<Remains::Kept> through;
   const std::lock_guard lock(remains().mutex);
   auto& all = remains().all;
   const auto stays = [&](const Remains::Kept& one) {
@@ -91,6 +93,14 @@ void DeviceWork::sweep(int device) {
   const auto end = std::ranges::partition(all, stays).begin();
   through.assign(std::move_iterator(end), std::move_iterator(all.end()));
   all.erase(end, all.end());
+  return through;
+}
+
+}  // namespace
+
+void DeviceWork::sweep(int device) {
+  // What goes may leave something itself.
+  while (!take_what_is_through(device).empty()) continue;
 }
 
 bool is_reached(const cuda::Event& event) {

@@ -15,6 +15,9 @@ class Communicator;
 
 class DeviceWork {
  public:
+  /// How long, in seconds, kernels that were told to give up may take, and what comes before them on the stream.
+  static constexpr double kAbortGraceS = 1;
+
   virtual ~DeviceWork() = default;
   /// Whether it is done; also if nobody can tell any more: the context is lost.
   virtual bool is_through() const = 0;
@@ -25,6 +28,8 @@ class DeviceWork {
   /// `work`: keeps what is on the streams of the device (nullopt: of several, and no memory) uses, and gets no more. It is let go of when that
   /// is done: by sweep(), or at once.
   static void keep(std::shared_ptr<const DeviceWork> work, std::optional<int> device);
+  /// The same, and never at once: this thread may not be one that may_free() there.
+  static void leave(std::shared_ptr<const DeviceWork> work, std::optional<int> device);
   /// By a thread that works on this device: what it may_free().
   static void sweep(int device);
   /// The same for what somebody else can tell of.

@@ -64,6 +64,10 @@ class SharedBuffer {
     }
     return "";
   }
+  /// Of memory of ncclMemAlloc, which is not freed.
+  std::string close_refused(ncclResult_t wanted, const std::vector<std::string>& parts) const {
+    return crew::refused(ncclMemFree(memory_), wanted, parts);
+  }
   /// By all ranks at once: registered memory may be freed when all have deregistered theirs and each has made a call since. After the first
   /// call all have deregistered, at the second they let go.
   std::string close(const Rank& rank) {

@@ -23,11 +23,14 @@ FAKE_EXPORT void set_devices(int count);
 // FAKE_CUDA_PEERS="0-1 2>1": these devices reach each other's memory (2>1: the first the second's, but not back), and no others, in one
 // process and in several; FAKE_CUDA_PEERS_MOST=4: a device so many others', in one process. FAKE_CUDA_TURNS=/path: the processes that share this file have the GPU by turns (turns.h).
 // FAKE_CUDA_ROOM=16: so many operations wait on a stream at most, 1024 if not set; whoever gives it more waits. FAKE_CUDA_IDLE_MAPPING=1: calls
-// that change what memory of other devices and processes is mapped wait until this process's streams have nothing to do, as a driver's may, and
-// cuMemFree until its device has nothing to do.
+// that change what memory of other devices and processes is mapped, and cuMemHostUnregister, wait until this process's streams have nothing to do, as
+// a driver's may, and cuMemFree until its device has nothing to do.
 
 /// Whether devices reach each other's memory; true if not set. Before communicators are made.
 FAKE_EXPORT void set_peers(bool reach);
+
+/// So many bytes of device memory and no more can be allocated (cuMemAlloc), on all devices together; 0: as many as there are.
+FAKE_EXPORT void set_memory(std::int64_t bytes);
 
 /// Whether calls count, and can fail: while the library is called, not the test's own. At first they do not.
 FAKE_EXPORT void set_counting(bool counts);

@@ -21,6 +21,9 @@ CUresult mem_alloc(CUdeviceptr* address, std::size_t bytes) {
   FAKE_CALL("cuMemAlloc");
   FAKE_SAFE();
   if (context_stack().empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  const World& w = world();
+  if (w.memory != 0 && w.counts.device_bytes + static_cast<std::int64_t>(bytes) > w.memory)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   std::uintptr_t made = 0;
   const CUresult result = make_allocation(&made, bytes, Kind::kDevice);
   *address = made;
@@ -69,6 +72,7 @@ CUresult host_register(void* address, std::size_t bytes, unsigned) {
 CUresult host_unregister(void* address) {
   FAKE_END("cuMemHostUnregister");
   FAKE_SAFE();
+  wait_until_idle(lock);
   const auto found = world().allocations.find(reinterpret_cast<std::uintptr_t>(address));
   if (found == world().allocations.end() || found->second.kind != Kind::kRegistered) {
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;

@@ -289,6 +289,10 @@ Graph::~Graph() {
 
 void set_devices(int count) { world().devices = count; }
 void set_peers(bool reach) { world().peers = reach; }
+void set_memory(std::int64_t bytes) {
+  const Lock lock(world().mutex);
+  world().memory = bytes;
+}
 void set_counting(bool counts) {
   const Lock lock(world().mutex);
   world().counting = counts;

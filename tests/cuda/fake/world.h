@@ -119,6 +119,7 @@ struct World {
   std::map<std::uint64_t, Capture> captures;
   std::uint64_t next_capture = 1;
   Live counts;
+  std::int64_t memory = 0;  ///< set_memory()
   bool counting = false;
   std::atomic<bool> naps{false};
   std::uint64_t calls = 0;

@@ -263,7 +263,8 @@ TUTTI_NCCL_FUNCTION(ncclResult_t, CommInitAll, (ncclComm_t * comm, int ndev, con
 
 /* Collective. Ranks with the same color form a new communicator, ordered by key, then by rank in `comm`. A color is >=
  * 0; NCCL_SPLIT_NOCOLOR takes part and gets *newcomm = NULL. config NULL: the parent's. Of a parent that does not block:
- * ncclInProgress, as is its state until *newcomm is ready. */
+ * ncclInProgress, as is its state until *newcomm is ready. In a group *newcomm is valid at once, and usable when the group has
+ * ended. */
 TUTTI_NCCL_FUNCTION(ncclResult_t, CommSplit,
                     (ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config));
 

@@ -13,16 +13,19 @@ namespace tutti::test {
 
 /// Allocations of this thread until one fails; 0: none does.
 inline thread_local long until_failure = 0;
+/// All that follow fail as well, until it is set anew.
+inline thread_local bool failure_lasts = false;
 /// The same of all threads of host streams together.
 inline std::atomic<long> until_failure_on_streams = 0;
 
-/// The same of all threads but this one, which says that it is (is_tester).
+/// The same of all threads but this one, which says that it is (is_tester), and those that have names of the library's.
 inline std::atomic<long> until_failure_elsewhere = 0;
 inline thread_local bool is_tester = false;
 
-inline bool is_of_stream() {
+inline bool has_name(const char* beginning) {
   char name[16] = {};
-  return pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 && std::strcmp(name, "tutti-stream") == 0;
+  return pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 &&
+         std::strncmp(name, beginning, std::strlen(beginning)) == 0;
 }
 
 inline bool takes_last(std::atomic<long>& left) {
@@ -33,9 +36,14 @@ inline bool takes_last(std::atomic<long>& left) {
 }
 
 inline void* allocate(std::size_t bytes) {
-  if (until_failure > 0 && --until_failure == 0) throw std::bad_alloc();
-  if (until_failure_on_streams > 0 && is_of_stream() && takes_last(until_failure_on_streams)) throw std::bad_alloc();
-  if (until_failure_elsewhere > 0 && !is_tester && takes_last(until_failure_elsewhere)) throw std::bad_alloc();
+  if (until_failure > 0 && --until_failure == 0) {
+    until_failure = failure_lasts ? 1 : 0;
+    throw std::bad_alloc();
+  }
+  if (until_failure_on_streams > 0 && has_name("tutti-stream") && takes_last(until_failure_on_streams))
+    throw std::bad_alloc();
+  if (until_failure_elsewhere > 0 && !is_tester && !has_name("tutti-") && takes_last(until_failure_elsewhere))
+    throw std::bad_alloc();
   void* const memory = std::malloc(bytes != 0 ? bytes : 1);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;

@@ -136,7 +136,8 @@ Status split(ncclComm_t comm, int color, int key, ncclComm_t* child, const ncclC
                  fmt::format("color is {}; pass 0 or more, or NCCL_SPLIT_NOCOLOR ({}) to get no communicator", color,
                              NCCL_SPLIT_NOCOLOR));
   TUTTI_TRY_ASSIGN(const comm::Options options, read_config(config));
-  // In a group the child's handle is written at the group's end: straight to where the user wants it.
+  // The child's handle is written before the child is made, also in a group: straight to where the user wants it, as another thread may abort
+  // by it what this one waits for.
   static_assert(sizeof(ncclComm_t) == sizeof(comm::Handle));
   return comm::split(*parent, color, key, reinterpret_cast<comm::Handle*>(child), config ? &options : nullptr);
 }

@@ -17,6 +17,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <exception>
+#include <new>
 
 namespace tutti::comm {
 namespace {
@@ -176,8 +178,25 @@ Result<ControlSegment> share_control(RootClient& root, const BootstrapArgs& args
   return ControlSegment{file.value()->release(), bytes};
 }
 
+Error reason_of(const std::exception& thrown) {
+  const bool no_memory = dynamic_cast<const std::bad_alloc*>(&thrown) != nullptr;
+  return error(Code::kSystem, no_memory ? "out of memory" : thrown.what());
+}
+
+Result<BootstrapResult> meet_in_place(RootClient& root, const BootstrapArgs& args, const Patience& patience) {
+  BootstrapResult result;
+  TUTTI_TRY_ASSIGN(const Frame first, root.expect_one_of(FrameType::kTable, FrameType::kListen));
+  if (first.type == FrameType::kTable) {
+    TUTTI_TRY_ASSIGN(result.peers, read_table(root, args, first.payload));
+  } else {
+    TUTTI_TRY(meet_others(root, args, patience, result));
+  }
+  TUTTI_TRY_ASSIGN(result.control, share_control(root, args, result.peers));
+  return result;
+}
+
 Result<BootstrapResult> meet_all(const BootstrapArgs& args) {
-  const Patience patience(args.timeout_s, args.cancelled, &args.hopeless);
+  const Patience patience(args.timeout_s, args.cancelled, &args.hopeless, &args.why_cancelled);
   if (args.hopeless && args.hopeless()) {
     return error(Code::kInvalidUsage, "the communicator was aborted before it was initialised");
   }
@@ -191,15 +210,11 @@ Result<BootstrapResult> meet_all(const BootstrapArgs& args) {
     return std::move(entered).error();
   }
   RootClient root = std::move(entered).value();
-  BootstrapResult result;
-  TUTTI_TRY_ASSIGN(const Frame first, root.expect_one_of(FrameType::kTable, FrameType::kListen));
-  if (first.type == FrameType::kTable) {
-    TUTTI_TRY_ASSIGN(result.peers, read_table(root, args, first.payload));
-  } else {
-    TUTTI_TRY(meet_others(root, args, patience, result));
+  try {
+    return meet_in_place(root, args, patience);
+  } catch (const std::exception& thrown) {
+    return root.leave(reason_of(thrown));
   }
-  TUTTI_TRY_ASSIGN(result.control, share_control(root, args, result.peers));
-  return result;
 }
 
 /// Scalable init brings several ids; one root is enough, so the others may end, whatever has come of it. Those who made them may be gone.
@@ -230,9 +245,19 @@ BootstrapResult bootstrap_alone() {
 
 Result<BootstrapResult> bootstrap(const BootstrapArgs& args) {
   TUTTI_TRY(check(args));
-  auto result = meet_all(args);
-  if (args.rank == 0) release_other_roots(args, result.ok());
-  return result;
+  try {
+    auto result = meet_all(args);
+    if (args.rank == 0) release_other_roots(args, result.ok());
+    return result;
+  } catch (const std::exception& thrown) {
+    // If this rank has not said its hello, the others would wait for it.
+    try {
+      (void)RootClient::excuse(args.ids[0], Patience(1, nullptr), args.rank, reason_of(thrown).message);
+    } catch (const std::exception&) {
+      // There is no memory to say so either.
+    }
+    throw;
+  }
 }
 
 }  // namespace tutti::comm

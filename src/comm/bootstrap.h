@@ -68,6 +68,8 @@ struct BootstrapArgs {
   const std::atomic<bool>* cancelled = nullptr;
   /// The same, for reasons that the caller finds out by asking (the communicator that is being split has failed).
   std::function<bool()> hopeless;
+  /// What the others are told where one of these has ended the wait. Empty: that this rank was aborted.
+  std::function<Error()> why_cancelled;
   double timeout_s = 1800;  ///< 0 = never
   double heartbeat_s = 10;  ///< of ranks that are there, for a sign of life; 0 = never
 };

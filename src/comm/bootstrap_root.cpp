@@ -24,8 +24,9 @@ using std::chrono::seconds;
 
 /// For a stranger to become a rank. A slow rank that is dropped connects again.
 constexpr auto kHandshakeTime = seconds(10);
-/// A stranger may be dropped this early if descriptors or places have run out.
+/// A stranger may be dropped this early if descriptors or places have run out. A rank greets as soon as it is connected.
 constexpr auto kHandshakeTimeWhenFull = milliseconds(200);
+constexpr auto kGreetingTimeWhenFull = milliseconds(20);
 /// Of a rank's frames, in which another one's may be.
 constexpr std::size_t kPayloadMax = 4096;
 constexpr auto kAcceptPause = milliseconds(20);
@@ -98,8 +99,11 @@ void BootstrapRoot::poll_once() {
   for (std::size_t i = listeners; i < watched.size(); ++i) {
     if (watched[i].revents != 0) serve(*members_[i - listeners]);
   }
+  // By turns: a crowd at one may take all places that there are.
+  if (accepts) ++turn_;
   for (std::size_t i = 0; i < listeners; ++i) {
-    if (watched[i].revents != 0) accept_all(listeners_[i].get(), now);
+    const std::size_t which = (turn_ + i) % listeners;
+    if (watched[which].revents != 0) accept_all(listeners_[which].get(), now);
   }
   drop_late_strangers(Clock::now());
   for (const auto& member : members_) look_for_life(*member);
@@ -114,7 +118,7 @@ void BootstrapRoot::poll_once() {
   connections_.store(members_.size(), std::memory_order_relaxed);
 }
 
-bool BootstrapRoot::is_full() const { return members_.size() >= kConnectionsMax; }
+bool BootstrapRoot::is_full() const { return members_.size() >= places_; }
 
 void BootstrapRoot::accept_all(int listener, Clock::time_point now) {
   while (!is_full()) {
@@ -149,9 +153,11 @@ void BootstrapRoot::accept_all(int listener, Clock::time_point now) {
 /// Descriptors or places have run out: strangers that were silent for a while pay, and the next ones wait in the queue.
 void BootstrapRoot::make_room(Clock::time_point now) {
   for (const auto& member : members_) {
-    if (!member->is_stranger() || now - member->since < kHandshakeTimeWhenFull) continue;
+    const auto time = member->state == State::kSilent ? kGreetingTimeWhenFull : kHandshakeTimeWhenFull;
+    if (!member->is_stranger() || now - member->since < time) continue;
+    const State before = member->state;
     serve(*member);  // what it has said may not have been looked at yet: a rank says its hello once
-    if (!member->is_stranger()) continue;
+    if (member->state != before) continue;
     refuse(*member, "it was silent while others wait for its place");
   }
   std::erase_if(members_, [](const auto& member) { return member->state == State::kGone; });
@@ -207,6 +213,7 @@ void BootstrapRoot::handle(Member& member, const Frame& frame) {
 /// What a rank says, by its own connection or by that of the rank that it is below.
 void BootstrapRoot::hear(Member& by, int rank, const Frame& frame) {
   const auto known = known_.find(rank);
+  if (known == known_.end() && frame.type == FrameType::kLeave) return take_leave(rank, frame);
   if (known == known_.end()) {
     return fail(Code::kInternal, fmt::format("{} spoke for rank {}, which has not come", describe(by.rank), rank));
   }

@@ -32,6 +32,7 @@
 #include "comm/messages.h"
 #include "comm/private_descriptor.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -55,7 +56,7 @@ class BootstrapRoot {
   void run();
 
   /// So many connections at most it has at a time, whatever the number of ranks: its own of both trees, and those that are strangers or on
-  /// their way to their places.
+  /// their way to their places. Fewer of these where this process may have few descriptors.
   static constexpr std::size_t kConnectionsMax = 2 * kRootChildren + 96;
   /// What it has now, and the most that it has had; the former may be asked by another thread.
   std::size_t connections() const { return connections_.load(std::memory_order_relaxed); }
@@ -132,6 +133,8 @@ class BootstrapRoot {
   void flush(Member& member);
 
   std::vector<PrivateDescriptor> listeners_;
+  std::size_t turn_ = 0;  ///< which of them is first
+  const std::size_t places_ = std::min(kConnectionsMax, 2 * kRootChildren + Meetings::strangers_max());
   Secret secret_;
   double heartbeat_s_;
   std::shared_ptr<const std::atomic<bool>> unwanted_;

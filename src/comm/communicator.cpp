@@ -1,7 +1,6 @@
 #include "comm/communicator.h"
 
 #include "base/config.h"
-#include "base/descriptor.h"
 #include "base/elapsed.h"
 #include "base/log.h"
 #include "base/mapping.h"
@@ -9,7 +8,6 @@
 #include "comm/call.h"
 #include "comm/certificate.h"
 #include "comm/device_rank.h"
-#include "comm/own_port.h"
 #include "comm/own_seat.h"
 #include "comm/report.h"
 #include "comm/tuning_file.h"
@@ -87,7 +85,7 @@ Communicator::~Communicator() {
 
 Status Communicator::initialise(std::vector<UniqueId> ids, const Communicator* parent) {
   Status status = connect(std::move(ids), parent);
-  if (status.ok() && cancelled_) status = error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
+  if (status.ok() && cancelled_) status = why_stopped();
   if (!status.ok()) {
     status = explained(status.error(), parent);
     give_up_initialisation(status.error());
@@ -103,7 +101,7 @@ void Communicator::skip_initialisation() { init_state_.store(InitState::kSkipped
 void Communicator::run_here(const std::function<void()>& work) {
   const std::lock_guard lock(init_mutex_);
   initialiser_ = thread_mark();
-  carry_out(work);
+  carry_out(work);  // which throws nothing
   initialiser_ = nullptr;
 }
 
@@ -181,24 +179,14 @@ Status Communicator::connect(std::vector<UniqueId> ids, const Communicator* pare
   args.heartbeat_s = config().heartbeat_timeout_s;
   if (parent) args.hopeless = [parent] { return parent->failed(); };
   if (outlook_) args.hopeless = [this] { return outlook_().has_value(); };
+  args.why_cancelled = [this, parent] { return explained(why_stopped(), parent); };
   Control::Memory memory;
   args.take_control = [&](int fd, std::size_t bytes) -> Status {
     TUTTI_TRY_ASSIGN(memory, Control::map(fd, bytes, ranks_));
     return {};
   };
-  const bool alone = args.ids.empty() && ranks_ == 1;
-  if (alone) TUTTI_TRY(args.take_control(-1, 0));
-  TUTTI_TRY_ASSIGN(BootstrapResult found, alone ? Result<BootstrapResult>(bootstrap_alone()) : bootstrap(args));
-  Descriptor(found.control.fd).reset();  // it is mapped
-  const bool spans_hosts = !found.sockets.empty();
-  const Port port = port_to_others(found, rank_);
-  if (spans_hosts) {
-    TUTTI_TRY(join_over_hosts(std::move(found), std::move(memory)));
-  } else {
-    Control control =
-        Control::open(std::move(memory), found.control.bytes, ranks_, rank_ == 0, Control::slots_on_host(ranks_));
-    members_ = std::make_unique<Membership>(std::move(found.peers), std::move(control), rank_, planner::Rules{});
-  }
+  TUTTI_TRY_ASSIGN(const Port port, meet_members(args, memory));
+  const bool spans_hosts = this->spans_hosts();
   settle_crowding(ranks_on_this_host() > usable_cores());
   TUTTI_TRY(watch_peers());
   *members_->control.copies(rank_) = config().single_copy && !spans_hosts && members_->reach.probe_single_copy();
@@ -400,7 +388,7 @@ Status Communicator::meet(RankPhase phase, const Communicator* parent) {
     if (failed_at && !(phase == RankPhase::kReady && seconds_since(*failed_at) < kLastWordS)) return failure();
     if (parent && parent->failed()) return parent->failure();
     if (auto obstacle = outlook_ ? outlook_() : std::nullopt) return *obstacle;
-    if (cancelled_) return error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
+    if (cancelled_) return why_stopped();
     if (config().timeout_s > 0 && seconds_since(start) > config().timeout_s) return did_not_finish(r, phase);
     // Over hosts others measure the network meanwhile, maybe on the same cores.
     bridge != nullptr ? bridge->rest() : backoff.wait();

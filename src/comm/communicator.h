@@ -18,6 +18,7 @@
 #include "executor/host_machine.h"
 #include "planner/plan_cache.h"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -146,22 +147,25 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Before initialisation: the network's prices are known, of a communicator that this one is a part of.
   void inherit_network(const planner::NetworkCosts& costs) { known_network_ = costs; }
   /// Any work that ends in initialise(), here. What it throws is a failure like others.
-  void carry_out(const std::function<void()>& work);
+  void carry_out(const std::function<void()>& work) noexcept;
   /// The same; whoever ends the communicator meanwhile waits.
   void run_here(const std::function<void()>& work);
   /// The same in a thread of its own; async_state() tells when it is over.
   void start_background(std::function<void()> work);
   /// Work of a split for which this rank gets nothing, in a thread that is waited for before the communicator ends.
   void start_beside(std::function<void()> work);
-  void fail_initialisation(const Error& failure);
+  void fail_initialisation(const Error& failure) noexcept;
   /// Somebody has aborted the communicator before it was ready.
   bool is_cancelled() const { return cancelled_.load(std::memory_order_acquire); }
   /// For a rank that takes part in a split and gets no communicator of it.
   void skip_initialisation();
   /// Waits for a background initialisation.
   Status wait_initialised();
-  /// Ends an initialisation that is under way, in whichever thread, and one that is still to come. When it returns none is.
+  /// Ends an initialisation that is under way, in whichever thread, and one that is still to come. When it returns none is. Why, an earlier
+  /// keep_async() says, else it was the user.
   void stop_initialising();
+  /// Of one that is_cancelled().
+  Error why_stopped() const;
   bool is_initialised() const { return init_state_.load(std::memory_order_acquire) == InitState::kReady; }
 
   /// Calls of a communicator run one after another in the order they were taken, whatever their streams. Those that kernels do among
@@ -200,7 +204,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Stores a failure for all ranks, if it is the first.
   void fail(Code code, int culprit, std::string_view text);
   /// For calls on streams, whose caller has gone on: kept until the communicator ends.
-  void keep_async(const Error& failure);
+  void keep_async(const Error& failure) noexcept;
 
   Code async_state();
   std::string async_message();
@@ -257,7 +261,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   enum class InitState : std::uint8_t { kPending, kReady, kFailed, kSkipped };
 
   Status connect(std::vector<UniqueId> ids, const Communicator* parent);
-  void give_up_initialisation(const Error& why);
+  /// The bootstrap, by which `memory` is mapped, and the members that come of it. The way to ranks of other hosts.
+  Result<Port> meet_members(const BootstrapArgs& args, const Control::Memory& memory);
+  using FailureText = std::array<char, sizeof(FailureRecord::text)>;
+  /// That, for all ranks; in `room`, as memory may be what is missing.
+  std::string_view could_not_initialise(std::string_view why, FailureText& room) const;
+  void give_up_initialisation(const Error& why) noexcept;
   void await_initialisation();
   void await_beside();
   void make_collective_call();
@@ -345,7 +354,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::unique_ptr<CollectiveCall> collective_call_;
   std::vector<std::unique_ptr<PointToPointCall>> point_to_point_calls_;  ///< by peer and direction
   std::unique_ptr<Batch> batch_;
-  std::mutex state_mutex_;
+  mutable std::mutex state_mutex_;
   std::optional<Error> async_failure_;
   std::optional<std::chrono::steady_clock::time_point> stream_ended_;  ///< when a stream was first found so
 };

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <new>
@@ -37,24 +38,39 @@ Error Communicator::explained(Error failure, const Communicator* parent) const {
   return failure;
 }
 
+Error Communicator::why_stopped() const {
+  const std::lock_guard lock(state_mutex_);
+  return async_failure_ ? *async_failure_ : error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
+}
+
+std::string_view Communicator::could_not_initialise(std::string_view why, FailureText& room) const {
+  const auto end = fmt::format_to_n(room.data(), room.size(), "rank {} could not initialise: {}", rank_, why);
+  return {room.data(), std::min(end.size, room.size())};
+}
+
 /// The others may be past the bootstrap, and wait for this rank.
-void Communicator::give_up_initialisation(const Error& why) {
+void Communicator::give_up_initialisation(const Error& why) noexcept {
   const Code told = is_cancelled() ? Code::kRemote : why.code;
-  if (members_ && !failed()) fail(told, rank_, fmt::format("rank {} could not initialise: {}", rank_, why.message));
+  FailureText room;
+  if (members_ && !failed()) fail(told, rank_, could_not_initialise(why.message, room));
   fail_initialisation(why);
 }
 
-void Communicator::carry_out(const std::function<void()>& work) {
+void Communicator::carry_out(const std::function<void()>& work) noexcept {
+  Error failure{Code::kSystem, "out of memory"};  // a text that is short enough to take none
   try {
-    work();
+    try {
+      return work();
+    } catch (const std::bad_alloc&) {
+    } catch (const std::exception& thrown) {
+      failure.message = thrown.what();
+    }
   } catch (const std::bad_alloc&) {
-    give_up_initialisation({Code::kSystem, "out of memory"});
-  } catch (const std::exception& thrown) {
-    give_up_initialisation(error(Code::kSystem, thrown.what()));
   }
+  give_up_initialisation(failure);
 }
 
-void Communicator::fail_initialisation(const Error& failure) {
+void Communicator::fail_initialisation(const Error& failure) noexcept {
   keep_async(failure);
   init_state_.store(InitState::kFailed, std::memory_order_release);
 }
@@ -113,10 +129,15 @@ void Communicator::give_up_ticket(std::uint64_t ticket, Code code, std::string_v
   complete_ticket();
 }
 
-void Communicator::keep_async(const Error& failure) {
+void Communicator::keep_async(const Error& failure) noexcept {
   const std::lock_guard lock(state_mutex_);
-  if (!async_failure_) async_failure_ = failure;
-  last_error = failure.message;
+  try {
+    if (!async_failure_) async_failure_ = failure;
+    last_error = failure.message;
+  } catch (const std::bad_alloc&) {
+    // A text that is short enough to take no memory.
+    if (!async_failure_) async_failure_ = Error{failure.code, "out of memory", failure.where};
+  }
 }
 
 Code Communicator::async_state() {

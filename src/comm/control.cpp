@@ -302,7 +302,8 @@ void Control::set_up(protocol::SlotShape slots) const {
 }
 
 Settings& Control::settings() const { return at<Header>(0)->settings; }
-FailureRecord& Control::failure() const { return at<Header>(0)->failure; }
+FailureRecord& Control::failure() const { return failure_in(base_); }
+FailureRecord& Control::failure_in(const Memory& memory) { return reinterpret_cast<Header*>(memory.get())->failure; }
 std::uint64_t* Control::frees() const { return &at<Header>(0)->frees; }
 transport::FreedList& Control::freed(int rank) const { return at<transport::FreedList>(before_lines_->freed)[rank]; }
 CalibrationBoard& Control::calibration() const { return at<Header>(0)->calibration; }

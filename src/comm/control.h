@@ -194,6 +194,9 @@ class Control {
   /// Of a host's segment, behind the copies, in communicators of up to kAllWithAllMax ranks.
   RailRoom rail_room(int ranks) const;
 
+  /// Of memory that is not opened yet.
+  static FailureRecord& failure_in(const Memory& memory);
+
   int ranks() const { return ranks_; }
   Settings& settings() const;
   FailureRecord& failure() const;

@@ -115,7 +115,7 @@ Status DeviceTeams::make_team(Team& team, const UniqueId& id, const Communicator
   const auto own = std::ranges::find(team.ranks, comm_.rank());
   made.set_place(static_cast<int>(team.ranks.size()), static_cast<int>(own - team.ranks.begin()));
   made.set_outlook([this, parent]() -> std::optional<Error> {
-    if (comm_.is_cancelled()) return error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
+    if (comm_.is_cancelled()) return comm_.why_stopped();
     if (comm_.failed()) return comm_.failure();
     if (parent && parent->failed()) return parent->failure();
     return std::nullopt;

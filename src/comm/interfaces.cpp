@@ -97,16 +97,15 @@ Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& a
   const Rule parsed(rule);
   const auto by_rule = [&](const Interface& i) { return rule.empty() ? !is_inner(i) : parsed.admits(i.name); };
   std::ranges::copy_if(there, std::back_inserter(chosen), by_rule);
-  if (chosen.empty() && rule.empty()) {
-    chosen = there;
-    std::stable_partition(chosen.begin(), chosen.end(), [](const Interface& i) { return !i.loopback; });
-  }
+  if (chosen.empty() && rule.empty()) chosen = there;
   if (chosen.empty() && !(rule.empty() && family.empty())) {
     return error(Code::kInvalidUsage, fmt::format("{} leaves no network interface that is up and has an address; "
                                                   "there are: {}",
                                                   settings(rule, family), describe(all)));
   }
   std::stable_partition(chosen.begin(), chosen.end(), [](const Interface& i) { return !i.address.v6; });
+  // On another host that is the host itself, where somebody else may listen; and an id has room for few.
+  std::stable_partition(chosen.begin(), chosen.end(), [](const Interface& i) { return !i.loopback; });
   return chosen;
 }
 

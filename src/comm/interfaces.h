@@ -22,7 +22,7 @@ struct Interface {
 Result<std::vector<Interface>> list_interfaces();
 
 /// Those that `rule` admits: "eth,ib" names prefixes, "=eth0" whole names, "^" in front leaves out those listed ("^docker",
-/// "^=eth1"). IPv4 addresses first. "": all but loopback, docker and virbr ones; if that leaves none, whatever there is, loopback last.
+/// "^=eth1"). IPv4 addresses first, loopback last. "": all but loopback, docker and virbr ones; if that leaves none, whatever there is.
 /// `family`: "af_inet" leaves IPv4 addresses, "af_inet6" IPv6 ones, "" both. kInvalidUsage if a rule or family that was given admits
 /// none: the message lists what there is.
 Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& all, std::string_view rule,

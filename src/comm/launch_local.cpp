@@ -3,6 +3,7 @@
 #include "comm/registry.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -14,7 +15,6 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
-#include <new>
 #include <vector>
 
 namespace tutti::comm {
@@ -34,8 +34,21 @@ struct OnChild {
 };
 constinit OnChild on_child;
 
-/// The signals the caller takes while it waits: SIGCHLD wakes it, the others are passed on. Where SIGCHLD is ignored, which a process inherits,
-/// the system would keep to itself how children end.
+/// Where SIGCHLD is ignored, which a process inherits, the system would keep to itself how children end.
+bool keeps_ends(const struct sigaction& action) {
+  return (action.sa_flags & SA_NOCLDWAIT) != 0 || ((action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_IGN);
+}
+
+/// A forked child, of a launch or of another thread meanwhile, has no launch under way but those that it begins.
+[[maybe_unused]] const int stays_whole = pthread_atfork([] { on_child.mutex.lock(); }, [] { on_child.mutex.unlock(); },
+                                                        [] {
+                                                          if (on_child.launches > 0 && keeps_ends(on_child.before))
+                                                            sigaction(SIGCHLD, &on_child.before, nullptr);
+                                                          on_child.launches = 0;
+                                                          on_child.mutex.unlock();
+                                                        });
+
+/// The signals the caller takes while it waits: SIGCHLD wakes it, the others are passed on.
 class WaitedSignals {
  public:
   WaitedSignals() {
@@ -56,12 +69,7 @@ class WaitedSignals {
   }
   WaitedSignals(const WaitedSignals&) = delete;
   WaitedSignals& operator=(const WaitedSignals&) = delete;
-  /// For a child, which has no other thread, and no launch under way but those that it begins.
-  void restore_in_child() const {
-    if (keeps_ends(on_child.before)) sigaction(SIGCHLD, &on_child.before, nullptr);
-    new (&on_child) OnChild;
-    pthread_sigmask(SIG_SETMASK, &old_, nullptr);
-  }
+  void restore_in_child() const { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
   /// The next signal, or 0 after `pause`.
   int next(std::chrono::milliseconds pause) const {
     const timespec limit{0, std::chrono::nanoseconds(pause).count()};
@@ -70,11 +78,6 @@ class WaitedSignals {
   }
 
  private:
-  static bool keeps_ends(const struct sigaction& action) {
-    return (action.sa_flags & SA_NOCLDWAIT) != 0 ||
-           ((action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_IGN);
-  }
-
   sigset_t set_, old_;
 };
 

@@ -122,9 +122,21 @@ Options child_options(Communicator& parent, const Options* wanted) {
 
 /// What there will be no handle of, and nobody waits for, is its parent's to keep.
 void start(InitJob& job) {
-  if (job.blocking || job.communicator->handle()) return job.communicator->start_background(std::move(job.work));
+  // A copy, unless others wait for its end: where no thread starts, it is needed still.
+  if (job.blocking || job.communicator->handle())
+    return job.communicator->start_background(job.parent ? std::move(job.work) : job.work);
   job.turn->parent().start_beside(
       [communicator = job.communicator, work = std::move(job.work)] { communicator->carry_out(work); });
+}
+
+Error why_no_thread(const std::exception& refused) {
+  try {
+    return error(Code::kSystem, fmt::format("cannot start a thread that makes a communicator: {}; the limit of "
+                                            "threads (ulimit -u, pids.max) may be reached",
+                                            refused.what()));
+  } catch (const std::bad_alloc&) {
+    return {Code::kSystem, "out of memory"};  // a text that is short enough to take none
+  }
 }
 
 /// All of them, or none: those that have begun may wait for the others.
@@ -139,14 +151,18 @@ Status start_all(std::vector<InitJob>& jobs) {
     return {};
   } catch (const std::bad_alloc&) {
   } catch (const std::exception& refused) {
-    failure = error(Code::kSystem, fmt::format("cannot start a thread that makes a communicator: {}; the limit of "
-                                               "threads (ulimit -u, pids.max) may be reached",
-                                               refused.what()));
+    failure = why_no_thread(refused);
   }
   const std::span begun(jobs.begin(), job);
-  for (const InitJob& each : begun) each.communicator->keep_async(failure);  // before what follows from its end
-  for (; job != jobs.end(); ++job) job->communicator->fail_initialisation(failure);
+  const std::span left(job, jobs.end());
+  for (const InitJob& each : jobs) each.communicator->keep_async(failure);  // before what follows from its end
   for (const InitJob& each : begun) each.communicator->stop_initialising();
+  for (const InitJob& each : left) {
+    // Others may wait for it: it says why it does not come.
+    each.communicator->stop_initialising();
+    if (!each.parent) each.communicator->carry_out(each.work);
+    each.communicator->fail_initialisation(failure);
+  }
   return failure;
 }
 
@@ -188,7 +204,9 @@ Status init_rank(Handle* handle, std::span<const UniqueId> ids, int ranks, int r
   communicator->set_place(ranks, rank);
   Communicator* raw = communicator.get();
   const bool blocking = communicator->options().blocking;
-  const auto work = [raw, ids = std::vector<UniqueId>(ids.begin(), ids.end())] { (void)raw->initialise(ids); };
+  const auto work = [raw, ids = std::vector<UniqueId>(ids.begin(), ids.end())]() mutable {
+    (void)raw->initialise(std::move(ids));
+  };
   return schedule({std::move(communicator), work, blocking}, handle);
 }
 

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -19,10 +21,10 @@ namespace {
 /// For one address to answer; for a stranger to prove itself.
 constexpr auto kAttemptTime = std::chrono::milliseconds(2500);
 constexpr auto kHandshakeTime = std::chrono::seconds(10);
-/// While places have run out. A slow rank that is dropped connects again.
+/// While places have run out. A slow rank that is dropped connects again. It greets as soon as it is connected.
 constexpr auto kHandshakeTimeWhenFull = std::chrono::milliseconds(200);
+constexpr auto kGreetingTimeWhenFull = std::chrono::milliseconds(20);
 constexpr auto kRetryTime = std::chrono::milliseconds(100);
-constexpr std::size_t kStrangersMax = 256;
 
 struct Attach {
   std::int32_t from = 0;
@@ -49,6 +51,15 @@ std::optional<Attach> decode_attach(std::span<const std::uint8_t> bytes) {
 
 Meetings::Meetings(int rank, int ranks, const Secret& secret, const PrivateDescriptor& listener)
     : rank_(rank), ranks_(ranks), secret_(secret), listener_(listener.get()) {}
+
+std::size_t Meetings::strangers_max() {
+  constexpr rlim_t kLeast = 16;
+  constexpr rlim_t kMost = 256;
+  constexpr rlim_t kShare = 16;
+  rlimit limit = {};
+  const rlim_t own = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / kShare : kLeast;
+  return std::clamp(own, kLeast, kMost);
+}
 
 std::chrono::duration<double> Meetings::reach_time(double heartbeat_timeout_s, double timeout_s) {
   constexpr std::chrono::duration<double> kForever = std::chrono::hours(24 * 365);
@@ -130,7 +141,7 @@ void Meetings::add_to(std::vector<pollfd>& watched) {
     // The other side's attempt may be about to end well.
     if (way->state == Outgoing::State::kIdle && now >= way->due && attached(way->key) == nullptr) start(*way);
   }
-  const bool takes_more = incoming_.size() < kStrangersMax && now >= accepts_again_;
+  const bool takes_more = incoming_.size() < places_ && now >= accepts_again_;
   watched.push_back({takes_more ? listener_ : -1, POLLIN, 0});
   for (const auto& guest : incoming_) watched.push_back({guest->connection.fd(), POLLIN, 0});
   for (const auto& way : outgoing_) {
@@ -286,7 +297,7 @@ bool Meetings::finish(Outgoing& way) {
 // Who listens.
 
 void Meetings::accept_all() {
-  while (incoming_.size() < kStrangersMax) {
+  while (incoming_.size() < places_) {
     PrivateDescriptor socket = accept_connection(listener_);
     if (!socket) return pause_accepting(errno);
     starved_listener_.reset();
@@ -428,11 +439,14 @@ void Meetings::hand_over(const Key& key, Connection made) {
 
 void Meetings::drop_late() {
   const auto now = Clock::now();
-  const bool has_room = incoming_.size() < kStrangersMax && !starved_listener_;
-  const Clock::duration time = has_room ? Clock::duration(kHandshakeTime) : kHandshakeTimeWhenFull;
+  const bool has_room = incoming_.size() < places_ && !starved_listener_;
   for (const auto& guest : incoming_) {
-    const bool is_stranger = guest->state == Incoming::State::kNew || guest->state == Incoming::State::kChallenged;
-    if (is_stranger && now - guest->since > time) refuse(*guest, "it did not finish the handshake");
+    const bool is_new = guest->state == Incoming::State::kNew;
+    if (!is_new && guest->state != Incoming::State::kChallenged) continue;
+    const Clock::duration when_full = is_new ? kGreetingTimeWhenFull : kHandshakeTimeWhenFull;
+    if (now - guest->since <= (has_room ? kHandshakeTime : when_full)) continue;
+    if (is_new) serve(*guest);  // it may have greeted since it was polled
+    if (!is_new || guest->state == Incoming::State::kNew) refuse(*guest, "it did not finish the handshake");
   }
   std::erase_if(incoming_, [](const auto& guest) { return guest->state == Incoming::State::kOver; });
   std::erase_if(outgoing_, [](const auto& way) { return way->due == Clock::time_point::max(); });

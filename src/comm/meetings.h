@@ -59,6 +59,10 @@ class Meetings {
   /// Of rank `rank` of `ranks`, which listens at `listener` for as long as this lives.
   Meetings(int rank, int ranks, const Secret& secret, const PrivateDescriptor& listener);
 
+  /// How many connections are taken in at a time that are not proved yet: a share of the descriptors that this process may have, for each
+  /// port, as strangers are not to take those that it needs itself.
+  static std::size_t strangers_max();
+
   /// From here on. Those that came for what was not wanted are looked at again.
   void begin(Callbacks callbacks);
   /// Whoever comes for what is not wanted need not wait: it never will be.
@@ -184,6 +188,7 @@ class Meetings {
   const int ranks_;
   const Secret secret_;
   const int listener_;
+  const std::size_t places_ = strangers_max();
   Callbacks callbacks_;
   bool keeps_early_ = true;
   std::vector<std::unique_ptr<Outgoing>> outgoing_;

@@ -1,18 +1,22 @@
 // What a communicator does for its ranks on other hosts, beside its calls.
 
 #include "base/config.h"
+#include "base/descriptor.h"
 #include "base/log.h"
 #include "comm/carriers.h"
 #include "comm/communicator.h"
 #include "comm/device_rank.h"
 #include "comm/device_teams.h"
 #include "comm/network_costs.h"
+#include "comm/own_port.h"
 #include "comm/shrink_words.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <string_view>
 
 namespace tutti::comm {
 namespace {
@@ -39,6 +43,36 @@ std::string describe_place(const Peer& peer) {
 }
 
 }  // namespace
+
+Result<Port> Communicator::meet_members(const BootstrapArgs& args, const Control::Memory& memory) {
+  // Others may be past the bootstrap, and wait for this rank: they look at what is mapped.
+  const auto give_up = [&](Code code, std::string_view why) {
+    FailureText room;
+    if (memory && !members_) record_failure(Control::failure_in(memory), code, rank_, could_not_initialise(why, room));
+  };
+  const auto meet = [&]() -> Result<Port> {
+    const bool alone = args.ids.empty() && ranks_ == 1;
+    if (alone) TUTTI_TRY(args.take_control(-1, 0));
+    TUTTI_TRY_ASSIGN(BootstrapResult found, alone ? Result<BootstrapResult>(bootstrap_alone()) : bootstrap(args));
+    Descriptor(found.control.fd).reset();  // it is mapped
+    Port port = port_to_others(found, rank_);
+    if (!found.sockets.empty()) {
+      TUTTI_TRY(join_over_hosts(std::move(found), memory));
+      return port;
+    }
+    Control control = Control::open(memory, found.control.bytes, ranks_, rank_ == 0, Control::slots_on_host(ranks_));
+    members_ = std::make_unique<Membership>(std::move(found.peers), std::move(control), rank_, planner::Rules{});
+    return port;
+  };
+  try {
+    auto met = meet();
+    if (!met.ok()) give_up(met.error().code, met.error().message);
+    return met;
+  } catch (const std::exception&) {
+    give_up(Code::kSystem, "out of memory");
+    throw;
+  }
+}
 
 Status Communicator::join_over_hosts(BootstrapResult found, Control::Memory memory) {
   const auto is_here = [&](const Peer& peer) { return peer.host == found.peers[rank_].host; };
@@ -132,7 +166,7 @@ Status Communicator::watch_hosts(std::vector<PeerSockets>& sockets, bool over_mp
 Status Communicator::open_streams(std::vector<PeerSockets>& sockets, const MpiGroup& mpi) {
   const auto given_up = [this]() -> Status {
     if (failed()) return failure();
-    if (cancelled_) return error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
+    if (cancelled_) return why_stopped();
     return {};
   };
   TUTTI_TRY_ASSIGN(members_->mpi, open_mpi(mpi, time_to_reach(), given_up));
@@ -354,6 +388,7 @@ void Communicator::leave_over_hosts() {
     members_->peer_watch->finish_telling(kTellS);
     return bridge.close();
   }
+  if (cancelled_ && members_->mpi) members_->mpi->expect_silence();
   const auto until = Clock::now() + kLeaveTime;
   const auto go_on_until = [&](const auto& is_done) {
     while (!has_failure() && Clock::now() < until && !is_done()) {

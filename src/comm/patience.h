@@ -1,6 +1,8 @@
 // Patience: how long a control-plane wait may last: until a deadline, or until somebody cancels.
 #pragma once
 
+#include "base/result.h"
+
 #include <poll.h>
 
 #include <algorithm>
@@ -17,9 +19,10 @@ class Patience {
   using Clock = std::chrono::steady_clock;
   enum class Outcome { kReady, kCancelled, kTimedOut };
 
-  /// timeout_s 0 = for ever. `cancelled` and `hopeless` may be null, and `hopeless` empty.
-  Patience(double timeout_s, const std::atomic<bool>* cancelled, const std::function<bool()>* hopeless = nullptr)
-      : timeout_s_(timeout_s), cancelled_(cancelled), hopeless_(hopeless) {
+  /// timeout_s 0 = for ever. `cancelled`, `hopeless` and `why` may be null, and the latter two empty.
+  Patience(double timeout_s, const std::atomic<bool>* cancelled, const std::function<bool()>* hopeless = nullptr,
+           const std::function<Error()>* why = nullptr)
+      : timeout_s_(timeout_s), cancelled_(cancelled), hopeless_(hopeless), why_(why) {
     // A hundred years would overflow the clock; a year is for ever enough.
     constexpr double kForever = 365 * 86400.0;
     const double bounded = timeout_s > 0 ? std::min(timeout_s, kForever) : kForever;
@@ -34,6 +37,11 @@ class Patience {
   }
 
   double timeout_s() const { return timeout_s_; }
+
+  /// What others are to be told of a wait that was cancelled; nothing: that somebody aborted it.
+  std::optional<Error> why_cancelled() const {
+    return why_ != nullptr && *why_ ? std::optional((*why_)()) : std::nullopt;
+  }
 
   /// Waits until the descriptor has one of the events, or an end or an error to read.
   Outcome wait(int fd, short events) const {
@@ -74,6 +82,7 @@ class Patience {
   double timeout_s_;
   const std::atomic<bool>* cancelled_;
   const std::function<bool()>* hopeless_;
+  const std::function<Error()>* why_;
   Clock::time_point deadline_;
   double grace_s_ = 0;
   mutable std::optional<Clock::time_point> grace_end_;  ///< once it is cancelled

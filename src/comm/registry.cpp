@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -40,7 +41,11 @@ constinit std::mutex mutex;
 Slot* const slots = new Slot[kSlots];
 std::uint32_t used = 0;
 std::vector<std::uint32_t>& free_slots() {
-  static auto* list = new std::vector<std::uint32_t>;
+  static auto* list = [] {
+    auto made = std::make_unique<std::vector<std::uint32_t>>();
+    made->reserve(kSlots);  // remove() may be called where memory has run out
+    return made.release();
+  }();
   return *list;
 }
 

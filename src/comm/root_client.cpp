@@ -36,6 +36,8 @@ bool is_for_the_tree(const Frame& frame) {
   return frame.type == FrameType::kRollCall || frame.type == FrameType::kSignOfLife;
 }
 
+Error why_cancelled(const Patience& patience) { return patience.why_cancelled().value_or(initialisation_aborted()); }
+
 Error gave_up(int rank, const Error& why) {
   return error(Code::kRemote, fmt::format("rank {} (process {}) gave up: {}", rank, getpid(), why.message));
 }
@@ -92,6 +94,13 @@ Status RootClient::release(const UniqueId& id, const Patience& patience) {
   return {};
 }
 
+Status RootClient::excuse(const UniqueId& id, const Patience& patience, int rank, const std::string& why) {
+  const FromRank said{rank, Frame{FrameType::kLeave, encode(Leave{false, why})}};
+  TUTTI_TRY_ASSIGN(const RootClient excused,
+                   join(id, patience, FrameType::kFrom, [&](bool) -> Result<Bytes> { return encode(said); }));
+  return {};
+}
+
 Result<RootClient> RootClient::enter(const UniqueId& id, const Patience& patience, int ranks, const Peer& self,
                                      double heartbeat_s) {
   std::unique_ptr<TreeLinks> links;
@@ -118,7 +127,7 @@ Result<RootClient> RootClient::enter(const UniqueId& id, const Patience& patienc
   root.links_ = std::move(links);
   root.in_place_ = true;
   if (cannot_listen) return root.leave(*std::move(cannot_listen));
-  if (patience.now() == Outcome::kCancelled) return root.leave(initialisation_aborted());
+  if (patience.now() == Outcome::kCancelled) return root.leave(why_cancelled(patience));
   const auto place = decode_tree_place(root.place_);
   const bool good = place && place->parent < ranks && place->parent != self.rank &&
                     (place->parent == kBelowRoot || (place->parent >= 0 && root.links_));
@@ -357,7 +366,7 @@ std::optional<Error> RootClient::ask_root(FrameType type, const Bytes& payload) 
 }
 
 Error RootClient::give_up(Outcome outcome) {
-  if (outcome == Outcome::kCancelled) return rank_ >= 0 ? leave(initialisation_aborted()) : initialisation_aborted();
+  if (outcome == Outcome::kCancelled) return rank_ >= 0 ? leave(why_cancelled(*patience_)) : initialisation_aborted();
   const Error no_answer =
       error(Code::kRemote,
             fmt::format("initialisation took longer than {} s (TUTTI_TIMEOUT_S), and {}, which made the unique "
@@ -380,7 +389,7 @@ Error RootClient::give_up(Outcome outcome) {
   while (answer.now() == Outcome::kReady) {
     (void)connection_.flush();
     if (auto failure = failure_now()) return std::move(*failure);
-    if (wait(POLLIN) == Outcome::kCancelled) return leave(initialisation_aborted());
+    if (wait(POLLIN) == Outcome::kCancelled) return leave(why_cancelled(*patience_));
   }
   if (!has_above) return no_answer;
   const Error silent =

@@ -26,6 +26,8 @@ class RootClient {
                                   double heartbeat_s = 10);
   /// Tells the root that it is not needed.
   static Status release(const UniqueId& id, const Patience& patience);
+  /// Tells the root, and by it everybody, why a rank will not come.
+  static Status excuse(const UniqueId& id, const Patience& patience, int rank, const std::string& why);
 
   Status send(FrameType type, const Bytes& payload, std::shared_ptr<Descriptor> attached = nullptr);
   /// Waits for the next frame, which must be of this type; the ranks below get it too. What the root says of a failure of all is the error.

@@ -25,6 +25,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,7 +54,13 @@ class Shrink {
 
   Status run() {
     TUTTI_TRY(begin());
-    Status status = meet_and_make();
+    Status status;
+    try {
+      status = meet_and_make();
+    } catch (...) {
+      break_off();
+      throw;
+    }
     if (!status.ok()) executor::store_release(&own().gave_up, number_);
     say(ShrinkStage::kOver);
     if (objected(parent_.rank(), number_)) await_ends();
@@ -90,6 +97,19 @@ class Shrink {
   void say(ShrinkStage stage) const {
     executor::store_release(&own().word, number_ << 2 | static_cast<std::uint64_t>(stage));
     if (parent_.members().peer_watch) parent_.members().peer_watch->say(encode_shrink_words(control_, parent_.rank()));
+  }
+
+  /// For want of memory, it may be: the others are told with what there is.
+  void break_off() noexcept {
+    child_.set_outlook(nullptr);
+    executor::store_release(&own().gave_up, number_);
+    const bool leads = stage_of(own().word) == ShrinkStage::kOffers;
+    try {
+      say(ShrinkStage::kOver);
+      if (leads) end_bootstrap(own().id);
+    } catch (const std::exception&) {
+      // Over hosts they find that this rank's connections end, or time is over.
+    }
   }
 
   Status begin() {
@@ -335,8 +355,8 @@ class Shrink {
 
   /// Why the new communicator cannot come to be any more.
   std::optional<Error> obstacle() const {
-    if (child_.is_cancelled() || parent_.is_cancelled())
-      return error(Code::kInvalidUsage, "ncclCommShrink was ended by ncclCommAbort");
+    if (child_.is_cancelled()) return child_.why_stopped();
+    if (parent_.is_cancelled()) return error(Code::kInvalidUsage, "ncclCommShrink was ended by ncclCommAbort");
     for (std::size_t i = 0; i < staying_.size(); ++i) {
       const int rank = staying_[i];
       if (rank == parent_.rank()) continue;
@@ -402,8 +422,7 @@ Status run_shrink(Communicator& parent, ParentTurn& turn, const std::vector<int>
   while (!turn.has_come()) {
     // Calls that wait for a rank in vain would keep an abort waiting.
     if (child.is_cancelled() && !parent.failed()) {
-      parent.fail(Code::kRemote, parent.rank(),
-                  fmt::format("rank {} aborted the communicator that ncclCommShrink was making", parent.rank()));
+      parent.fail(Code::kRemote, parent.rank(), why_ended(parent, child, "ncclCommShrink"));
     }
     backoff.wait();
   }

@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
+
 namespace tutti::comm {
 namespace {
 
@@ -39,8 +42,7 @@ class SplitExchange : public executor::Task {
 
   static void heed_abort(Communicator& parent, const Communicator& child) {
     if (!child.is_cancelled() || parent.failed()) return;
-    parent.fail(Code::kRemote, parent.rank(),
-                fmt::format("rank {} aborted the communicator that ncclCommSplit was making", parent.rank()));
+    parent.fail(Code::kRemote, parent.rank(), why_ended(parent, child, "ncclCommSplit"));
   }
 
  private:
@@ -53,14 +55,27 @@ class SplitExchange : public executor::Task {
 
 }  // namespace
 
+std::string why_ended(const Communicator& parent, const Communicator& child, const char* call) {
+  return fmt::format("rank {} gave up the communicator that {} was making: {}", parent.rank(), call,
+                     child.why_stopped().message);
+}
+
 ParentTurn::~ParentTurn() {
-  if (ticket_)
-    parent_.give_up_ticket(*ticket_, Code::kSystem, "a split or shrink broke off for want of memory or threads");
+  char room[96];  // there may be no memory
+  const auto end = fmt::format_to_n(
+      room, sizeof(room), "rank {} broke off a split or shrink for want of memory or threads", parent_.rank());
+  const std::string_view why(room, std::min(end.size, sizeof(room)));
+  if (ticket_) {
+    parent_.give_up_ticket(*ticket_, Code::kSystem, why);
+  } else if (is_under_way_) {
+    parent_.fail(Code::kSystem, parent_.rank(), why);
+  }
   ticket_.reset();
   finish();
 }
 
 void ParentTurn::begin() {
+  is_under_way_ = true;
   shows_ = !parent_.options().blocking;
   if (shows_) parent_.begin_child();
   take();
@@ -68,6 +83,7 @@ void ParentTurn::begin() {
 
 void ParentTurn::finish() {
   end();
+  is_under_way_ = false;
   if (shows_) parent_.end_child();
   shows_ = false;
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace tutti::comm {
 
@@ -14,7 +15,7 @@ namespace tutti::comm {
 class ParentTurn {
  public:
   explicit ParentTurn(Communicator& parent) : parent_(parent) {}
-  /// Of work that never came to run.
+  /// Of work that never came to run, or broke off by what was thrown: the parent fails, as the others may wait for this rank.
   ~ParentTurn();
   ParentTurn(const ParentTurn&) = delete;
   ParentTurn& operator=(const ParentTurn&) = delete;
@@ -33,8 +34,12 @@ class ParentTurn {
  private:
   Communicator& parent_;
   std::optional<std::uint64_t> ticket_;
-  bool shows_ = false;  ///< the parent is in progress
+  bool is_under_way_ = false;  ///< from begin() to finish()
+  bool shows_ = false;         ///< the parent is in progress
 };
+
+/// Why a `call` of this rank's that makes `child` is over for all, once that is_cancelled().
+std::string why_ended(const Communicator& parent, const Communicator& child, const char* call);
 
 /// `own`, `bytes` long, of every rank of `parent`, in order. It cannot be taken back: if `child`, for which it is made, is aborted before all have
 /// come, the parent fails.

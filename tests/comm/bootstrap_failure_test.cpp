@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,7 +24,6 @@ using tutti::Code;
 using tutti::comm::BootstrapArgs;
 using tutti::comm::Connection;
 using tutti::comm::FrameType;
-using tutti::comm::PrivateDescriptor;
 using tutti::comm::UniqueId;
 
 namespace {
@@ -44,24 +42,6 @@ void check_all_work(std::vector<Outcome>& outcomes) {
   }
 }
 
-PrivateDescriptor stranger(const UniqueId& id, const std::string& bytes) {
-  PrivateDescriptor socket = tutti::comm::connect_unix(id.address);
-  REQUIRE(socket);
-  REQUIRE(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
-  return socket;
-}
-
-bool is_closed_soon(int socket) {
-  const Stopwatch watch;
-  char byte = 0;
-  while (watch.seconds() < 5) {
-    const ssize_t got = recv(socket, &byte, 1, MSG_DONTWAIT);
-    if (got == 0 || (got < 0 && errno != EAGAIN)) return true;
-    usleep(1000);
-  }
-  return false;
-}
-
 }  // namespace
 
 TEST_CASE("a rank with a damaged secret fails alone", "[bootstrap]") {
@@ -75,51 +55,6 @@ TEST_CASE("a rank with a damaged secret fails alone", "[bootstrap]") {
   CHECK_THAT(outcome.message, Contains("secret"));
   auto others = run_threads(id, {0, 1}, 2);
   check_all_work(others);
-}
-
-TEST_CASE("strangers delay nobody and get nothing", "[bootstrap]") {
-  const NothingLeft nothing_left;
-  {
-    const UniqueId id = new_id();
-    const std::string header("TUTI\x01\0\0\0", 8);
-    const PrivateDescriptor silent = stranger(id, "");
-    const PrivateDescriptor half = stranger(id, header + std::string("\x24\0\0\0ab", 6));
-    const PrivateDescriptor garbage = stranger(id, "GET / HTTP/1.1\r\nHost: box\r\n\r\n");
-    const PrivateDescriptor huge = stranger(id, header + "\xff\xff\xff\x7f" + std::string(5000, 'x'));
-    const PrivateDescriptor no_greeting = stranger(id, std::string("TUTI\x06\0\0\0\0\0\0\0", 12));
-    // A good greeting, then a hello whose proof is wrong.
-    PrivateDescriptor liar = stranger(id, header + std::string("\x24\0\0\0", 4) + std::string(36, 'n'));
-    const std::string hello = std::string("TUTI\x03\0\0\0\x50\0\0\0", 12) + std::string(80, 'p');
-    REQUIRE(send(liar.get(), hello.data(), hello.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(hello.size()));
-    // Another version, of which nobody here has the secret.
-    PrivateDescriptor newer = stranger(id, header + std::string("\x24\0\0\0\x4d\0\0\0", 8) + std::string(32, 'n'));
-    REQUIRE(send(newer.get(), hello.data(), hello.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(hello.size()));
-    CHECK(is_closed_soon(newer.get()));
-    CHECK(is_closed_soon(garbage.get()));
-    CHECK(is_closed_soon(huge.get()));
-    CHECK(is_closed_soon(no_greeting.get()));
-    const Stopwatch watch;
-    auto outcomes = run_threads(id, all_ranks(4), 4);
-    check_all_work(outcomes);
-    CHECK(watch.seconds() < 1);
-    CHECK(is_closed_soon(silent.get()));
-    CHECK(is_closed_soon(half.get()));
-  }
-}
-
-TEST_CASE("a crowd of silent strangers cannot keep ranks out", "[bootstrap]") {
-  const NothingLeft nothing_left;
-  const UniqueId id = new_id();
-  std::vector<PrivateDescriptor> crowd;
-  for (int i = 0; i < 400; ++i) {
-    PrivateDescriptor socket = tutti::comm::connect_unix(id.address);
-    if (socket) crowd.push_back(std::move(socket));
-  }
-  REQUIRE(crowd.size() > 300);
-  const Stopwatch watch;
-  auto outcomes = run_threads(id, all_ranks(3), 3);
-  check_all_work(outcomes);
-  CHECK(watch.seconds() < 1.5);
 }
 
 TEST_CASE("a duplicate rank is told to all, with both processes", "[bootstrap]") {

@@ -66,5 +66,48 @@ TEST_CASE("a forked child can number ids", "[forks]") {
   unsetenv("TUTTI_RENDEZVOUS");
 }
 
+int nothing_to_do(const tuttiLaunchInfo_t*, const ncclUniqueId*, void*) { return 0; }
+
+TEST_CASE("a forked child can launch ranks, and finds SIGCHLD as it was before another thread's launch", "[forks]") {
+  const auto launches = [] {
+    const auto outcome = launch_local(1, nothing_to_do, nullptr);
+    return outcome.ok() && outcome.value().exit_code == 0;
+  };
+  struct sigaction ignored {};
+  struct sigaction before {};
+  ignored.sa_handler = SIG_IGN;
+  REQUIRE(sigaction(SIGCHLD, &ignored, &before) == 0);
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  std::thread launcher([&] {
+    (void)launch_local(
+        1,
+        [](const tuttiLaunchInfo_t*, const ncclUniqueId*, void* pipe) {
+          char byte = 0;
+          close(static_cast<int*>(pipe)[1]);
+          return static_cast<int>(read(static_cast<int*>(pipe)[0], &byte, 1));
+        },
+        ends);
+  });
+  for (struct sigaction now = ignored; now.sa_handler == SIG_IGN; usleep(100)) sigaction(SIGCHLD, nullptr, &now);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends[1]);
+    struct sigaction found {};
+    const bool is_as_before = sigaction(SIGCHLD, nullptr, &found) == 0 && found.sa_handler == SIG_IGN;
+    alarm(10);
+    const bool has_launched = launches();
+    _exit(is_as_before && has_launched ? 0 : 1);
+  }
+  close(ends[1]);
+  launcher.join();
+  close(ends[0]);
+  REQUIRE(sigaction(SIGCHLD, &before, nullptr) == 0);
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  check_forks(launches);
+}
+
 }  // namespace
 }  // namespace tutti::comm

@@ -55,12 +55,12 @@ TEST_CASE("a rule names prefixes or whole names, and leaves out what it names af
   CHECK(left("=ib0,eth1") == "eth1 10.0.0.2, ib0 10.0.0.5");
   CHECK_THAT(left("=eth"),
              Contains("error: NCCL_SOCKET_IFNAME==eth leaves no network interface") && Contains("ib0 10.0.0.5"));
-  // What is left out by default is not, once there is a rule.
-  CHECK(left("^eth") == "lo 127.0.0.1, docker0 10.0.0.3, virbr0 10.0.0.4, ib0 10.0.0.5, lo ::1");
+  // What is left out by default is not, once there is a rule. Loopback, which other hosts have too, is the last to be tried.
+  CHECK(left("^eth") == "docker0 10.0.0.3, virbr0 10.0.0.4, ib0 10.0.0.5, lo 127.0.0.1, lo ::1");
   CHECK(left("^eth1,lo,docker,virbr") == "eth0 10.0.0.1, ib0 10.0.0.5, eth0 fd00::1");
   CHECK(left("^=eth1") ==
-        "lo 127.0.0.1, eth0 10.0.0.1, docker0 10.0.0.3, virbr0 10.0.0.4, ib0 10.0.0.5, eth10 10.0.0.6, lo ::1, eth0 "
-        "fd00::1");
+        "eth0 10.0.0.1, docker0 10.0.0.3, virbr0 10.0.0.4, ib0 10.0.0.5, eth10 10.0.0.6, eth0 fd00::1, lo 127.0.0.1, "
+        "lo ::1");
   CHECK(left("^=eth1,lo,eth,docker0,virbr0") == "eth0 10.0.0.1, ib0 10.0.0.5, eth10 10.0.0.6, eth0 fd00::1");
   CHECK_THAT(left("^e,l,d,v,i"), Contains("error: NCCL_SOCKET_IFNAME=^e,l,d,v,i leaves no"));
 }

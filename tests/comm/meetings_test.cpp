@@ -179,6 +179,31 @@ TEST_CASE("a crowd of silent strangers cannot keep a rank out of another one's p
   CHECK(Clock::now() - start < std::chrono::seconds(5));
 }
 
+TEST_CASE("a crowd of strangers leaves its descriptors to the process", "[meetings]") {
+  rlimit before = {};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit few = before;
+  few.rlim_cur = 400;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  {
+    TwoRanks ranks;
+    std::vector<PrivateDescriptor> crowd;
+    for (int stranger = 0; stranger < 100; ++stranger) {
+      crowd.push_back(connect_tcp(kAddress, ranks.port));
+      if (stranger % 8 == 7) TwoRanks::look(ranks.to);
+    }
+    std::vector<pollfd> watched;
+    ranks.to.add_to(watched);
+    CHECK(watched.size() <= 1 + 400 / 16);
+    ListenPlace there;
+    there.port = ranks.port;
+    there.addresses = {kAddress};
+    ranks.from.seek({1, Purpose::kData}, there);
+    CHECK(ranks.have(1, [] {}));
+  }
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+}
+
 TEST_CASE("who drops an attempt that the other side may have taken in greets before it goes", "[meetings]") {
   TwoRanks ranks;
   ListenPlace there;

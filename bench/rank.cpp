@@ -457,7 +457,7 @@ Result<std::vector<T>> Rank::exchange(const T& mine) const {
 
 Status Rank::write_files() const {
   if (!options_.json_file.empty()) TUTTI_TRY(write_json(options_.json_file, rows_));
-  if (options_.plot_file.empty()) return {};
+  if (options_.plot_file.empty() || rows_.empty()) return {};
   std::string title;
   for (const Collective* collective : options_.collectives)
     title += fmt::format("{}{}", title.empty() ? "" : ", ", collective->name);

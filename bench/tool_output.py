@@ -11,8 +11,8 @@ def why_unwritable(path):
     """None, or why a file cannot be written: asked before anything is measured. What is not there is not there afterwards."""
     if path == "-":
         return "standard output has the table; name a file"
-    existed = os.path.exists(path)
-    if existed and stat.S_ISFIFO(os.stat(path).st_mode):
+    existed = os.path.lexists(path)
+    if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
         return None  # whoever reads from a pipe would take the end of this look for the end of all
     try:
         with open(path, "a", encoding="utf-8"):
@@ -44,8 +44,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def catch_signals():
-    """Raises Ended for those that ask the process to end; nohup has SIGHUP ignored."""
+    """Raises Ended for those that ask the process to end; nohup has SIGHUP ignored. Shells and their terminals send some twice, which is not to
+    cut short what is written then; Ctrl-C may."""
     def ended(number, _):
+        for sign in SIGNALS:
+            if sign != signal.SIGINT:
+                signal.signal(sign, signal.SIG_IGN)
         raise Ended(number)
     for sign in SIGNALS:
         if sign != signal.SIGHUP or signal.getsignal(sign) != signal.SIG_IGN:
@@ -59,7 +63,7 @@ def die(sign):
 
 
 class Recorded:
-    """Standard output that keeps what goes wrong for the end, so that what is to be written elsewhere still is."""
+    """An output that keeps what goes wrong for the end, so that what is to be written elsewhere still is."""
 
     def __init__(self, stream):
         self.stream, self.problem = stream, None
@@ -86,6 +90,8 @@ def end(tool, main, *arguments):
     if sys.stdout is None:  # closed by the shell: in its place what cannot be written to either, or the next file would get what is printed
         sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
     output = sys.stdout = Recorded(sys.stdout)
+    if sys.stderr is not None:
+        sys.stderr = Recorded(sys.stderr)  # a terminal that is closed takes nothing more
     signs = []
     atexit.register(lambda: die(signs[0]) if signs else None)  # the first to be registered is the last to run: others tidy up
     try:

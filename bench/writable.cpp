@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <unistd.h>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -13,8 +12,9 @@ namespace tutti::bench {
 
 std::string check_writable(const char* option, const std::string& path) {
   // Whoever reads from a pipe would take the end of this look for the end of all.
-  if (std::error_code none; path == "-" || std::filesystem::is_fifo(path, none)) return {};
-  const bool existed = access(path.c_str(), F_OK) == 0;
+  std::error_code none;
+  if (path == "-" || std::filesystem::is_fifo(path, none)) return {};
+  const bool existed = std::filesystem::exists(std::filesystem::symlink_status(path, none));
   std::FILE* file = std::fopen(path.c_str(), "a");
   if (!file) return fmt::format("{} {}: {}", option, path, std::strerror(errno));
   (void)std::fclose(file);

@@ -73,7 +73,15 @@ std::string printable_sentence(std::string text) {
   constexpr std::string_view kLeftOut = " [...] ";
   constexpr std::size_t kEnd = kSentenceBytesMax / 2;
   constexpr std::size_t kBegin = kSentenceBytesMax - kEnd - kLeftOut.size();
-  if (text.size() > kSentenceBytesMax) text.replace(kBegin, text.size() - kBegin - kEnd, kLeftOut);
+  if (text.size() > kSentenceBytesMax) {
+    // Between characters of UTF-8.
+    const auto goes_on = [&](std::size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };
+    std::size_t first = kBegin;
+    std::size_t last = text.size() - kEnd;
+    while (first > 0 && goes_on(first)) --first;
+    while (last < text.size() && goes_on(last)) ++last;
+    text.replace(first, last - first, kLeftOut);
+  }
   return printable(std::move(text));
 }
 

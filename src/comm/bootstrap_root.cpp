@@ -144,7 +144,7 @@ void BootstrapRoot::accept_all(int listener, Clock::time_point now) {
     const std::int32_t pid = peer_process(socket.get());
     std::string from = pid > 0 ? fmt::format("process {}", pid) : peer_address(socket.get());
     auto member = std::make_unique<Member>(
-        Member{Connection(std::move(socket), Connection::kStrangerPayloadMax), now, pid, std::move(from)});
+        Member{Connection(std::move(socket), Connection::kStrangerPayloadMax), Clock::now(), pid, std::move(from)});
     members_.push_back(std::move(member));
     most_connections_ = std::max(most_connections_, members_.size());
   }

@@ -87,9 +87,12 @@ Result<void*> allocate_device_memory(std::size_t bytes) {
   // Ranks that free memory and allocate other do so at about the same time: what is freed here others may have open for a moment yet.
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   executor::Backoff backoff(true);
-  while (!made.ok() && DeviceExports::keeps_memory(device) && std::chrono::steady_clock::now() < until) {
+  for (bool kept = DeviceExports::keeps_memory(device);
+       !made.ok() && kept && std::chrono::steady_clock::now() < until;) {
     backoff.wait();
-    if (DeviceExports::tidy(device)) made = cuda::allocate_for_user(bytes);
+    const bool freed = DeviceExports::tidy(device);
+    kept = DeviceExports::keeps_memory(device);
+    if (freed || !kept) made = cuda::allocate_for_user(bytes);  // another thread may have freed it
   }
   return made;
 }

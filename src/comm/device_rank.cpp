@@ -149,11 +149,9 @@ struct LinesAndMeeting {
   std::shared_ptr<DeviceMeeting> meeting;
 };
 
-/// `device`: nullptr if they have ended before.
-void end(const cuda::Device* device, std::shared_ptr<DeviceIpc> ipc, std::shared_ptr<DeviceLines> lines,
+void end(const cuda::Device& device, std::shared_ptr<DeviceIpc> ipc, std::shared_ptr<DeviceLines> lines,
          std::shared_ptr<DeviceMeeting> meeting) {
-  if (!device) return;
-  const int ordinal = device->facts().ordinal;
+  const int ordinal = device.facts().ordinal;
   release_graph_memory(ordinal);
   if (ipc) {
     ipc->close();
@@ -164,10 +162,12 @@ void end(const cuda::Device* device, std::shared_ptr<DeviceIpc> ipc, std::shared
     const DeviceOrder* const order = &lines->order();
     DeviceWork::keep({std::make_shared<LinesAndMeeting>(std::move(lines), std::move(meeting)), order}, ordinal);
   }
-  ipc.reset();
-  meeting.reset();
-  DeviceWork::sweep(ordinal);
-  DeviceSegment::sweep(ordinal);
+}
+
+/// By the thread that has ended this rank and its tenant: whoever leaves something there later sees that no rank is, and frees it.
+void sweep(int device) {
+  DeviceWork::sweep(device);
+  DeviceSegment::sweep(device);
 }
 
 }  // namespace
@@ -185,7 +185,12 @@ void DeviceRank::set_staged(std::shared_ptr<StagedRank> staged) {
   has_staged_ = true;
 }
 
-DeviceRank::~DeviceRank() { end(device_.get(), std::move(ipc_), std::move(lines_), std::move(meeting_)); }
+DeviceRank::~DeviceRank() {
+  if (!device_) return;
+  end(*device_, std::move(ipc_), std::move(lines_), std::move(meeting_));
+  tenant_.reset();
+  sweep(device_->facts().ordinal);
+}
 
 Status DeviceRank::make_teams(Communicator& communicator, const Communicator* parent) {
   if (!communicator.device()) return {};
@@ -195,7 +200,7 @@ Status DeviceRank::make_teams(Communicator& communicator, const Communicator* pa
 
 void DeviceRank::close() {
   if (teams_) teams_->close();
-  std::unique_ptr<DeviceTenant> tenant;  // ends last
+  std::unique_ptr<DeviceTenant> tenant;
   std::shared_ptr<DeviceMeeting> meeting;
   std::shared_ptr<DeviceIpc> ipc;
   std::shared_ptr<cuda::Device> device;
@@ -215,7 +220,13 @@ void DeviceRank::close() {
     device.swap(device_);
     tenant.swap(tenant_);
   }
-  end(device.get(), std::move(ipc), std::move(lines), std::move(meeting));
+  if (!device) return;  // closed before
+  end(*device, std::move(ipc), std::move(lines), std::move(meeting));
+  staged.reset();
+  lanes.reset();
+  detours.clear();
+  tenant.reset();
+  sweep(device->facts().ordinal);
 }
 
 void DeviceRank::finish() {
@@ -311,7 +322,7 @@ void DeviceRank::drop_kernels() {
     ipc.swap(ipc_);
     lines.swap(lines_);
   }
-  end(device_.get(), std::move(ipc), std::move(lines), std::move(meeting));
+  end(*device_, std::move(ipc), std::move(lines), std::move(meeting));
 }
 
 /// Every rank maps all that it needs, or says on its card why it cannot; all read all cards, and come to the same end.

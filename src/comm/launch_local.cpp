@@ -8,12 +8,14 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -197,8 +199,10 @@ Result<tuttiLaunchOutcome_t> launch_local(int ranks, tuttiLaunchBody_t body, voi
     family.add(child);
   }
   // Not before: a thread might hold a lock at a fork, of a sanitizer's allocator for one, and the child would wait for it for ever.
-  TUTTI_TRY(std::move(root).start());
+  const auto over = std::make_shared<std::atomic<bool>>(false);
+  TUTTI_TRY(std::move(root).start(over));
   supervise(family, signals);
+  *over = true;  // ranks that made no communicator of the id never will
   return family.outcome();
 }
 

@@ -79,11 +79,18 @@ Status make_child(Communicator& parent, ParentTurn& turn, int color, int key, Co
   const Place place = place_of(wishes, parent.rank());
   if (place.rank != 0 || place.members.size() == 1) return meet_child(parent, turn, place, UniqueId{}, child);
   auto id = make_unique_id();
-  Status status = meet_child(parent, turn, place, id.ok() ? id.value() : UniqueId{}, child);
-  if (!id.ok()) return id.error();
   // Ranks that never joined would keep the bootstrap waiting for them.
-  if (!status.ok()) end_bootstrap(id.value());
-  return status;
+  const auto give_up = [&] {
+    if (id.ok()) end_bootstrap(id.value());
+  };
+  try {
+    Status status = meet_child(parent, turn, place, id.ok() ? id.value() : UniqueId{}, child);
+    if (!status.ok()) give_up();
+    return id.ok() ? status : Status(id.error());
+  } catch (const std::exception&) {
+    give_up();
+    throw;
+  }
 }
 
 }  // namespace
@@ -160,7 +167,7 @@ Status start_all(std::vector<InitJob>& jobs) {
   for (const InitJob& each : left) {
     // Others may wait for it: it says why it does not come.
     each.communicator->stop_initialising();
-    if (!each.parent) each.communicator->carry_out(each.work);
+    if (!each.parent) each.communicator->run_here(each.work);
     each.communicator->fail_initialisation(failure);
   }
   return failure;

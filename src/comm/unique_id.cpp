@@ -84,7 +84,9 @@ std::string describe(const UniqueId& id) {
 
 Result<UniqueId> make_programs_id() { return root_variables().comm_id.empty() ? make_unique_id() : named_id(); }
 
-Status UnstartedRoot::start() && { return start_root(std::move(listeners), id); }
+Status UnstartedRoot::start(std::shared_ptr<const std::atomic<bool>> unwanted) && {
+  return start_root(std::move(listeners), id, std::move(unwanted));
+}
 
 Result<UnstartedRoot> prepare_root() {
   UnstartedRoot root;

@@ -44,7 +44,8 @@ struct UnstartedRoot {
   UniqueId id;
   std::vector<PrivateDescriptor> listeners;
 
-  Status start() &&;
+  /// `unwanted`, which may be null: once true, it ends if no rank has come.
+  Status start(std::shared_ptr<const std::atomic<bool>> unwanted = nullptr) &&;
 };
 Result<UnstartedRoot> prepare_root();
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace tutti::transport {
 namespace {
@@ -169,6 +170,7 @@ void MpiLink::take_back_oldest() {
 /// MPI may still read and write its memory, and must not be asked: it stays.
 void MpiLink::abandon() {
   failed_ = true;
+  if (std::exchange(abandoned_, true)) return;
   take_back_oldest();
   mpi_progress().abandon(shared_from_this());
 }

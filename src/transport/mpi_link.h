@@ -107,8 +107,9 @@ class MpiLink : public std::enable_shared_from_this<MpiLink> {
   bool wanted_ = false;      ///< MpiProgress has it
   bool finished_ = false;
   bool closed_ = false;
-  bool ended_ = false;   ///< the other side has
-  bool failed_ = false;  ///< MPI returned an error
+  bool abandoned_ = false;  ///< MpiProgress keeps it for good
+  bool ended_ = false;      ///< the other side has
+  bool failed_ = false;     ///< MPI returned an error
 };
 
 }  // namespace tutti::transport

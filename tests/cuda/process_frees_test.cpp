@@ -257,7 +257,7 @@ TEST_CASE("processes: ncclMemAlloc waits a little for memory that others are abo
       if (lets_go) CREW_TRY(fine(ncclMemFree(memory), "ncclMemFree"));
     } else {
       come_to(*point, 2);
-      usleep(100000);
+      usleep(10000);
       if (lets_go) CREW_TRY(buffer.close());
       come_to(*point, 4);
       if (!lets_go) CREW_TRY(buffer.close());

@@ -44,6 +44,12 @@ def clean_environment(**more):
     return {**kept, **more}
 
 
+def heed_signals():
+    """In a child: what nohup or a shell's & has had ignored ends it all the same."""
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sign, signal.SIG_DFL)
+
+
 def run(*arguments, environment=None, prefix=(), input=None, stdout=subprocess.PIPE, folder=None):
     return subprocess.run([*prefix, os.path.abspath(PERF), *arguments], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S,
                           input=input, env=environment or clean_environment(), cwd=folder)
@@ -195,6 +201,8 @@ class PerfTest(FolderTest):
         os.mkfifo(pipe)
         with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
             result = run("all_reduce", "--ranks", "2", "-e", "8", *QUICK, "--json", pipe)
+            if result.returncode != 0:
+                reader.kill()  # nobody may have opened the pipe
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual([row["bytes"] for row in json.loads(reader.stdout.read())], [8, 8])
 
@@ -217,7 +225,7 @@ class PerfTest(FolderTest):
         for how in ([], ["--threads"]):
             with self.subTest(how=how):
                 with subprocess.Popen([PERF, "all_reduce", "--ranks", "2", "-e", "64", "-n", "200000", *how], text=True,
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(), start_new_session=True) as process:
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(), start_new_session=True, preexec_fn=heed_signals) as process:
                     self.assertIn("all_reduce: 2 ranks", process.stdout.readline())
                     process.stdout.close()
                     self.assertEqual(process.stderr.read(), "")

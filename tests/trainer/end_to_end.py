@@ -183,12 +183,18 @@ def errors():
     check(run("--version").startswith("Tutti "), "no version")
 
 
+def heed_signals():
+    """In a child: what nohup or a shell's & has had ignored ends it all the same."""
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sign, signal.SIG_DFL)
+
+
 def signals():
     """It ends by the signal that asks it to, and nothing of it is left."""
     data = write_images()
     for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with subprocess.Popen([PROGRAM, *data, "--ranks", "2", "--steps", "100000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              start_new_session=True) as process:
+                              start_new_session=True, preexec_fn=heed_signals) as process:
             process.stdout.readline()
             process.send_signal(sign)
             said = process.communicate(timeout=60)[1]

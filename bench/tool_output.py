@@ -11,8 +11,8 @@ def why_unwritable(path):
     """None, or why a file cannot be written: asked before anything is measured. What is not there is not there afterwards."""
     if path == "-":
         return "standard output has the table; name a file"
-    existed = os.path.lexists(path)
-    if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
+    existed = os.path.exists(path)
+    if existed and stat.S_ISFIFO(os.stat(path).st_mode):
         return None  # whoever reads from a pipe would take the end of this look for the end of all
     try:
         with open(path, "a", encoding="utf-8"):
@@ -20,7 +20,7 @@ def why_unwritable(path):
     except OSError as problem:
         return problem.strerror
     if not existed:
-        os.remove(path)
+        os.remove(os.path.realpath(path))  # of a link, what it leads to
     return None
 
 

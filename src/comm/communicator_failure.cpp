@@ -2,6 +2,7 @@
 #include "base/elapsed.h"
 #include "base/log.h"
 #include "comm/communicator.h"
+#include "comm/root_address.h"
 #include "executor/backoff.h"
 
 #include <fmt/format.h>
@@ -40,7 +41,7 @@ Error Communicator::explained(Error failure, const Communicator* parent) const {
 
 Error Communicator::why_stopped() const {
   const std::lock_guard lock(state_mutex_);
-  return async_failure_ ? *async_failure_ : error(Code::kInvalidUsage, "initialisation was ended by ncclCommAbort");
+  return async_failure_ ? *async_failure_ : initialisation_aborted();
 }
 
 std::string_view Communicator::could_not_initialise(std::string_view why, FailureText& room) const {

@@ -48,6 +48,7 @@ struct DeviceExports::Shared {
   std::vector<std::weak_ptr<DeviceExports>> exports;
   std::vector<Loan> loans;
   std::vector<Retired> retired;
+  int freeing = 0;  ///< threads that have taken some out, and free it
 
   static Shared& get() {
     static auto* made = new Shared;
@@ -387,7 +388,7 @@ Status DeviceExports::free_memory(void* memory) {
   return {};
 }
 
-bool DeviceExports::tidy(int device) {
+void DeviceExports::tidy(int device) {
   Shared& shared = Shared::get();
   for (const auto& one : shared.alive_for(device)) (void)one->look(false);
   std::vector<Shared::Retired> free;
@@ -399,17 +400,20 @@ bool DeviceExports::tidy(int device) {
     const auto unused = std::ranges::stable_partition(shared.retired, stays);
     std::move(unused.begin(), unused.end(), std::back_inserter(free));
     shared.retired.erase(unused.begin(), unused.end());
+    ++shared.freeing;
     std::erase_if(shared.loans, [](const Loan& one) {
       return std::atomic_ref(one.place->number).load(std::memory_order_seq_cst) != one.number && !one.is_held();
     });
   }
   for (Shared::Retired& one : free) (void)one.memory.free();
-  return !free.empty();
+  const std::lock_guard lock(shared.mutex);
+  --shared.freeing;
 }
 
 bool DeviceExports::keeps_memory(int device) {
   Shared& shared = Shared::get();
   const std::lock_guard lock(shared.mutex);
+  if (shared.freeing != 0) return true;
   return std::ranges::any_of(shared.retired, [&](const Shared::Retired& one) { return one.memory.device() == device; });
 }
 

@@ -70,9 +70,8 @@ class DeviceExports {
   static Status free_memory(void* memory);
   /// Lets go of what others have taken back, and frees what nobody has open any more, as far as a thread that works on this device may_free()
   /// it. By whoever allocates, frees or ends something: the processes of a job mostly do so at the same time.
-  /// Whether it has freed something.
-  static bool tidy(int device);
-  /// Whether memory of the device was freed by its user that others have open still.
+  static void tidy(int device);
+  /// Whether memory of the device was freed by its user that others have open still, or another thread may be freeing some.
   static bool keeps_memory(int device);
 
  private:

@@ -83,16 +83,17 @@ void remove_registered(Communicator& communicator, const void* memory, std::size
 Result<void*> allocate_device_memory(std::size_t bytes) {
   TUTTI_TRY_ASSIGN(const int device, cuda::current_device());
   DeviceExports::tidy(device);
+  // Ranks that free memory and allocate other do so at about the same time: what is freed here others may have open for a moment yet, and
+  // another thread may be the one that frees it then.
+  bool kept = DeviceExports::keeps_memory(device);
   Result<void*> made = cuda::allocate_for_user(bytes);
-  // Ranks that free memory and allocate other do so at about the same time: what is freed here others may have open for a moment yet.
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   executor::Backoff backoff(true);
-  for (bool kept = DeviceExports::keeps_memory(device);
-       !made.ok() && kept && std::chrono::steady_clock::now() < until;) {
+  while (!made.ok() && kept && std::chrono::steady_clock::now() < until) {
     backoff.wait();
-    const bool freed = DeviceExports::tidy(device);
+    DeviceExports::tidy(device);
     kept = DeviceExports::keeps_memory(device);
-    if (freed || !kept) made = cuda::allocate_for_user(bytes);  // another thread may have freed it
+    made = cuda::allocate_for_user(bytes);
   }
   return made;
 }

@@ -168,6 +168,8 @@ void end(const cuda::Device& device, std::shared_ptr<DeviceIpc> ipc, std::shared
 void sweep(int device) {
   DeviceWork::sweep(device);
   DeviceSegment::sweep(device);
+  let_go_of_remains(device);
+  release_graph_memory(device);
 }
 
 }  // namespace
@@ -188,6 +190,9 @@ void DeviceRank::set_staged(std::shared_ptr<StagedRank> staged) {
 DeviceRank::~DeviceRank() {
   if (!device_) return;
   end(*device_, std::move(ipc_), std::move(lines_), std::move(meeting_));
+  staged_.reset();
+  lanes_.reset();
+  idle_detours_.clear();
   tenant_.reset();
   sweep(device_->facts().ordinal);
 }

@@ -61,6 +61,7 @@ std::string why_ended(const Communicator& parent, const Communicator& child, con
 }
 
 ParentTurn::~ParentTurn() {
+  if (!ticket_ && !is_under_way_) return;  // it is over, or never began: the parent may have ended since
   char room[96];  // there may be no memory
   const auto end = fmt::format_to_n(
       room, sizeof(room), "rank {} broke off a split or shrink for want of memory or threads", parent_.rank());

@@ -59,10 +59,11 @@ Problem Journal::check_paths(const Options& options) {
   for (const auto& path : {options.log, options.plot}) {
     // Whoever reads from a pipe would take the end of this look for the end of all.
     if (path.empty() || std::filesystem::is_fifo(path, none)) continue;
-    const bool existed = std::filesystem::exists(std::filesystem::symlink_status(path, none));
+    const bool existed = std::filesystem::exists(path, none);
     File probe(std::fopen(path.c_str(), "a"));
     if (!probe) return write_failure(path);
-    if (!existed) std::filesystem::remove(path, none);  // nothing is left of a run that has no data
+    // Nothing is left of a run that has no data: of a link, what it leads to.
+    if (!existed) std::filesystem::remove(std::filesystem::canonical(path, none), none);
   }
   return {};
 }

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 
 namespace tutti::comm {
 namespace {
@@ -77,6 +78,7 @@ Result<std::vector<Interface>> list_interfaces() {
     log_warn("{}", why.message);
     return why;
   }
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(first, freeifaddrs);
   for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
     if ((entry->ifa_flags & IFF_UP) == 0) continue;
     const auto address = from_kernel(entry->ifa_addr);
@@ -84,7 +86,6 @@ Result<std::vector<Interface>> list_interfaces() {
     const auto has = [&](unsigned flag) { return (entry->ifa_flags & flag) != 0; };
     found.push_back({entry->ifa_name, *address, has(IFF_LOOPBACK), has(IFF_RUNNING)});
   }
-  freeifaddrs(first);
   return found;
 }
 

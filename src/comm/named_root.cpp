@@ -64,12 +64,12 @@ Result<std::vector<IpAddress>> resolve(const Named& named, const NamedRoot& root
     return error(Code::kInvalidUsage,
                  fmt::format("{} names the host {}: {}", root.from, named.host, gai_strerror(failure)));
   }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(first, freeaddrinfo);
   std::vector<IpAddress> found;
   for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
     const auto address = from_kernel(entry->ai_addr);
     if (address && std::ranges::find(found, *address) == found.end()) found.push_back(*address);
   }
-  freeaddrinfo(first);
   if (found.empty()) return error(Code::kInvalidUsage, fmt::format("{}: {} has no IP address", root.from, named.host));
   return found;
 }

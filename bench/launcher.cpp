@@ -149,7 +149,8 @@ int launch(const Options& options) {
                       std::pair("--tune", options.tune_file)};
   for (const auto& [option, file] : files) {
     if (info.rank > 0 || file.empty() || file == "-") continue;
-    if (const std::string problem = check_writable(option, file); !problem.empty()) return fail(1, problem);
+    if (const std::string why = why_unwritable(file); !why.empty())
+      return fail(1, fmt::format("{} {}: {}", option, file, why));
   }
   if (launched) return run_launched(options, info);
   return options.threads ? run_threads(options, ranks) : run_processes(options, ranks);

@@ -67,6 +67,8 @@ constexpr std::size_t kSizesMost = std::size_t{1} << 20;
 
 /// Each is several nodes, which a driver keeps and a GPU holds: more of them take minutes and gigabytes.
 constexpr int kGraphCallsMost = 1 << 16;
+/// So that sizes times ranks are numbers, too.
+constexpr std::uint64_t kLargestSize = std::numeric_limits<std::uint64_t>::max() >> 8;
 
 const std::string kNames =
     "all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter, sendrecv";
@@ -187,8 +189,9 @@ std::string choose(const std::string& name, std::span<const Row> all, Find find,
 std::string resolve_sizes(const Words& words, Options& options) {
   const auto read = [](const std::string& text, const char* flag, std::size_t& size) -> std::string {
     if (text.empty()) return {};
-    const std::optional<std::size_t> value = parse_size(text);
-    if (!value) return fmt::format("{} \"{}\" is not a size: write 8, 4K, 256M or 1G", flag, text);
+    const auto value = size_from(text);
+    if (!value || *value > kLargestSize)
+      return fmt::format("{} \"{}\" is not a size: write 8, 4K, 256M or 1G", flag, text);
     size = *value;
     return {};
   };
@@ -302,19 +305,6 @@ ParsedOptions refuse(std::string problem) {
 }
 
 }  // namespace
-
-std::optional<std::size_t> parse_size(const std::string& text) {
-  std::size_t digits = 0, value = 0;
-  for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9'; ++digits) {
-    if (value > (std::numeric_limits<std::size_t>::max() - 9) / 10) return std::nullopt;
-    value = value * 10 + static_cast<std::size_t>(text[digits] - '0');
-  }
-  if (digits == 0 || text.size() > digits + 1) return std::nullopt;
-  const char unit = digits < text.size() ? text[digits] : '\0';
-  const int shift = unit == '\0' ? 0 : (unit | 32) == 'k' ? 10 : (unit | 32) == 'm' ? 20 : (unit | 32) == 'g' ? 30 : -1;
-  if (shift < 0 || value > std::numeric_limits<std::size_t>::max() >> (shift + 8)) return std::nullopt;
-  return value << shift;
-}
 
 int Options::iterations_of(std::size_t bytes) const {
   constexpr std::size_t kBytesInAll = std::size_t{16} << 20;

@@ -47,7 +47,7 @@ struct Options {
   Buffer::Kind memory = Buffer::Kind::kPrivate;
   bool registered = false;
   bool stream = false;
-  bool bind = true;  ///< ranks that tutti-perf starts to processors of their own
+  bool bind = true;     ///< ranks that tutti-perf starts to processors of their own
   std::string network;  ///< for TUTTI_NET: auto, tcp, mpi; empty: as it is
   bool percentiles = false;
   bool explain = false;
@@ -73,8 +73,5 @@ struct ParsedOptions {
   int exit_code = 0;
 };
 ParsedOptions parse_options(int argc, char** argv);
-
-/// "8", "4K", "256M", "1G" (powers of 1024).
-std::optional<std::size_t> parse_size(const std::string& text);
 
 }  // namespace tutti::bench

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "row.h"
-#include "writable.h"
 
 #include "base/result.h"
 

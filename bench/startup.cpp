@@ -1,7 +1,6 @@
 // What a communicator costs before its first call: time, memory, and what making and destroying many leaves behind.
 #include "startup_cases.h"
 #include "startup_report.h"
-#include "writable.h"
 
 #include "base/command_line.h"
 #include "base/standard_output.h"
@@ -50,9 +49,9 @@ void declare(CLI::App& app, StartupOptions& options) {
 }
 
 int run(const StartupOptions& options) {
-  if (const std::string problem = options.json.empty() ? "" : check_writable("--json", options.json);
-      !problem.empty()) {
-    std::fprintf(stderr, "startup: %s\n", problem.c_str());
+  const bool writes = !options.json.empty() && options.json != "-";
+  if (const std::string why = writes ? why_unwritable(options.json) : ""; !why.empty()) {
+    std::fprintf(stderr, "startup: --json %s: %s\n", options.json.c_str(), why.c_str());
     return 2;
   }
   const auto results = measure_startup(options);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -107,6 +108,20 @@ inline CLI::Validator not_negative() {
             return failure == std::errc::result_out_of_range ? text + " is more than 18446744073709551615" : "";
           },
           ""};
+}
+
+/// "8", "64K", "64KB" and "64KiB", up to T (powers of 1024); what 64 bits cannot hold is the largest that they can. Nothing: it is no size.
+inline std::optional<std::uint64_t> size_from(const std::string& text) {
+  constexpr std::uint64_t kMost = ~std::uint64_t{0};
+  std::uint64_t size = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), size);
+  if (failure != std::errc()) return std::nullopt;
+  const std::string unit = CLI::detail::to_lower(text.substr(static_cast<std::size_t>(end - text.data())));
+  if (unit.empty() || unit == "b") return size;
+  const std::size_t power = std::string_view("kmgt").find(unit[0]) + 1;
+  const std::string_view rest = std::string_view(unit).substr(1);
+  if (power == 0 || !(rest.empty() || rest == "b" || rest == "ib")) return std::nullopt;
+  return size > kMost >> (10 * power) ? kMost : size << (10 * power);
 }
 
 /// Do two paths lead to one file, which need not be there yet? A device may be named twice: /dev/null.

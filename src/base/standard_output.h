@@ -1,4 +1,5 @@
-// Standard output of a tool: a full disk must not look like success, and a reader that has gone is no error to talk about.
+// What a tool writes. Standard output: a full disk must not look like success, and a reader that has gone is no error to talk about. Files: whether
+// they can be written is asked before the work begins.
 #pragma once
 
 #include <fmt/format.h>
@@ -7,7 +8,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 
 namespace tutti {
@@ -57,6 +60,19 @@ inline int end_output(const char* tool, int code) {
   std::fprintf(stderr, "%s: standard output: %s\n", tool,
                number != 0 ? std::strerror(number) : "not all of it could be written");
   return code != 0 ? code : 1;
+}
+
+/// Empty, or why the file cannot be written. What is not there is not there afterwards, and what is stays as it is.
+inline std::string why_unwritable(const std::string& path) {
+  std::error_code none;
+  // Whoever reads from a pipe would take the end of this look for the end of all.
+  if (std::filesystem::is_fifo(path, none)) return {};
+  const bool existed = std::filesystem::exists(path, none);
+  std::FILE* const file = std::fopen(path.c_str(), "a");
+  if (!file) return std::strerror(errno);
+  (void)std::fclose(file);
+  if (!existed) std::filesystem::remove(std::filesystem::canonical(path, none), none);  // of a link, what it leads to
+  return {};
 }
 
 }  // namespace tutti

@@ -72,10 +72,6 @@ void refuse(std::span<MatchedCall> calls, const Error& why) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 /// Nothing that is under way.
 struct LeftPlace : DeviceWork {
   explicit LeftPlace(LaunchPlace&& its) : place(std::move(its)) {}

@@ -187,15 +187,7 @@ void DeviceRank::set_staged(std::shared_ptr<StagedRank> staged) {
   has_staged_ = true;
 }
 
-DeviceRank::~DeviceRank() {
-  if (!device_) return;
-  end(*device_, std::move(ipc_), std::move(lines_), std::move(meeting_));
-  staged_.reset();
-  lanes_.reset();
-  idle_detours_.clear();
-  tenant_.reset();
-  sweep(device_->facts().ordinal);
-}
+DeviceRank::~DeviceRank() { close_own(); }
 
 Status DeviceRank::make_teams(Communicator& communicator, const Communicator* parent) {
   if (!communicator.device()) return {};
@@ -205,6 +197,10 @@ Status DeviceRank::make_teams(Communicator& communicator, const Communicator* pa
 
 void DeviceRank::close() {
   if (teams_) teams_->close();
+  close_own();
+}
+
+void DeviceRank::close_own() {
   std::unique_ptr<DeviceTenant> tenant;
   std::shared_ptr<DeviceMeeting> meeting;
   std::shared_ptr<DeviceIpc> ipc;

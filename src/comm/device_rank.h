@@ -104,6 +104,8 @@ class DeviceRank {
   /// False: some rank cannot share its memory, or map another's.
   static Result<bool> connect_processes(Communicator& communicator, const Meet& meet);
   void drop_kernels();
+  /// What close() drops, but for the teams. Once; afterwards nothing.
+  void close_own();
   void set_ipc(std::shared_ptr<DeviceIpc> ipc);
   void set_staged(std::shared_ptr<StagedRank> staged);
 

@@ -62,13 +62,13 @@ std::string why_ended(const Communicator& parent, const Communicator& child, con
 
 ParentTurn::~ParentTurn() {
   if (!ticket_ && !is_under_way_) return;  // it is over, or never began: the parent may have ended since
-  char room[96];  // there may be no memory
+  char room[96];                           // there may be no memory
   const auto end = fmt::format_to_n(
       room, sizeof(room), "rank {} broke off a split or shrink for want of memory or threads", parent_.rank());
   const std::string_view why(room, std::min(end.size, sizeof(room)));
   if (ticket_) {
     parent_.give_up_ticket(*ticket_, Code::kSystem, why);
-  } else if (is_under_way_) {
+  } else {
     parent_.fail(Code::kSystem, parent_.rank(), why);
   }
   ticket_.reset();

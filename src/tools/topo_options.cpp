@@ -50,21 +50,13 @@ CLI::Validator bandwidth_validator() {
 
 constexpr std::uint64_t kLargestSize = std::uint64_t{1} << 44;
 
-/// "64K", "64KB" and "64KiB" become 65536. The library's own takes -1 for the largest number that there is.
+/// The library's own takes -1 for the largest number that there is.
 CLI::Validator size_validator() {
   const auto convert = [](std::string& text) -> std::string {
-    std::uint64_t size = 0;
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), size);
-    std::string unit = CLI::detail::to_lower(text.substr(static_cast<std::size_t>(end - text.data())));
-    if (const std::string_view rest = std::string_view(unit).substr(std::min<std::size_t>(unit.size(), 1));
-        rest == "b" || rest == "ib")
-      unit.resize(1);
-    constexpr std::string_view kUnits = "kmgt";
-    const std::size_t power = unit.empty() || unit == "b" ? 0 : kUnits.find(unit) + 1;
-    const bool known = unit.size() <= 1 && (power > 0 || unit.empty() || unit == "b");
-    if (failure != std::errc() || !known) return fmt::format("\"{}\" is no size; write 8, 64K or 1G", text);
-    if (size > kLargestSize >> (10 * power)) return fmt::format("\"{}\" is more than 16T", text);
-    text = std::to_string(size << (10 * power));
+    const auto size = size_from(text);
+    if (!size) return fmt::format("\"{}\" is no size; write 8, 64K or 1G", text);
+    if (*size > kLargestSize) return fmt::format("\"{}\" is more than 16T", text);
+    text = std::to_string(*size);
     return "";
   };
   return {convert, "SIZE"};

@@ -10,10 +10,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <numbers>
 #include <string>
-#include <system_error>
 #include <utility>
 
 namespace tutti::trainer {
@@ -48,22 +46,16 @@ std::string loss_curve(const std::vector<StepRecord>& records, bool bits) {
   return plot::svg(std::array{chart});
 }
 
-Failure write_failure(const std::string& path) {
-  return Failure{fmt::format("{}: cannot write: {}", path, std::strerror(errno))};
+Failure write_failure(const std::string& path, const std::string& why) {
+  return Failure{fmt::format("{}: cannot write: {}", path, why)};
 }
 
 }  // namespace
 
 Problem Journal::check_paths(const Options& options) {
-  std::error_code none;
   for (const auto& path : {options.log, options.plot}) {
-    // Whoever reads from a pipe would take the end of this look for the end of all.
-    if (path.empty() || std::filesystem::is_fifo(path, none)) continue;
-    const bool existed = std::filesystem::exists(path, none);
-    File probe(std::fopen(path.c_str(), "a"));
-    if (!probe) return write_failure(path);
-    // Nothing is left of a run that has no data: of a link, what it leads to.
-    if (!existed) std::filesystem::remove(std::filesystem::canonical(path, none), none);
+    if (path.empty()) continue;
+    if (const std::string why = why_unwritable(path); !why.empty()) return write_failure(path, why);
   }
   return {};
 }
@@ -77,7 +69,7 @@ Outcome<Journal> Journal::open(const Options& options, std::int64_t steps) {
   journal.plot_path_ = options.plot;
   if (!options.log.empty()) {
     journal.log_.reset(std::fopen(options.log.c_str(), "w"));
-    if (!journal.log_) return write_failure(options.log);
+    if (!journal.log_) return write_failure(options.log, std::strerror(errno));
   }
   return journal;
 }
@@ -86,7 +78,7 @@ Problem Journal::write_log(const std::string& line) {
   if (!log_) return {};
   // Flushed, so that a run that is killed leaves whole lines and a reader can follow.
   if (std::fprintf(log_.get(), "%s\n", line.c_str()) < 0 || std::fflush(log_.get()) != 0)
-    return write_failure(log_path_);
+    return write_failure(log_path_, std::strerror(errno));
   return {};
 }
 
@@ -116,7 +108,7 @@ Problem Journal::print_progress(std::int64_t step) {
                             : fmt::format("accuracy {:5.1f}%", 100.0 * sum.accuracy / static_cast<double>(count));
   say("step {:>6}/{}  loss {:7.4f}  {}  {:>8.0f} samples/s  communication {:4.1f}%\n", step, steps_, loss, quality,
       static_cast<double>(sum.samples) / sum.step_ms * 1e3, 100.0 * sum.comm_ms / sum.step_ms);
-  if (std::fflush(stdout) != 0) return write_failure("standard output");
+  if (std::fflush(stdout) != 0) return write_failure("standard output", std::strerror(errno));
   return {};
 }
 
@@ -131,7 +123,7 @@ Problem Journal::finish(const HeldOut& held_out) {
   const std::string picture = loss_curve(records_, model_ == ModelKind::kLm);
   if (!file || std::fwrite(picture.data(), 1, picture.size(), file.get()) != picture.size() ||
       std::fflush(file.get()) != 0) {
-    return write_failure(plot_path_);
+    return write_failure(plot_path_, std::strerror(errno));
   }
   return {};
 }

@@ -26,24 +26,6 @@ using tutti::comm::Connection;
 using tutti::comm::FrameType;
 using tutti::comm::UniqueId;
 
-namespace {
-
-UniqueId new_id() {
-  auto id = tutti::comm::make_unique_id();
-  REQUIRE(id.ok());
-  return id.value();
-}
-
-void check_all_work(std::vector<Outcome>& outcomes) {
-  for (Outcome& outcome : outcomes) {
-    INFO(outcome.message);
-    REQUIRE(outcome.ok);
-    close(outcome.result.control.fd);
-  }
-}
-
-}  // namespace
-
 TEST_CASE("a rank with a damaged secret fails alone", "[bootstrap]") {
   const NothingLeft nothing_left;
   const UniqueId id = new_id();

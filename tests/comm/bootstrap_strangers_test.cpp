@@ -21,20 +21,6 @@ namespace {
 /// Nobody listens there: ranks go on to TCP.
 constexpr char kNobody[] = "unix:@tutti-test-nobody";
 
-UniqueId new_id() {
-  auto id = tutti::comm::make_unique_id();
-  REQUIRE(id.ok());
-  return id.value();
-}
-
-void check_all_work(std::vector<Outcome>& outcomes) {
-  for (Outcome& outcome : outcomes) {
-    INFO(outcome.message);
-    REQUIRE(outcome.ok);
-    close(outcome.result.control.fd);
-  }
-}
-
 PrivateDescriptor stranger(const UniqueId& id, const std::string& bytes) {
   PrivateDescriptor socket = tutti::comm::connect_unix(id.address);
   REQUIRE(socket);

@@ -23,12 +23,6 @@ using tutti::comm::UniqueId;
 
 namespace {
 
-UniqueId new_id() {
-  auto id = make_unique_id();
-  REQUIRE(id.ok());
-  return id.value();
-}
-
 /// Empty, or what is wrong with one rank's table.
 std::string check_table(const std::vector<Peer>& peers, int ranks, bool one_process) {
   if (peers.size() != static_cast<std::size_t>(ranks)) return fmt::format("{} peers of {}", peers.size(), ranks);

@@ -21,6 +21,20 @@ using tutti::comm::BootstrapArgs;
 using tutti::comm::BootstrapResult;
 using tutti::comm::UniqueId;
 
+tutti::comm::UniqueId new_id() {
+  auto id = tutti::comm::make_unique_id();
+  REQUIRE(id.ok());
+  return id.value();
+}
+
+void check_all_work(std::vector<Outcome>& outcomes) {
+  for (Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    REQUIRE(outcome.ok);
+    close(outcome.result.control.fd);
+  }
+}
+
 std::size_t control_bytes(int local_ranks) { return 4096 * static_cast<std::size_t>(local_ranks); }
 
 Outcome run_rank(const UniqueId& id, int rank, int ranks, const Arguments& change) {

@@ -11,6 +11,9 @@
 
 namespace rank_runs {
 
+/// Its root is this process's.
+tutti::comm::UniqueId new_id();
+
 /// What one rank's call returned.
 struct Outcome {
   bool ok = false;
@@ -32,6 +35,9 @@ std::vector<Outcome> run_threads(const tutti::comm::UniqueId& id, const std::vec
                                  const Arguments& change = {});
 
 std::vector<int> all_ranks(int ranks);
+
+/// Every one of them, and closes what it got.
+void check_all_work(std::vector<Outcome>& outcomes);
 
 /// Forks; the child's exit status is 0 if `body` returned an empty text, which is printed otherwise.
 pid_t spawn(const std::function<std::string()>& body);

@@ -15,6 +15,9 @@ import time
 import unittest
 import xml.etree.ElementTree
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from asked_to_end import SIGNALS, heed_signals  # noqa: E402
+
 BUILD = os.path.abspath(sys.argv.pop(2))
 COMPARE = os.path.abspath(sys.argv.pop(1))
 QUICK = ["--rounds", "1", "--budget", "1"]
@@ -25,12 +28,6 @@ TIMEOUT_S = 120
 def run(*arguments, build=BUILD):
     return subprocess.run([sys.executable, COMPARE, "--build", build, *arguments], capture_output=True, text=True,
                           timeout=TIMEOUT_S, check=False)
-
-
-def heed_signals():
-    """In a child: what nohup or a shell's & has had ignored ends it all the same."""
-    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sign, signal.SIG_DFL)
 
 
 def has_group(leader):
@@ -243,7 +240,7 @@ while read line <&3; do [ "$line" = end ] && exit 0; echo '{answer}' >&4; done""
 
     def test_ends_by_the_signal_that_asks_for_it(self):
         """With what it has measured, and with all that it has started."""
-        for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for sign in SIGNALS:
             with self.subTest(sign=sign):
                 with subprocess.Popen([sys.executable, COMPARE, "--build", BUILD, "--ranks", "2", "--sizes", "8", "--rounds", "100", "--budget", "500",
                                        "--peers", "floor", "--json", self.json], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

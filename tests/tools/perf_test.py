@@ -16,6 +16,9 @@ import threading
 import unittest
 import xml.etree.ElementTree
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from asked_to_end import SIGNALS, heed_signals  # noqa: E402
+
 PERF = sys.argv.pop(1)
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter",
                "sendrecv"]
@@ -42,12 +45,6 @@ rank 1 lane 0
 def clean_environment(**more):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     return {**kept, **more}
-
-
-def heed_signals():
-    """In a child: what nohup or a shell's & has had ignored ends it all the same."""
-    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sign, signal.SIG_DFL)
 
 
 def run(*arguments, environment=None, prefix=(), input=None, stdout=subprocess.PIPE, folder=None):
@@ -235,7 +232,7 @@ class PerfTest(FolderTest):
 
     def test_ends_by_the_signal_that_asks_for_it(self):
         """Whoever ends it by Ctrl-C ends a shell's loop around it as well; nothing is left of it."""
-        for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for sign in SIGNALS:
             with self.subTest(sign=sign):
                 with subprocess.Popen([PERF, "all_reduce", "--ranks", "2", "-e", "64", "-n", "100000000"], text=True, stdout=subprocess.PIPE,
                                       stderr=subprocess.PIPE, env=clean_environment(), start_new_session=True) as process:
@@ -375,6 +372,7 @@ class PerfTest(FolderTest):
                 (["all_reduce", "--json", "rows", "--plot", "./rows"], "--plot ./rows: is --json's file"),
                 (["all_reduce", "-n", "many"], "many"),
                 (["all_reduce", "-n"], "--iters needs a value"),
+                *((["all_reduce", "-b", size], f'-b "{size}" is not a size: write') for size in ("1Q", "-1", "8bb", "99999999T", "9" * 30)),
                 (["all_reduce", "--net", ""], "--net is empty; write one of {auto,tcp,mpi}"),
                 (["all_reduce", "-f", ""], "--stepfactor is empty; write a number from 2"),
                 (["all_reduce", "--ranks", "2", "--ranks", "3"], "--ranks is given 2 times"),

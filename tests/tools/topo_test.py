@@ -320,7 +320,7 @@ class TopoTest(unittest.TestCase):
                 (2, ["--simulate", "-b", "64", "-e", "8"], None, "-b 64 -e 8"),
                 (2, ["--simulate", "-b", "0"], None, "-b 0"),
                 *((2, ["--simulate", option, size], None, f'{option}: "{size}" is no size; write 8, 64K or 1G') for option in ("-b", "-e")
-                  for size in ("", "-1", "1.5", "abc", "1X", "1kx", "1KKiB", "1ib", "K", "nan", "9" * 30)),
+                  for size in ("", "-1", "1.5", "abc", "1X", "1kx", "1KKiB", "1ib", "8bb", "8bib", "K", "nan", "9" * 30)),
                 (2, ["--simulate", "-e", "17T"], None, '"17T" is more than 16T'),
                 (2, ["--simulate", "-f", ""], None, '"" is not a number from 1.1'),
                 (2, ["--simulate", "--host-memory", ""], None, "--host-memory is empty; write a number from 2"),

@@ -16,6 +16,9 @@ import time
 import samples
 from samples import check
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from asked_to_end import SIGNALS, heed_signals  # noqa: E402
+
 PROGRAM = ""
 MNIST = ""
 FOLDER = ""
@@ -137,6 +140,9 @@ def errors():
     fails(1, ["tutti-train: rank 0: --device cuda: "], *data, "--device", "cuda", "--ranks", "1")
     fails(1, ["missing: No such file"], "--text", path("missing"), "--log", path("log"), "--plot", path("plot"))
     check(not os.path.exists(path("log")) and not os.path.exists(path("plot")), "files are left of a run that had no data")
+    os.symlink(path("log"), path("link"))
+    fails(1, ["missing: No such file"], "--text", path("missing"), "--log", path("link"))
+    check(os.path.islink(path("link")) and not os.path.exists(path("log")), "a link to what is not there has gone, or leads to something")
     fails(2, ["tutti-train: --model is empty; write one of {lm,mlp}"], "--model", "")
     fails(2, ["--images"], "--model", "mlp")
     fails(2, ["--ranks", "0"], "--ranks", "0")
@@ -183,16 +189,10 @@ def errors():
     check(run("--version").startswith("Tutti "), "no version")
 
 
-def heed_signals():
-    """In a child: what nohup or a shell's & has had ignored ends it all the same."""
-    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sign, signal.SIG_DFL)
-
-
 def signals():
     """It ends by the signal that asks it to, and nothing of it is left."""
     data = write_images()
-    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for sign in SIGNALS:
         with subprocess.Popen([PROGRAM, *data, "--ranks", "2", "--steps", "100000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               start_new_session=True, preexec_fn=heed_signals) as process:
             process.stdout.readline()

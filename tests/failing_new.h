@@ -22,6 +22,10 @@ inline std::atomic<long> until_failure_on_streams = 0;
 inline std::atomic<long> until_failure_elsewhere = 0;
 inline thread_local bool is_tester = false;
 
+/// The same of all threads whose names begin with name_that_fails.
+inline std::atomic<long> until_failure_by_name = 0;
+inline const char* name_that_fails = "";
+
 inline bool has_name(const char* beginning) {
   char name[16] = {};
   return pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 &&
@@ -43,6 +47,8 @@ inline void* allocate(std::size_t bytes) {
   if (until_failure_on_streams > 0 && has_name("tutti-stream") && takes_last(until_failure_on_streams))
     throw std::bad_alloc();
   if (until_failure_elsewhere > 0 && !is_tester && !has_name("tutti-") && takes_last(until_failure_elsewhere))
+    throw std::bad_alloc();
+  if (until_failure_by_name > 0 && has_name(name_that_fails) && takes_last(until_failure_by_name))
     throw std::bad_alloc();
   void* const memory = std::malloc(bytes != 0 ? bytes : 1);
   if (memory == nullptr) throw std::bad_alloc();

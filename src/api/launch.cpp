@@ -43,18 +43,17 @@ Status unique_id_for(const tuttiLaunchInfo_t* info, ncclUniqueId* id) {
     std::memcpy(id, &*by_tcp, sizeof(*id));
     return {};
   }
-  if (info->rank == 0) {
-    TUTTI_TRY_ASSIGN(made, comm::make_unique_id());
-  }
+  comm::MeetingPlace place;
   if (info->size > 1) {
-    TUTTI_TRY_ASSIGN(const comm::MeetingPlace place, comm::next_meeting_place(*info));
-    if (info->rank == 0) {
-      const Status given = comm::hand_out(*info, place, made);
-      if (!given.ok()) comm::end_bootstrap(made);  // who has it already hears that
-      TUTTI_TRY(given);
-    } else {
-      TUTTI_TRY_ASSIGN(made, comm::fetch(*info, place));
-    }
+    TUTTI_TRY_ASSIGN(place, comm::next_meeting_place(*info));
+  }
+  if (info->rank > 0) {
+    TUTTI_TRY_ASSIGN(made, comm::fetch(*info, place));
+  } else {
+    TUTTI_TRY_ASSIGN(made, comm::make_unique_id());
+    const Status given = info->size > 1 ? comm::hand_out(*info, place, made) : Status();
+    if (!given.ok()) comm::end_bootstrap(made);  // who has it already hears that
+    TUTTI_TRY(given);
   }
   std::memcpy(id, &made, sizeof(*id));
   return {};

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <map>
 
 namespace tutti::comm {
@@ -28,12 +29,24 @@ bool has_reached(std::uint32_t* word, std::uint32_t number) {
 
 }  // namespace
 
-/// A communicator's ranks in this process: what those leave that have failed, until the last one ends.
+/// A communicator's ranks in this process: what those leave that have failed, until the last one ends its thread.
 struct StagedFamily {
   std::mutex mutex;
+  int ranks = 0;
   std::vector<StagedResources> left;
-  ~StagedFamily() {
-    for (StagedResources& one : left) let_go(std::move(one));
+
+  void enter() {
+    const std::lock_guard lock(mutex);
+    ++ranks;
+  }
+  /// What may go now, and before: of the last one to leave, what all others left, too.
+  std::vector<StagedResources> leave(StagedResources own, bool stays) {
+    std::vector<StagedResources> free;
+    const std::lock_guard lock(mutex);
+    (stays ? left : free).push_back(std::move(own));
+    if (--ranks == 0) std::ranges::move(left, std::back_inserter(free));
+    if (ranks == 0) left.clear();
+    return free;
   }
 
   /// The ranks that name the same control segment get the same one.
@@ -88,6 +101,7 @@ StagedRank::StagedRank(Communicator& communicator, std::shared_ptr<cuda::Device>
       order_(std::make_shared<DeviceOrder>(std::move(order))),
       resources_(std::move(resources)) {
   gate_->rank = this;
+  family_->enter();
 }
 
 StagedRank::~StagedRank() {
@@ -103,14 +117,10 @@ StagedRank::~StagedRank() {
     for (const Work& late : replays_) finish(late);
     gate_->rank = nullptr;
   }
-  if (comm_.failed()) {
-    const std::lock_guard lock(family_->mutex);
-    family_->left.push_back(std::move(resources_));
-  } else {
-    let_go(std::move(resources_));
-  }
-  let_go_of_remains(device_->facts().ordinal);
-  release_graph_memory(device_->facts().ordinal);
+  const int device = device_->facts().ordinal;
+  for (StagedResources& one : family_->leave(std::move(resources_), comm_.failed())) let_go(std::move(one), device);
+  let_go_of_remains(device);
+  release_graph_memory(device);
 }
 
 Result<std::shared_ptr<CapturedCalls>> StagedRank::capture(const cuda::Capture& into) {

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -45,10 +46,27 @@ Error in_own_numbers(const Error& failure, const char* team, const std::vector<i
                                          failure.message, team, fmt::join(ranks, ", ")));
 }
 
-/// Of those that lead a team.
 struct TeamIds {
   UniqueId inside;
   UniqueId across;
+};
+
+/// Of the teams that this rank leads. Unless they are met, ranks that never joined would keep the bootstraps waiting for them.
+struct LedTeams {
+  TeamIds ids;
+  bool are_met = false;
+
+  ~LedTeams() {
+    if (!are_met && ids.inside.magic != 0) end(ids.inside);
+    if (!are_met && ids.across.magic != 0) end(ids.across);
+  }
+  static void end(const UniqueId& id) noexcept {
+    try {
+      end_bootstrap(id);
+    } catch (const std::exception&) {
+      // No memory for it: the root waits until its ranks' time is over.
+    }
+  }
 };
 
 }  // namespace
@@ -79,7 +97,8 @@ Result<std::unique_ptr<DeviceTeams>> DeviceTeams::make(Communicator& communicato
 
 /// The leaders' ids go round once for both.
 Status DeviceTeams::make_teams(const Communicator* parent) {
-  TeamIds own;
+  LedTeams led;
+  TeamIds& own = led.ids;
   Status status;
   const auto lead = [&](const Team& team, UniqueId& id) {
     if (!status.ok() || team.ranks.empty() || team.ranks.front() != comm_.rank()) return;
@@ -95,10 +114,7 @@ Status DeviceTeams::make_teams(const Communicator* parent) {
   if (status.ok()) status = make_team(inside_, ids[static_cast<std::size_t>(inside_.ranks.front())].inside, parent);
   if (status.ok() && !across_.ranks.empty())
     status = make_team(across_, ids[static_cast<std::size_t>(across_.ranks.front())].across, parent);
-  if (status.ok()) return status;
-  // Ranks that never joined would keep the bootstraps waiting for them.
-  if (own.inside.magic != 0) end_bootstrap(own.inside);
-  if (own.across.magic != 0) end_bootstrap(own.across);
+  led.are_met = status.ok();
   return status;
 }
 

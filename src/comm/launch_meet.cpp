@@ -59,6 +59,9 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
+/// Its connect() does not wait for a listener that takes no more callers.
+Descriptor callers_socket() { return Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
+
 Address socket_address(const std::string& name) {
   Address result;
   result.address.sun_family = AF_UNIX;
@@ -95,7 +98,7 @@ bool remove_stale_socket(const std::string& path) {
   struct stat info {};
   if (path[0] == '@' || lstat(path.c_str(), &info) != 0) return false;
   if (!S_ISSOCK(info.st_mode) || info.st_uid != geteuid()) return false;
-  const Descriptor probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const Descriptor probe = callers_socket();
   const Address address = socket_address(path);
   if (connect(probe.get(), address.get(), address.length) == 0 || errno != ECONNREFUSED) return false;
   return unlink(path.c_str()) == 0;
@@ -199,9 +202,12 @@ Result<UniqueId> fetch(const tuttiLaunchInfo_t& info, const MeetingPlace& place)
   const Address address = socket_address(place.address);
   std::string last = "nobody listens there";
   for (; Clock::now() < deadline; pause_shortly()) {
-    const Descriptor server(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const Descriptor server = callers_socket();
     if (server.get() < 0) return system_error("socket(AF_UNIX) for the ranks' meeting");
-    if (connect(server.get(), address.get(), address.length) != 0) continue;
+    if (connect(server.get(), address.get(), address.length) != 0) {
+      if (errno == EAGAIN) last = "who listens there lets nobody in";
+      continue;
+    }
     if (!same_user(server.get())) {
       last = "another user listens there";
       continue;

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -85,6 +86,10 @@ class Watch final : public PeerWatch, private WatchedBeside::Keeper {
   void keep(int peer, Connection made) override { made_.emplace_back(peer, std::move(made)); }
 
   void run();
+  void look();
+  void end_watch();
+  template <class Act>
+  void survive(const Act& act);
   void wait(Clock::time_point until);
   void listen_to_all(Clock::time_point now);
   void listen(Peer& peer, Clock::time_point now);
@@ -185,20 +190,37 @@ void Watch::finish_telling(double seconds) {
 }
 
 void Watch::run() {
-  while (!stopping_) {
-    // What was heard is judged by the time before it was looked for: a process that was stopped itself hears first.
-    const auto now = Clock::now();
-    leave_out_pause(now);
-    due_ = now;
-    listen_to_all(now);
-    judge(now);
-    send_signs(now);
-    tell_failure();
-    tell_words();
-    tell_deaths();
-    close_ring(now);
-    wait(made_.empty() ? signs_.next() : now);
+  while (!stopping_) survive([this] { look(); });
+  survive([this] { end_watch(); });
+}
+
+/// Something may be lost for want of memory: the communicator fails, of which the others hear when there is some.
+template <class Act>
+void Watch::survive(const Act& act) {
+  try {
+    act();
+  } catch (const std::exception&) {
+    record_failure(failure_, Code::kSystem, graph_.rank(), "out of memory in the watch over other hosts' ranks");
+    poll(nullptr, 0, 10);
   }
+}
+
+void Watch::look() {
+  // What was heard is judged by the time before it was looked for: a process that was stopped itself hears first.
+  const auto now = Clock::now();
+  leave_out_pause(now);
+  due_ = now;
+  listen_to_all(now);
+  judge(now);
+  send_signs(now);
+  tell_failure();
+  tell_words();
+  tell_deaths();
+  close_ring(now);
+  wait(made_.empty() ? signs_.next() : now);
+}
+
+void Watch::end_watch() {
   listen_to_all(Clock::now());  // after the goodbyes the end of a connection tells nothing any more
   tell_failure();
   tell_words();
@@ -304,11 +326,11 @@ void Watch::send_signs(Clock::time_point now) {
 void Watch::tell_failure() {
   if (!has_failed()) return;
   if (!failure_told_) {
-    failure_told_ = true;
     unreached_.clear();  // sought once more: from now on the others are told
     const Bytes text = encode(error(static_cast<Code>(failure_.code), failure_.text));
     for (Peer& peer : peers_)
       if (peer.open) peer.connection.queue(FrameType::kTold, text);
+    failure_told_ = true;
   }
   bool all = true;
   for (Peer& peer : peers_) {

@@ -111,11 +111,12 @@ bool StagedResources::are_through() const {
   return complete.ok() && complete.value();
 }
 
-void let_go(StagedResources resources) {
+void let_go(StagedResources resources, int device) {
   executor::Backoff backoff(true);
   const auto start = Clock::now();
-  while (!resources.are_through()) {
-    if (!resources.are_lost() && Clock::now() - start < kPassTime) {
+  const bool may_end = may_free(resources.device().facts().ordinal, device);
+  while (!may_end || !resources.are_through()) {
+    if (may_end && !resources.are_lost() && Clock::now() - start < kPassTime) {
       backoff.wait();
       continue;
     }

@@ -80,8 +80,9 @@ class StagedResources {
   std::vector<std::shared_ptr<cuda::DeviceMemory>> outgrown_scratch_;  ///< likewise
 };
 
-/// Ends them, once streams are through: waits a little, and leaves it to a later call otherwise.
-void let_go(StagedResources resources);
+/// Ends them, once streams are through: waits a little, and leaves it to a later call otherwise, or to a thread that may_free() there.
+/// `device`: on which this thread works.
+void let_go(StagedResources resources, int device);
 /// What let_go() has left, may end now, and a thread that works on this device may_free().
 void let_go_of_remains(int device);
 

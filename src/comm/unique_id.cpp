@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <exception>
 #include <memory>
 
 namespace tutti::comm {
@@ -28,7 +29,13 @@ Status start_root(std::vector<PrivateDescriptor> listeners, const UniqueId& id,
   std::memcpy(secret.data(), id.secret, secret.size());
   auto root = std::make_shared<BootstrapRoot>(std::move(listeners), secret, root_variables().heartbeat_timeout_s,
                                               std::move(unwanted));
-  TUTTI_TRY_ASSIGN(std::thread thread, start_quiet_thread("tutti-root", [root = std::move(root)] { root->run(); }));
+  TUTTI_TRY_ASSIGN(std::thread thread, start_quiet_thread("tutti-root", [root = std::move(root)] {
+                     try {
+                       root->run();
+                     } catch (const std::exception&) {
+                       // For want of memory: the ranks see that their connections end.
+                     }
+                   }));
   thread.detach();
   return {};
 }

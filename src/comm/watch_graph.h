@@ -51,6 +51,7 @@ class WatchGraph {
   bool note(const Gone& gone);
   bool is_there(int rank) const { return there_[static_cast<std::size_t>(rank)]; }
   int ranks() const { return static_cast<int>(there_.size()); }
+  int rank() const { return rank_; }
   /// In the order in which they were heard of.
   const std::vector<Gone>& gone() const { return gone_; }
 

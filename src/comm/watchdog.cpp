@@ -19,8 +19,10 @@
 #include <csignal>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <map>
 #include <mutex>
+#include <new>
 #include <vector>
 
 namespace tutti::comm {
@@ -28,6 +30,7 @@ namespace {
 
 /// How often processes without a descriptor are looked at.
 constexpr int kLookMs = 50;
+constexpr int kTries = 100;
 /// A program may have closed all descriptors, this library's too: nothing wakes the thread then, and the end would wait for it.
 constexpr int kRareLookMs = 1000;
 
@@ -73,6 +76,7 @@ class Watchdog {
   void wait_for_events(std::unique_lock<std::mutex>& lock);
   void look_without_descriptor();
   void bury(std::map<std::int32_t, Process>::iterator dead);
+  static bool has_run(const std::function<void()>& on_exit);
   void call_due(std::unique_lock<std::mutex>& lock);
   void wake();
 
@@ -145,8 +149,14 @@ void Watchdog::unwatch(std::uint64_t id) {
 void Watchdog::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    if (due_.empty()) wait_for_events(lock);
-    look_without_descriptor();
+    try {
+      if (due_.empty()) wait_for_events(lock);
+      look_without_descriptor();
+    } catch (const std::exception&) {  // for want of memory, with the lock: once more
+      lock.unlock();
+      poll(nullptr, 0, kLookMs);
+      lock.lock();
+    }
     call_due(lock);
   }
 }
@@ -195,8 +205,20 @@ void Watchdog::look_without_descriptor() {
 }
 
 void Watchdog::bury(std::map<std::int32_t, Process>::iterator dead) {
-  for (Callback& callback : dead->second.callbacks) due_.push_back(std::move(callback));
+  // One by one: there may be no memory for the next.
+  auto& callbacks = dead->second.callbacks;
+  for (; !callbacks.empty(); callbacks.pop_back()) due_.push_back(std::move(callbacks.back()));
   processes_.erase(dead);
+}
+
+/// Not for want of memory, of which there may be some later.
+bool Watchdog::has_run(const std::function<void()>& on_exit) {
+  try {
+    on_exit();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 void Watchdog::call_due(std::unique_lock<std::mutex>& lock) {
@@ -205,7 +227,7 @@ void Watchdog::call_due(std::unique_lock<std::mutex>& lock) {
     due_.pop_front();
     running_id_ = callback.id;
     lock.unlock();
-    callback.on_exit();
+    for (int tries = 0; tries < kTries && !has_run(callback.on_exit); ++tries) poll(nullptr, 0, kLookMs);
     callback.on_exit = nullptr;  // What it holds is given back before unwatch returns.
     lock.lock();
     running_id_ = 0;

@@ -9,6 +9,8 @@
 #include <nccl.h>
 
 #include <cstddef>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 namespace tutti::bench {
@@ -51,6 +53,19 @@ class Buffer {
   Kind kind_ = Kind::kPrivate;
   ncclComm_t comm_ = nullptr;
   void* registration_ = nullptr;
+};
+
+/// Of ranks that are threads: where one has failed, others may be at work on its buffers still, which stay until all have ended.
+class KeptBuffers {
+ public:
+  void add(Buffer&& buffer) {
+    const std::lock_guard lock(mutex_);
+    buffers_.push_back(std::move(buffer));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Buffer> buffers_;
 };
 
 }  // namespace tutti::bench

@@ -13,10 +13,11 @@ size_t element_bytes(ElementType type) {
   return bytes[type];
 }
 
-/* Rank r's input at position i, 0 to 12. */
-static unsigned value(int rank, size_t position) {
+/* Rank r's input at position i, 0 to 12, or less where so many ranks' sum would not be exact: bfloat16 has the integers up to 256. */
+static unsigned value(ElementType type, int ranks, int rank, size_t position) {
   const uint32_t k = (uint32_t)((position + 17u * (unsigned)rank) % kPeriod);
-  return ((k * 2654435761u) >> 16) % 13;
+  const unsigned most = 256u / (unsigned)ranks;
+  return ((k * 2654435761u) >> 16) % (type == kBfloat16 && most < 12 ? most + 1 : 13);
 }
 
 static void encode(unsigned number, ElementType type, unsigned char* to) {
@@ -38,13 +39,14 @@ static void encode(unsigned number, ElementType type, unsigned char* to) {
 }
 
 /* `ranks` ranks from `first` on, added: element k of a period. */
-static unsigned char* make_period(ElementType type, int first, int ranks) {
+static unsigned char* make_period(const Cell* cell, int first, int ranks) {
+  const ElementType type = cell->type;
   const size_t width = element_bytes(type);
   unsigned char* period = malloc(kPeriod * width);
   if (!period) worker_fail(NULL, "no memory for the pattern");
   for (size_t k = 0; k < kPeriod; ++k) {
     unsigned sum = 0;
-    for (int rank = first; rank < first + ranks; ++rank) sum += value(rank, k);
+    for (int rank = first; rank < first + ranks; ++rank) sum += value(type, cell->rank->ranks, rank, k);
     encode(sum, type, period + k * width);
   }
   return period;
@@ -83,7 +85,7 @@ void pattern_fill(Cell* cell) {
   const int me = cell->rank->rank;
   memset(cell->receive, kPoison, receive_count * width);
   if (cell->in_place && cell->collective == kBroadcast && me != 0) return;
-  unsigned char* period = make_period(cell->type, me, 1);
+  unsigned char* period = make_period(cell, me, 1);
   each_stretch(cell->send, send_count, period, 0, width, write_stretch);
   free(period);
 }
@@ -91,7 +93,7 @@ void pattern_fill(Cell* cell) {
 /* Compares `count` elements from element `at` of the output on with the sum of some ranks' inputs. */
 static size_t compare(const Cell* cell, size_t at, size_t count, int first, int ranks, size_t position) {
   const size_t width = element_bytes(cell->type);
-  unsigned char* period = make_period(cell->type, first, ranks);
+  unsigned char* period = make_period(cell, first, ranks);
   const size_t wrong = each_stretch(cell->receive + at * width, count, period, position, width, differing);
   free(period);
   return wrong;

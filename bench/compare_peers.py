@@ -4,6 +4,8 @@ import os
 import shutil
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "sendrecv")
+SUMS = ("all_reduce", "reduce_scatter", "reduce")
+FLOOR_RANKS = (2, 3, 4, 8, 16)  # of which compare_floor.cpp has sums
 DTYPES = {"float": 4, "double": 8, "int32": 4, "half": 2, "bfloat16": 2}
 KI, MI = 1 << 10, 1 << 20
 
@@ -123,8 +125,15 @@ def why_unfit(peer, collective, dtype):
         return "it has no bfloat16"
     if peer == "gloo" and collective == "reduce_scatter":
         return "it has no reduce_scatter of this form"
-    if peer == "floor" and dtype in ("half", "bfloat16") and collective in ("all_reduce", "reduce_scatter", "reduce"):
+    if peer == "floor" and dtype in ("half", "bfloat16") and collective in SUMS:
         return f"it does not add {dtype}"
+    return None
+
+
+def why_unfit_among(setting, collective, ranks):
+    """None, or why a setting has no such call among so many ranks."""
+    if setting.peer == "floor" and setting.variant != "lines" and collective in SUMS and ranks not in FLOOR_RANKS:
+        return f"it adds up {', '.join(map(str, FLOOR_RANKS))} ranks only"
     return None
 
 

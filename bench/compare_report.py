@@ -124,7 +124,7 @@ class Report:
 
     def _heading(self):
         return (f"# {self.command}\n# Times are us per call: medians of rounds, each the median of batches of their slowest rank. "
-                "Ratios: how many times\n# as long the other takes (peers), or as Tutti takes (floor). *: cores were far apart.")
+                "Ratios: how many times\n# as long the other takes (peers), or as Tutti takes (floor). *: cores were not near each other.")
 
     def _title(self, ranks, in_place):
         options = self.run.options
@@ -195,10 +195,11 @@ class Report:
         run = self.run
         lines = [f"# {key}: {value}" for key, value in self.machine().items() if value]
         if run.round_trips_ns:
-            far = sum(trip > run.near_ns() for trip in run.round_trips_ns)
+            least, most = run.near_range_ns()
+            others = sum(not run.is_near_trip(trip) for trip in run.round_trips_ns)
             lines.append(f"# cache line, there and back: {min(run.round_trips_ns):.0f} to {max(run.round_trips_ns):.0f} ns, median "
-                         f"{statistics.median(run.round_trips_ns):.0f}; near is up to {run.near_ns():.0f}; {far} of "
-                         f"{len(run.round_trips_ns)} probes were far")
+                         f"{statistics.median(run.round_trips_ns):.0f}; near is {least:.0f} to {most:.0f}; {others} of "
+                         f"{len(run.round_trips_ns)} probes were not")
         for size in dict.fromkeys(row["bytes"] for row in run.memory):
             words = [f"{row['kernel']} {row['gbps']:.1f}" + (f" on {row['cores']} cores" if row["cores"] > 1 else "")
                      for row in run.memory if row["bytes"] == size]
@@ -231,7 +232,7 @@ class Report:
                 "best_peer_over_tutti": against_peer[0] if against_peer else None,
                 "tutti_over_floor": against_floor[0] if against_floor else None})
         return {"command": self.command, "machine": self.machine(), "buffers": run.options.buffers, "pages": run.options.pages,
-                "near_ns": run.near_ns(), "round_trips_ns": run.round_trips_ns, "memory": run.memory,
+                "near_ns": run.near_range_ns()[1], "near_from_ns": run.near_range_ns()[0], "round_trips_ns": run.round_trips_ns, "memory": run.memory,
                 "settings": {setting.name: setting.about for setting in run.settings},
                 "left_out": [{"who": who, "why": why} for who, why in run.left_out], "failures": run.failures, "rows": rows,
                 "summary": [{"ranks": ranks, "in_place": in_place, **self.summary(group)} for ranks, in_place, group in self.groups()]}

@@ -3,12 +3,13 @@ import os
 import sys
 import time
 
-from compare_peers import Cell, DTYPES, SETTINGS, TITLES, why_missing, why_unfit
+from compare_peers import Cell, DTYPES, SETTINGS, TITLES, why_missing, why_unfit, why_unfit_among
 from compare_worker import Worker, WorkerFailed
 
 CELL_S = 120
 # A setting that is this much slower than the best one of its peer in the first round is not the best in the next either.
 HOPELESS = 3
+NEAR = 1.6  # times as far, or as near, and still the same distance
 ONLY_IN_PLACE, ONLY_OUT_OF_PLACE = ("broadcast",), ("all_to_all", "sendrecv")
 MEMORY_BYTES = (256 << 10, 4 << 20, 64 << 20, 256 << 20)
 
@@ -100,11 +101,18 @@ class Run:
         self.round_trips_ns.append(max(trips))
         return max(trips)
 
-    def near_ns(self):
-        """Up to here, cores are near each other."""
+    def near_range_ns(self):
+        """From where to where cores are near each other."""
         if self.options.near:
-            return float(self.options.near)
-        return 1.6 * min(self.round_trips_ns, default=0.0)
+            return 0.0, float(self.options.near)
+        # The nearest distance that is common: threads of one core are nearer, for moments, and are no cores.
+        trips = sorted(self.round_trips_ns)
+        common = trips[len(trips) // 4] if trips else 0.0
+        return common / NEAR, common * NEAR
+
+    def is_near_trip(self, trip):
+        least, most = self.near_range_ns()
+        return least <= trip <= most
 
     # ---- One rank count
 
@@ -113,7 +121,13 @@ class Run:
         options = self.options
         cells = [Cell(options.collective, options.dtype, ranks, form, max(size, DTYPES[options.dtype]))
                  for size in self._sizes_that_fit(ranks) for form in options.forms]
-        wanted = [setting for setting in self.settings if any(setting.covers(cell) for cell in cells)]
+        wanted = []
+        for setting in self.settings:
+            why = why_unfit_among(setting, options.collective, ranks)
+            if why:
+                self._leave_out(setting, ranks, why)
+            elif any(setting.covers(cell) for cell in cells):
+                wanted.append(setting)
         workers = self._start(wanted, ranks)
         try:
             for number in range(options.rounds_with[ranks]):
@@ -154,9 +168,12 @@ class Run:
                 workers[setting.name] = running[key]
         return workers
 
-    def _lose(self, setting, ranks, why):
+    def _leave_out(self, setting, ranks, why):
         self.left_out.append((f"{setting.name}, {ranks} ranks", why))
         self.say(f"left out: {setting.name}, {ranks} ranks: {why}")
+
+    def _lose(self, setting, ranks, why):
+        self._leave_out(setting, ranks, why)
         if setting.peer in ("tutti", "tutti_threads", "floor"):
             self.failures.append(f"{setting.name}: {why}")
 
@@ -202,7 +219,7 @@ class Run:
         return setting.name in times and times[setting.name] > HOPELESS * min(times.values())
 
     def is_near(self, sample):
-        return all(trip is None or trip <= self.near_ns() for trip in sample["round_trip_ns"])
+        return all(trip is None or self.is_near_trip(trip) for trip in sample["round_trip_ns"])
 
     def _retry_far(self, cells, workers):
         """Cells that never met near cores get another chance, if the run has seen such cores at all."""
@@ -212,5 +229,5 @@ class Run:
                 if not samples or self._hopeless(setting, cell) or any(map(self.is_near, samples)):
                     continue
                 before = self.probe()
-                if before is not None and before <= self.near_ns():
+                if before is not None and self.is_near_trip(before):
                     self._measure_setting(setting, cell, workers, before, check=False)

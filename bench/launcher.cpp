@@ -83,9 +83,10 @@ int run_threads(const Options& options, int ranks) {
   ncclUniqueId id;
   const Status status = nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
   if (!status.ok()) return fail(1, status.error().message);
+  KeptBuffers kept;
   return run_as_threads("tutti-perf", ranks, [&](int rank) {
     const bool bound = bind(options, rank, ranks);
-    return run_rank(options, {rank, ranks, id, bound ? "threads, a processor each" : "threads", rank});
+    return run_rank(options, {rank, ranks, id, bound ? "threads, a processor each" : "threads", rank, &kept});
   });
 }
 

@@ -47,7 +47,9 @@ class Iteration {
         graph_(std::exchange(other.graph_, nullptr)) {}
   Iteration& operator=(Iteration&&) = delete;
   ~Iteration() {
-    if (graph_) call_.gpu->destroy_graph(graph_);
+    if (!graph_) return;
+    (void)call_.gpu->wait(call_.stream);  // launches that are under way after a failure use the buffers, which go next
+    call_.gpu->destroy_graph(graph_);
   }
 
   /// Collective calls in it.
@@ -95,11 +97,14 @@ Status run_and_wait(const Collective& collective, const Call& call, int aggregat
 }
 
 Result<Times> measure(const Collective& collective, const Call& call, const Options& options, std::size_t bytes,
-                      bool percentiles) {
+                      bool percentiles, const Deadline& deadline) {
   TUTTI_TRY_ASSIGN(const Iteration iteration, Iteration::make(collective, call, options));
+  const auto begin = [&] {
+    return deadline.is_over() ? Status(error(Code::kRemote, "the time is over")) : iteration.begin();
+  };
   const int iterations = options.iterations_of(bytes);
   for (int n = options.warmup_of(bytes); n > 0; --n) {
-    TUTTI_TRY(iteration.begin());
+    TUTTI_TRY(begin());
     TUTTI_TRY(wait(call));
   }
   TUTTI_TRY(barrier(call));
@@ -108,7 +113,7 @@ Result<Times> measure(const Collective& collective, const Call& call, const Opti
   const double calls = static_cast<double>(iterations) * iteration.calls();
   const Clock::time_point start = Clock::now();
   for (int n = 0; n < iterations; ++n) {
-    TUTTI_TRY(iteration.begin());
+    TUTTI_TRY(begin());
     if (options.blocking) TUTTI_TRY(wait(call));
   }
   const double submitted_us = us_since(start);
@@ -120,7 +125,7 @@ Result<Times> measure(const Collective& collective, const Call& call, const Opti
   std::vector<double> samples(static_cast<std::size_t>(iterations));
   for (double& sample : samples) {
     const Clock::time_point before = Clock::now();
-    TUTTI_TRY(iteration.begin());
+    TUTTI_TRY(begin());
     TUTTI_TRY(wait(call));
     sample = us_since(before) / iteration.calls();
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "collective.h"
+#include "deadline.h"
 #include "options.h"
 
 #include "base/result.h"
@@ -20,8 +21,9 @@ Status wait(const Call& call);
 Status barrier(const Call& call);
 /// One call, or a group of options.aggregate of them. Returns when its result is there.
 Status run_and_wait(const Collective& collective, const Call& call, int aggregate);
-/// Of a size of so many bytes: warm-up, then the timed iterations, then (with `percentiles`) each iteration by itself.
+/// Of a size of so many bytes: warm-up, then the timed iterations, then (with `percentiles`) each iteration by itself. Fails when the deadline
+/// is over.
 Result<Times> measure(const Collective& collective, const Call& call, const Options& options, std::size_t bytes,
-                      bool percentiles);
+                      bool percentiles, const Deadline& deadline);
 
 }  // namespace tutti::bench

@@ -236,6 +236,10 @@ Result<bool> Rank::run() {
     TUTTI_TRY_ASSIGN(Buffer receive, Buffer::make(bytes, options_.memory, registered_with, gpu_));
     Status swept = sweep_all(send, receive);
     if (!swept.ok() && leads() && !options_.explain) (void)write_files();  // what is there
+    if (!swept.ok() && place_.kept) {
+      for (Buffer* buffer : {&send, &receive}) place_.kept->add(std::move(*buffer));
+      if (words_) place_.kept->add(std::move(*words_));
+    }
     TUTTI_TRY(std::move(swept));
   }
   if (leads() && !options_.explain) {
@@ -371,7 +375,8 @@ Status Rank::take_turn(const Collective& collective, const Call& call, const Tri
                        std::size_t bytes, Finding& mine) {
   TUTTI_TRY(trial.fill(call, in_place));
   Deadline deadline(*call.library, call.comm, options_.timeout_s);
-  Result<Times> times = measure(collective, call, options_, bytes, options_.percentiles || !options_.json_file.empty());
+  Result<Times> times =
+      measure(collective, call, options_, bytes, options_.percentiles || !options_.json_file.empty(), deadline);
   if (deadline.passed()) {
     (other_ && call.comm == other_comm_ ? other_comm_ : comm_) = nullptr;  // aborted, and gone with it
     return error(Code::kRemote,

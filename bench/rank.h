@@ -13,7 +13,8 @@ struct Place {
   int ranks = 1;
   ncclUniqueId id{};
   std::string how;
-  int local_rank = 0;  ///< among the ranks of this host: chooses the GPU
+  int local_rank = 0;           ///< among the ranks of this host: chooses the GPU
+  KeptBuffers* kept = nullptr;  ///< of ranks that are threads
 };
 
 /// The exit code. Rank 0 prints the table and writes the files; every rank says on standard error what went wrong with

@@ -14,7 +14,10 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <set>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace tutti::bench {
@@ -78,6 +81,7 @@ class Tuner {
   Result<std::vector<CandidateRule>> candidates(const Case& which, const Call& call);
   Result<double> sample(const Case& which, const Call& call, const CandidateRule& rule, int calls);
   Status tell(void* what, std::size_t bytes) const;
+  bool is_known(const CandidateRule& first) const;
   void keep(const CandidateRule& first, TunedSize size);
   Status write() const;
   bool leads() const { return place_.rank == 0; }
@@ -88,7 +92,7 @@ class Tuner {
   ncclComm_t comm_ = nullptr;
   Clock::time_point start_ = Clock::now();
   double budget_s_ = 0;
-  std::size_t left_out_ = 0;  ///< cases for which there was no time
+  std::set<std::pair<std::string, std::string>> left_out_;  ///< keys and sizes for which there was no time
   std::vector<TunedCalls> found_;
   std::string last_key_;
 };
@@ -161,7 +165,12 @@ Status Tuner::tune_memory(Buffer::Kind memory, double share) {
     const Reference reference(*which.collective, type, *options_.reductions.front(), place_.ranks, 0);
     Trial(*which.collective, type, reference, send, receive).place(call, which.in_place);
     const double limit_s = (end_s - seconds_since(start_)) / static_cast<double>(all.size() - n);
-    TUTTI_TRY(tune_case(which, call, limit_s));
+    Status tuned = tune_case(which, call, limit_s);
+    if (tuned.ok()) continue;
+    if (place_.kept) {
+      for (Buffer* buffer : {&send, &receive}) place_.kept->add(std::move(*buffer));
+    }
+    return tuned;
   }
   return {};
 }
@@ -207,7 +216,8 @@ Status Tuner::follow_case(const Case& which, const Call& call, const std::vector
   }
 }
 
-/// A B C A B C ...: one candidate's sample after the other, in rounds; those that are far behind drop out after the first.
+/// A B C A B C ...: one candidate's sample after the other, in rounds; those that are far behind drop out after the first. Nothing where the same
+/// was measured before: two sizes may be one size of blocks, and where nothing reaches the others' buffers (over hosts) shared memory is as private.
 Status Tuner::lead_case(const Case& which, const Call& call, const std::vector<CandidateRule>& rules, double limit_s) {
   if (rules.front().key != last_key_) {
     last_key_ = rules.front().key;
@@ -222,9 +232,10 @@ Status Tuner::lead_case(const Case& which, const Call& call, const std::vector<C
   std::vector<std::vector<double>> times(rules.size());
   std::vector<int> calls(rules.size(), 1);
   std::vector<bool> hopeless(rules.size(), false);
-  const bool no_time = limit_s <= 0;
-  left_out_ += no_time;
-  for (int round = 0; !no_time && round < kRoundsMax; ++round) {
+  const CandidateRule& first = rules.front();
+  const bool is_wanted = !is_known(first) && limit_s > 0;
+  if (!is_known(first) && !is_wanted) left_out_.emplace(first.key, first.size);
+  for (int round = 0; is_wanted && round < kRoundsMax; ++round) {
     if (round >= kRoundsMin && seconds_since(began) > limit_s) break;
     for (std::size_t n = 0; n < rules.size(); ++n) {
       const std::size_t c = (n + static_cast<std::size_t>(round)) % rules.size();
@@ -243,10 +254,10 @@ Status Tuner::lead_case(const Case& which, const Call& call, const std::vector<C
   }
   Order done;
   TUTTI_TRY(tell(&done, sizeof done));
-  if (no_time) return {};
-  TunedSize size{rules.front().size, {}};
+  if (!is_wanted) return {};
+  TunedSize size{first.size, {}};
   for (std::size_t c = 0; c < rules.size(); ++c) size.candidates.push_back({rules[c].choice, median(times[c])});
-  keep(rules.front(), std::move(size));
+  keep(first, std::move(size));
   return {};
 }
 
@@ -263,19 +274,23 @@ Result<double> Tuner::sample(const Case& which, const Call& call, const Candidat
   return *std::max_element(all.begin(), all.end());
 }
 
-/// Two sizes may be one size of blocks.
+bool Tuner::is_known(const CandidateRule& first) const {
+  const auto calls = std::ranges::find(found_, first.key, &TunedCalls::key);
+  return calls != found_.end() && calls->has(first.size);
+}
+
 void Tuner::keep(const CandidateRule& first, TunedSize size) {
-  const auto same = [&](const TunedCalls& calls) { return calls.key == first.key; };
-  auto calls = std::find_if(found_.begin(), found_.end(), same);
+  auto calls = std::ranges::find(found_, first.key, &TunedCalls::key);
   if (calls == found_.end()) calls = found_.insert(found_.end(), {first.key, {}});
-  if (calls->sizes.empty() || calls->sizes.back().size != size.size) calls->sizes.push_back(std::move(size));
+  calls->add(std::move(size));
+  left_out_.erase({first.key, first.size});
 }
 
 Status Tuner::write() const {
   progress(fmt::format("{:3.0f} s: done", seconds_since(start_)));
   if (isatty(STDERR_FILENO) == 1) std::fputc('\n', stderr);
   if (found_.empty()) {
-    return error(Code::kInvalidUsage, left_out_ != 0
+    return error(Code::kInvalidUsage, !left_out_.empty()
                                           ? "--tune: nothing was measured in the time that --tune-minutes gives"
                                           : "--tune: these calls leave nothing to choose");
   }
@@ -290,8 +305,8 @@ Status Tuner::write() const {
   std::FILE* const table = is_output ? stderr : stdout;
   std::fprintf(table, "# Microseconds per call, medians; * what runs with the file, m the cost model's choice\n\n");
   for (const TunedCalls& calls : found_) std::fprintf(table, "%s\n", tuning_table(calls).c_str());
-  if (left_out_ != 0)
-    std::fprintf(table, "# %zu sizes were left out for want of time; give more --tune-minutes\n", left_out_);
+  if (!left_out_.empty())
+    std::fprintf(table, "# %zu sizes were left out for want of time; give more --tune-minutes\n", left_out_.size());
   if (is_output) {
     (void)std::fputs(text.c_str(), stdout);  // what cannot be written is told at the end
     return {};

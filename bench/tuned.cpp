@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <iterator>
+#include <utility>
 
 namespace tutti::bench {
 namespace {
@@ -11,6 +14,14 @@ namespace {
 constexpr double kFasterBy = 1.05;
 
 constexpr std::string_view kVersionLine = "tutti-tuning 1\n";
+
+/// Of a size as rules have it: "512", "64K".
+std::uint64_t bytes_of(std::string_view size) {
+  std::uint64_t bytes = 0;
+  const char* const unit = std::from_chars(size.data(), size.data() + size.size(), bytes).ptr;
+  constexpr std::string_view kUnits = " KMG";
+  return unit == size.data() + size.size() ? bytes : bytes << (10 * kUnits.find(*unit));
+}
 
 }  // namespace
 
@@ -33,6 +44,17 @@ std::vector<CandidateRule> split_rules(std::string_view text) {
 
 std::string forcing_text(const CandidateRule& rule) {
   return fmt::format("{}{}: from {} {}\n", kVersionLine, rule.key, rule.size, rule.choice);
+}
+
+bool TunedCalls::has(std::string_view size) const {
+  return std::ranges::find(sizes, size, &TunedSize::size) != sizes.end();
+}
+
+void TunedCalls::add(TunedSize size) {
+  if (has(size.size)) return;
+  const auto is_larger = [&](const TunedSize& other) { return bytes_of(other.size) > bytes_of(size.size); };
+  const auto next = std::ranges::find_if(sizes, is_larger);
+  sizes.insert(next, std::move(size));
 }
 
 std::vector<std::size_t> TunedCalls::winners() const {

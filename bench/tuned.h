@@ -32,6 +32,9 @@ struct TunedCalls {
   std::string key;
   std::vector<TunedSize> sizes;  ///< growing
 
+  bool has(std::string_view size) const;
+  /// In its place among the others; one that is there already stays as it is.
+  void add(TunedSize size);
   /// For each size the candidate that shall run: the cost model's choice unless another one is at least 5% faster; then the one
   /// that runs at the size before, unless another one is at least 5% faster.
   std::vector<std::size_t> winners() const;

@@ -77,7 +77,7 @@ std::vector<Cable> cables_of(const Subject& subject) {
 /// Ranks belong to their block, other nodes to the one whose set has them, if it is one.
 void mark_blocks(const Subject& subject, Marks& marks) {
   const planner::MachinePlan& plan = subject.plan;
-  if (plan.certificate.unlimited) return;
+  if (plan.certificate.unlimited || plan.certificate.gbps == 0) return;  // nothing binds, or nobody knows what
   const auto node = [&](int place) {
     return static_cast<std::size_t>(subject.view.nodes[static_cast<std::size_t>(place)]);
   };

@@ -44,28 +44,35 @@ double capacity(const Subject& subject, const std::vector<int>& set, bool leavin
   return sum;
 }
 
+/// Whether there is a bound, and a plan beside it: not for one rank, nor for more than can be planned (rows_alone).
+bool is_planned(const planner::MachinePlan& plan) { return !plan.certificate.unlimited && plan.certificate.gbps > 0; }
+
 /// Why no collective is faster.
 std::string bound_sentence(const Subject& subject) {
   const planner::MachinePlan& plan = subject.plan;
   const planner::Certificate& certificate = plan.certificate;
   const std::string_view name = name_of(plan.question.collective);
   if (certificate.unlimited) return "One rank: nothing has to move, so there is no bound and nothing to plan.";
-  if (plan.question.collective != Collective::kAllReduce) {
+  if (!is_planned(plan))
+    return fmt::format("More than {} ranks: neither bound nor plan is worked out.", planner::kPlannedRanksMax);
+  const bool all_reduce = plan.question.collective == Collective::kAllReduce;
+  const std::string memory =
+      certificate.by_memory()
+          ? fmt::format(" But memory allows {} GB/s only, {} of the slowest.", rate(certificate.gbps),
+                        all_reduce ? "half" : fmt::format("{}/{}", plan.ranks, plan.ranks + 1))
+          : "";
+  if (!all_reduce) {
     const bool leaves = plan.question.collective == Collective::kAllGather;
     const double through = capacity(subject, certificate.cut.nodes, leaves);
     const auto inside = std::ranges::count_if(certificate.cut.nodes, [&](int node) { return node < plan.ranks; });
     return fmt::format(
         "{} of {} ranks are inside the cut. {} of all bytes must {} it, through links of {} GB/s (red): no {} "
-        "is faster than {} x {} / {} = {} GB/s.",
+        "is faster than {} x {} / {} = {} GB/s.{}",
         inside, plan.ranks, fmt::format("{}/{}", inside, plan.ranks), leaves ? "leave" : "enter", rate(through), name,
-        plan.ranks, rate(through), inside, rate(certificate.gbps));
+        plan.ranks, rate(through), inside, rate(certificate.over_links_gbps()), memory);
   }
   using Form = topology::PartitionBound::Form;
   const topology::PartitionBound& partition = certificate.partition;
-  const std::string memory =
-      certificate.by_memory()
-          ? fmt::format(" But memory allows {} GB/s only, half of the slowest.", rate(certificate.gbps))
-          : "";
   if (partition.form == Form::kCut) {
     return fmt::format("What the first block has must leave it through links of {} GB/s (red): no {} is faster.{}",
                        rate(capacity(subject, partition.sets.front(), true)), name, memory);
@@ -180,7 +187,7 @@ class Page {
     canvas_.text(x, y + 16, plot::fitted(subject_.question, 17, kSide, true), {17, kInk, Anchor::kStart, true});
     canvas_.text(x, y + 34, plot::fitted(subject_.links, kBodySize, kSide), {kBodySize, kFaint, Anchor::kStart, false});
     y += 46;
-    if (!plan.certificate.unlimited) {
+    if (is_planned(plan)) {
       const double bound = plan.certificate.gbps;
       y = draw_rate(x, y, "bound", bound, bound, kRed);
       y = draw_rate(x, y, "plan", plan.chosen().gbps, bound, kLanes[0]);
@@ -205,7 +212,7 @@ class Page {
   }
 
   double draw_lanes(double x, double y, int columns) {
-    if (lanes_.shapes.empty()) return y;
+    if (lanes_.shapes.empty() || !is_planned(subject_.plan)) return y;
     const planner::MachineCandidate& plan = subject_.plan.chosen();
     canvas_.text(x, y + 16, fmt::format("Plan: {}", plan.algorithm), {17, kInk, Anchor::kStart, true});
     y += 20;
@@ -255,7 +262,7 @@ class Page {
         }
       }
     }
-    const bool limited = !subject_.plan.certificate.unlimited;
+    const bool limited = is_planned(subject_.plan);
     for (const LinkKind kind : kinds) {
       const bool pale = !counted.contains(kind);
       entries.push_back({fmt::format("{}{}", words_for(kind), pale && limited ? ", not counted" : ""),

@@ -14,7 +14,7 @@ namespace {
 std::vector<std::string> block_names(const Planned& planned) {
   const planner::MachinePlan& plan = planned.plan;
   std::vector<std::string> names;
-  if (plan.certificate.unlimited) return names;
+  if (plan.certificate.unlimited || plan.certificate.gbps == 0) return names;
   if (plan.question.collective == Collective::kAllReduce) {
     for (const auto& block : plan.certificate.partition.blocks) names.push_back(names_text(planned, block));
     return names;

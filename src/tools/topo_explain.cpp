@@ -210,7 +210,7 @@ std::string in_words(const Planned& planned) {
 
 std::string explanation(const Planned& planned) {
   const planner::Certificate& certificate = planned.plan.certificate;
-  if (certificate.unlimited) return "";
+  if (certificate.unlimited || certificate.gbps == 0) return "";
   const bool all_reduce = planned.plan.question.collective == Collective::kAllReduce;
   return fmt::format("The bound, {} GB/s:\n{}{}\nThe plan:\n{}", gbps_text(certificate.gbps),
                      all_reduce ? partition_arithmetic(planned) : cut_arithmetic(planned), other_bounds(planned),

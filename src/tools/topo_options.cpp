@@ -117,8 +117,8 @@ std::string problem_of(const TopoOptions& options, const Words& words) {
     return "--host-memory takes the place of a machine: there is nothing of one to choose, to explain, to compare or "
            "to draw";
   const std::string& svg = options.svg;
-  const bool twice = !svg.empty() && (svg == simulate.timeline || svg == simulate.trace);
-  if (twice || (!simulate.trace.empty() && simulate.timeline == simulate.trace))
+  if (same_file(svg, simulate.timeline) || same_file(svg, simulate.trace) ||
+      same_file(simulate.timeline, simulate.trace))
     return "--svg, --timeline and --trace: one file cannot hold two of them";
   return "";
 }

@@ -1,6 +1,7 @@
 #include "trainer/text.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <memory>
 #include <set>
+#include <utility>
 
 namespace tutti::trainer {
 namespace {
@@ -39,15 +41,20 @@ Problem append_file(const fs::path& path, Text& text) {
   return {};
 }
 
-/// `seen` holds real paths, so a symbolic link to what was read already, or to a directory above, adds nothing.
-Problem append(const fs::path& path, bool named_by_user, std::set<fs::path>& seen, Text& text) {
+/// A file has one of these, whatever its names.
+using FileId = std::pair<dev_t, ino_t>;
+
+/// `seen`: so that a link to what was read already, or to a directory above, adds nothing.
+Problem append(const fs::path& path, bool named_by_user, std::set<FileId>& seen, Text& text) {
   std::error_code code;
   const fs::path real = fs::canonical(path, code);
   if (code) {
     if (!named_by_user) return {};  // a dangling link inside a directory
     return Failure{fmt::format("{}: {}", path.string(), code.message())};
   }
-  if (!seen.insert(real).second) return {};
+  struct stat info {};
+  if (stat(real.c_str(), &info) != 0) return Failure{fmt::format("{}: {}", path.string(), std::strerror(errno))};
+  if (!seen.insert({info.st_dev, info.st_ino}).second) return {};
   if (fs::is_regular_file(real, code)) return append_file(real, text);
   if (!fs::is_directory(real, code)) {
     if (!named_by_user) return {};
@@ -68,7 +75,7 @@ Problem append(const fs::path& path, bool named_by_user, std::set<fs::path>& see
 
 Outcome<Text> read_text(const std::vector<std::string>& paths) {
   Text text;
-  std::set<fs::path> seen;
+  std::set<FileId> seen;
   for (const auto& path : paths) {
     if (auto problem = append(path, true, seen, text)) return *problem;
   }

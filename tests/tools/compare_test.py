@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
 import xml.etree.ElementTree
 
@@ -20,6 +21,10 @@ from asked_to_end import SIGNALS, heed_signals  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv.pop(2))
 COMPARE = os.path.abspath(sys.argv.pop(1))
+sys.path.insert(0, os.path.dirname(COMPARE))
+sys.dont_write_bytecode = True
+import compare_run  # noqa: E402
+
 QUICK = ["--rounds", "1", "--budget", "1"]
 OURS = ["--peers", "tutti,floor", *QUICK]
 TIMEOUT_S = 120
@@ -77,6 +82,18 @@ class CompareTest(unittest.TestCase):
         lines = [line.split() for line in result.stdout.splitlines() if line and not line.startswith("#")]
         self.assertEqual([line[0] for line in lines if len(line) < 9], ["size", "8", "64K", "size", "8", "64K"])
 
+    def test_near_cores_are_those_that_are_common(self):
+        measured = compare_run.Run.__new__(compare_run.Run)
+        measured.options = types.SimpleNamespace(near=None)
+        for name, trips, near, others in (("one distance", [200] * 30, 200, (124, 321)),
+                                          ("threads of one core, for moments", [60] * 5 + [200] * 15 + [800] * 20, 200, (60, 800)),
+                                          ("threads of one core, often", [60] * 10 + [200] * 25, 60, (200,)),
+                                          ("one probe", [90], 90, (50, 150)), ("no probe", [], 0, (1,))):
+            measured.round_trips_ns = trips
+            self.assertTrue(measured.is_near({"round_trip_ns": [None, near]}), name)
+            for other in others:
+                self.assertFalse(measured.is_near({"round_trip_ns": [near, other]}), (name, other))
+
     def test_every_collective_of_ours_is_right(self):
         for collective, forms in [("all_gather", 2), ("reduce_scatter", 2), ("broadcast", 1), ("reduce", 2), ("all_to_all", 1),
                                   ("sendrecv", 1)]:
@@ -96,6 +113,14 @@ class CompareTest(unittest.TestCase):
         document, result = self.document("--ranks", "2", "--sizes", "8K", "--dtype", "bfloat16", *OURS)
         self.assertEqual([sorted(row["values"]) for row in document["rows"]], [["tutti"], ["tutti"]])
         self.assertIn("floor: it does not add bfloat16", result.stdout)
+
+    def test_many_ranks(self):
+        """Sums stay exact in bfloat16, and the floor has no sums of so many."""
+        document, _ = self.document("--ranks", "48", "--sizes", "1K", "--dtype", "bfloat16", "--out-of-place", "--peers", "tutti", *QUICK)
+        self.assertEqual(document["rows"][0]["values"]["tutti"]["rounds"][0]["wrong"], 0)
+        document, _ = self.document("--ranks", "5", "--sizes", "8,1K", "--out-of-place", *OURS)
+        self.assertEqual([sorted(row["values"]) for row in document["rows"]], [["lines", "tutti"], ["tutti"]])
+        self.assertIn({"who": "direct, 5 ranks", "why": "it adds up 2, 3, 4, 8, 16 ranks only"}, document["left_out"])
 
     def test_charts(self):
         prefix = os.path.join(self.folder, "chart")
@@ -224,6 +249,22 @@ while read line <&3; do [ "$line" = end ] && exit 0; echo '{answer}' >&4; done""
                                     capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
             self.assertEqual((result.returncode, result.stdout), (1, ""))
             self.assertTrue(result.stderr.startswith(f"figures: {path}: ") and words in result.stderr, result.stderr)
+
+    def test_figures_compare_near_cores_with_near_ones(self):
+        """What met far cores beside what met near ones counts in no goal and bears a star, as in bench/compare's own table."""
+        figures = os.path.join(os.path.dirname(COMPARE), "figures")
+        rows = [{"bytes": count, "in_place": False, "best_peer": "mpich", "best_peer_over_tutti": us / 2,
+                 "values": {"tutti": {"peer": "tutti", "us": 2, "near": ours}, "mpich": {"peer": "mpich", "us": us, "near": theirs}}}
+                for count, us, ours, theirs in ((8, 3, True, True), (32, 1, False, True), (128, 5, False, False))]
+        means = {"best_peer_mean_from_8K": None, "openmpi_default_mean_from_8K": None}  # of sizes that were not measured
+        with open(os.path.join(self.folder, "private.json"), "w", encoding="utf-8") as out:
+            json.dump({"rows": rows, "summary": [{"in_place": False, "tutti": means}]}, out)
+        for what, lines in (("goals", ["| private buffers: best peer / Tutti, least | 1, 1 | 1.50 (8) |"]),
+                            ("tables", ["| 8 | 2.00 | 3.00 | **1.50** |", r"| 32 | 2.00\* | 1.00 | **0.50**\* |", r"| 128 | 2.00\* | 5.00\* | **2.50** |"])):
+            result = subprocess.run([sys.executable, figures, what, self.folder], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            for line in lines:
+                self.assertIn(line + "\n", result.stdout)
 
     def test_figures_leaves_out_folders_of_other_results(self):
         figures = os.path.join(os.path.dirname(COMPARE), "figures")

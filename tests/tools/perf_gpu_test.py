@@ -18,7 +18,8 @@ TIMEOUT_S = 120
 
 def run(*arguments, **variables):
     environment = {name: value for name, value in os.environ.items() if name != "NCCL_MULTI_RANK_GPU_ENABLE"}
-    return subprocess.run([PERF, *arguments, "-n", "2"], capture_output=True, text=True, timeout=TIMEOUT_S,
+    arguments = [*arguments] if "-n" in arguments else [*arguments, "-n", "2"]
+    return subprocess.run([PERF, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S,
                           env={**environment, **variables})
 
 
@@ -55,6 +56,12 @@ class PerfGpuTest(unittest.TestCase):
     def test_graphs_are_replayed(self):
         rows = self.rows("all_reduce", "--ranks", "2", "--graph", "3", "--percentiles", "-b", "1K", "-e", "1K")
         self.assertGreater(rows[0]["p50_us"], 0)
+
+    def test_graphs_end_when_time_is_over(self):
+        """Aborted ones say nothing of it, and there are minutes of them."""
+        over = run("all_reduce", "--device", "cuda", "--ranks", "2", "--graph", "3", "-b", "64K", "-e", "64K", "-n", "100000", "-w", "1", "-c", "0", "-T", "1")
+        self.assertEqual(over.returncode, 1)
+        self.assertIn("took more than 1 s (-T)", over.stderr)
 
     def test_another_library(self):
         with tempfile.TemporaryDirectory(prefix="tutti-perf-gpu-") as folder:

@@ -209,6 +209,13 @@ class PerfTest(FolderTest):
         self.assertIn("all_reduce of 8 bytes took more than 1 s (-T)", result.stderr)
         self.assertEqual(json.loads(result.stdout), [])
 
+    def test_threads_that_run_out_of_time(self):
+        """Some may be at work still on the buffers of those that have seen it."""
+        for memory in ("shared", "private"):
+            result = run("all_reduce", "--ranks", "4", "--threads", "--memory", memory, "-b", "1M", "-e", "1M", "-n", "1000000", "-c", "0", "-T", "1")
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn("took more than 1 s (-T)", result.stderr)
+
     def test_output_that_cannot_be_written(self):
         for arguments in (["--help"], ["--version"], ["all_reduce", "--ranks", "2", "-e", "64", *QUICK],
                           ["all_reduce", "--ranks", "2", "--threads", "-e", "64", *QUICK], ["all_reduce", "--ranks", "2", "--explain"]):

@@ -234,6 +234,26 @@ class SvgTest(unittest.TestCase):
         self.assertIn("no limit", words)
         self.assertFalse([word for word in words if "5000" in word])
 
+    def test_memory_that_binds(self):
+        """The arithmetic is that of the links, and memory beside it."""
+        memories = "tutti-topology 1\nnuma n0 memory=100\nnuma n1 memory=80\nlink n0 <-> n1 cpu 300\n"
+        for collective, words in (("all_gather", ("than 2 x 300 / 1 = 600 GB/s. But memory allows 53.3 GB/s only, 2/3 of the slowest.")),
+                                  ("all_reduce", "faster than 600 / 2 = 300 GB/s. But memory allows 40 GB/s only, half of the slowest.")):
+            self.assertIn(words, " ".join(self.check("-", "--collective", collective, text=memories).words))
+
+    def test_more_ranks_than_are_planned(self):
+        for collective in ("all_reduce", "all_gather"):
+            with tempfile.TemporaryDirectory() as folder:
+                where = os.path.join(folder, "a.svg")
+                result = run("--synthetic", "gpu:300 ring:50", "--collective", collective, "--simulate", "-e", "8", "--explain", "--svg", where)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                with open(where, encoding="utf-8") as file:
+                    drawn = " ".join(Picture(file.read()).words)
+            for text in (drawn, result.stdout):
+                self.assertIn("More than 256 ranks: neither bound nor plan is worked out.", text)
+                for words in ("blocks", "is faster than", "The bound", "Plan: "):
+                    self.assertNotIn(words, text)
+
     def test_all_different_and_too_many(self):
         lines = ["tutti-topology 1", "switch s"]
         for gpu in range(120):

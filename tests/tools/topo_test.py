@@ -342,6 +342,7 @@ class TopoTest(unittest.TestCase):
                 (2, ["--simulate", "--svg", "-", "--timeline", "t.svg"], None, "--svg - prints the drawing alone"),
                 (2, ["--simulate", "--svg", "a", "--timeline", "a"], None, "one file cannot hold two"),
                 (2, ["--simulate", "--timeline", "a", "--trace", "a"], None, "one file cannot hold two"),
+                (2, ["--simulate", "--timeline", "a", "--trace", "./a"], None, "one file cannot hold two"),
                 (1, ["--synthetic", "gpu:4 mesh:100", "--ranks", "1", "--simulate", "--timeline", "x.svg"], None, "one rank"),
                 (2, ["--bandwidths", "x.xml"], None, "--bandwidths"),
                 (2, ["--bandwidths", "--gpus", "0"], None, "--bandwidths"),

@@ -39,8 +39,8 @@ class TuneTest(unittest.TestCase):
             file.write(text)
         return self.path
 
-    def tuned(self, *arguments):
-        result = run(*arguments, "--tune", self.path, "--ranks", "2", "-b", "4K", "-e", "1M", "-f", "16", "--tune-minutes", "0.5")
+    def tuned(self, *arguments, **variables):
+        result = run(*arguments, "--tune", self.path, "--ranks", "2", "-b", "4K", "-e", "1M", "-f", "16", "--tune-minutes", "0.5", **variables)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn(f"TUTTI_TUNING_FILE={self.path}", result.stdout)
         with open(self.path, encoding="utf-8") as file:
@@ -71,6 +71,11 @@ class TuneTest(unittest.TestCase):
     def test_tune_threads(self):
         self.assertEqual(self.tuned("all_gather", "--threads"),
                          {("all_gather", "direct", "in_place"), ("all_gather", "direct", "out_of_place")})
+
+    def test_tune_where_shared_memory_is_as_private(self):
+        """As over hosts: nothing reaches the others' buffers, and there is one rule for both."""
+        self.assertEqual(self.tuned("all_reduce", NCCL_P2P_DISABLE="1"),
+                         {("all_reduce", "slots", "in_place"), ("all_reduce", "slots", "out_of_place")})
 
     def test_where_the_file_goes(self):
         words = ["all_gather", "--threads", "--ranks", "2", "-b", "4K", "-e", "4K", "--tune-minutes", "0.05", "--tune"]

@@ -40,6 +40,16 @@ TEST_CASE("sizes with one winner are one rule; the winner bears a star and the c
   CHECK_THAT(tuning_table(calls({size("1K", 1, 2, 3)})), Catch::Contains("1.00*m"));
 }
 
+TEST_CASE("sizes grow, and each is there once, in whatever order they are measured") {
+  TunedCalls found = calls({});
+  for (const char* name : {"64K", "1M", "512", "64K", "1G", "0", "2K", "1M"}) found.add(size(name, 1, 2, 3));
+  std::vector<std::string> names;
+  for (const TunedSize& each : found.sizes) names.push_back(each.size);
+  CHECK(names == std::vector<std::string>{"0", "512", "2K", "64K", "1M", "1G"});
+  CHECK(found.has("2K"));
+  CHECK_FALSE(found.has("2M"));
+}
+
 TEST_CASE("the library's rules are taken apart, and one alone is a tuning") {
   const auto rules = tutti::bench::split_rules(
       "send ranks 3 access direct out_of_place: from 512 p2p slots\nsend ranks 3 access direct out_of_place: from 512 "

@@ -28,6 +28,7 @@ TEST_CASE("a directory is read sorted, each file once, links followed but not tw
   fs::create_symlink("..", folder / "tree/sub/up");  // a circle
   fs::create_symlink("../outside", folder / "tree/z");
   fs::create_symlink("nowhere", folder / "tree/dangling");
+  fs::create_hard_link(folder / "tree/a", folder / "tree/sub/another-name");
 
   const auto text = read_text({(folder / "tree").string()});
   REQUIRE(text);

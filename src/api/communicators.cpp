@@ -86,10 +86,10 @@ TUTTI_NCCL_API(ncclResult_t, CommAbort, ncclComm_t comm) {
 TUTTI_NCCL_API(ncclResult_t, CommRevoke, ncclComm_t comm, int revokeFlags) {
   return tutti::api::boundary("ncclCommRevoke", comm, tutti::api::InGroup::kFailsGroup, [&]() -> tutti::Status {
     if (!comm) return {};
-    TUTTI_TRY_ASSIGN(Communicator * communicator, tutti::api::checked_communicator(comm));
+    TUTTI_TRY(tutti::api::checked_communicator(comm));
     if (revokeFlags != NCCL_REVOKE_DEFAULT)
       return tutti::error(tutti::Code::kInvalidArgument,
                           fmt::format("revokeFlags is {}; pass NCCL_REVOKE_DEFAULT (0)", revokeFlags));
-    return tutti::comm::revoke(*communicator);
+    return tutti::comm::revoke(comm);
   });
 }

@@ -8,10 +8,12 @@
 #include "api/validation.h"
 #include "api/versions.h"
 #include "base/config.h"
+#include "comm/bootstrap.h"
 #include "comm/device_memory.h"
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <span>
 #include <vector>
@@ -88,12 +90,19 @@ Status check_device_list(const std::vector<comm::Options>& options) {
 Status create_in_group(std::vector<comm::Handle>& handles, const std::vector<comm::Options>& options) {
   const int ranks = static_cast<int>(handles.size());
   TUTTI_TRY_ASSIGN(const comm::UniqueId id, comm::make_unique_id());
+  std::shared_ptr<comm::OwnId> own;
+  try {
+    own = std::make_shared<comm::OwnId>(id);
+  } catch (const std::bad_alloc&) {
+    comm::end_bootstrap(id);
+    throw;
+  }
   TUTTI_TRY(comm::group_start());
   Status joined;
   try {
     for (int rank = 0; rank < ranks && !failed(joined); ++rank) {
       joined = comm::init_rank(&handles[static_cast<std::size_t>(rank)], {&id, 1}, ranks, rank,
-                               options[static_cast<std::size_t>(rank)]);
+                               options[static_cast<std::size_t>(rank)], own);
     }
   } catch (const std::bad_alloc&) {
     joined = Error{Code::kSystem, {}};

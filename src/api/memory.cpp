@@ -27,6 +27,7 @@ Status register_buffer(ncclComm_t comm, void* buffer, std::size_t size, void** h
   TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
   TUTTI_TRY(checked_pointer(handle, "handle"));
   TUTTI_TRY(check_buffer(buffer, size));
+  TUTTI_TRY(comm::check_made(*communicator));
   comm::add_registered(*communicator, buffer, size);
   *handle = Registrations::process().add({RegistrationKind::kBuffer, comm, buffer, size});
   return {};
@@ -45,6 +46,7 @@ Status register_window(ncclComm_t comm, void* buffer, std::size_t size, ncclWind
         Code::kInvalidArgument,
         fmt::format("buff {} is not a multiple of {} (NCCL_WIN_REQUIRED_ALIGNMENT); ncclMemAlloc gives memory that is",
                     fmt::ptr(buffer), NCCL_WIN_REQUIRED_ALIGNMENT));
+  TUTTI_TRY(comm::check_made(*communicator));
   const bool is_symmetric = flags == NCCL_WIN_COLL_SYMMETRIC;
   if (is_symmetric) {
     TUTTI_TRY(comm::add_window(*communicator, buffer, size));

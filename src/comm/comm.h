@@ -6,8 +6,10 @@
 #include "base/result.h"
 #include "comm/unique_id.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -58,9 +60,26 @@ inline bool is_point_to_point(const CallArgs& args) {
   return args.collective == Collective::kSend || args.collective == Collective::kReceive;
 }
 
+/// An id that nobody outside this process has: its bootstrap ends with it, unless a rank has begun to come.
+class OwnId {
+ public:
+  explicit OwnId(const UniqueId& id);
+  ~OwnId();
+  OwnId(const OwnId&) = delete;
+  OwnId& operator=(const OwnId&) = delete;
+  void begin() { begun_ = true; }
+
+ private:
+  const UniqueId id_;
+  const int process_;  ///< a group may be open while it forks
+  std::atomic<bool> begun_{false};
+};
+
 /// Makes *handle valid at once. Blocking and outside a group: returns when the communicator is ready. In a group: starts
 /// at the group's end. Non-blocking: returns kInProgress's Error or success while initialisation goes on in the background.
-Status init_rank(Handle* handle, std::span<const UniqueId> ids, int ranks, int rank, const Options& options);
+/// `own`: of the id, if it is the library's.
+Status init_rank(Handle* handle, std::span<const UniqueId> ids, int ranks, int rank, const Options& options,
+                 std::shared_ptr<OwnId> own = nullptr);
 
 /// color < 0 (NCCL_SPLIT_NOCOLOR): takes part, *child = nullptr. options: nullptr inherits the parent's.
 Status split(Communicator& parent, int color, int key, Handle* child, const Options* options);
@@ -84,7 +103,7 @@ Status finalize(Communicator& communicator);
 Status destroy(Handle handle);
 Status abort(Handle handle);
 /// Ends the calls of all ranks; the communicator can be asked, shrunk, aborted and destroyed then, and on this rank has no failure.
-Status revoke(Communicator& communicator);
+Status revoke(Handle handle);
 
 /// kSuccess, kInProgress or the sticky failure of the communicator.
 Code async_error(Communicator& communicator);
@@ -98,6 +117,8 @@ int rank_of(const Communicator& communicator);
 int size_of(const Communicator& communicator);
 /// Both are known but of one that a split or shrink is still making, or could not make: why they are not.
 Status check_place(Communicator& communicator);
+/// Whether it has been initialised; else why not.
+Status check_made(Communicator& communicator);
 
 struct ScaledSum {
   DataType type;

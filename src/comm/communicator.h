@@ -177,8 +177,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void complete_ticket() { turns_.complete(); }
   /// Somebody's call ended without being carried through (no memory, for instance): no peer may wait for it.
   void give_up_ticket(std::uint64_t ticket, Code code, std::string_view text);
-  /// No call is under way or waits, whichever way it goes.
-  bool is_idle();
+  /// No call is under way or waits, whichever way it goes. `but_for_shrinks`: but for a shrink that has the turn, and what
+  /// waits for that.
+  bool is_idle(bool but_for_shrinks = false);
+  /// By a shrink that has the turn, which it keeps while it waits for other ranks.
+  void set_shrinking(bool is_shrinking) { is_shrinking_ = is_shrinking; }
 
   /// The next collective's number; calls of one communicator are numbered alike on every rank.
   std::uint32_t next_sequence() { return ++sequence_; }
@@ -199,6 +202,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Error refusal() const;
   void set_revoked() { revoked_ = true; }
   bool is_revoked() const { return revoked_; }
+  /// A thread is about to revoke it: leave() waits for that, as whoever's call this ends may destroy the communicator at once.
+  void begin_revocation() { revocations_.fetch_add(1); }
+  void end_revocation() { revocations_.fetch_sub(1); }
   /// Not only for this rank, which has aborted it in peace.
   bool has_failure() const { return executor::load_acquire(members_->control.abort_word()) != 0; }
   /// Stores a failure for all ranks, if it is the first.
@@ -339,6 +345,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> is_aborted_{false};  ///< a call that takes its turn from now on finds it, or is found by is_idle()
   std::atomic<bool> has_left_{false};
   std::atomic<bool> revoked_{false};
+  std::atomic<int> revocations_{0};
+  std::atomic<bool> is_shrinking_{false};
   std::atomic<int> children_in_making_{0};
   std::atomic<const std::uint64_t*> lone_abort_word_{nullptr};  ///< nullptr: takes_lone_calls() is false
   std::mutex init_mutex_;    ///< held by a thread that initialises here, or waits for init_thread_

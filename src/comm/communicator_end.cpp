@@ -25,9 +25,9 @@ constexpr double kTellS = 1;
 
 DeviceTeams* Communicator::teams() const { return device_ ? device_->teams() : nullptr; }
 
-bool Communicator::is_idle() {
+bool Communicator::is_idle(bool but_for_shrinks) {
   const auto ipc = device_ ? device_->ipc() : nullptr;
-  return turns_.is_idle() && (!ipc || ipc->turns().is_idle());
+  return turns_.is_idle(but_for_shrinks && is_shrinking_) && (!ipc || ipc->turns().is_idle());
 }
 
 Status Communicator::finalize() {
@@ -68,7 +68,7 @@ bool Communicator::abort_now() {
 
 /// Of one that is needed the others learn by its death, and so they do over MPI: they must not call it for a process that is gone.
 void Communicator::leave_at_exit() {
-  if (!is_initialised() || failed() || members_->mpi || is_needed()) return;
+  if (!is_initialised() || revocations_ != 0 || failed() || members_->mpi || is_needed()) return;
   finalized_.store(true, std::memory_order_release);
   is_aborted_ = true;
   if (!is_needed()) return leave();
@@ -83,14 +83,16 @@ bool Communicator::end_calls(const std::string& why) {
   const bool teams_over = !teams() || teams()->end_calls(why);
   executor::Backoff backoff(true);
   // Idle once is enough: a graph's replay may come at any time, also a moment later. It finds the failure, and leave() waits for it.
-  bool was_idle = is_idle();
-  for (; !was_idle && seconds_since(start) < kAbortGraceS; was_idle = is_idle()) backoff.wait();
+  // Of one that is revoked a shrink goes on: leave() waits for that, too.
+  bool was_idle = is_idle(revoked_);
+  for (; !was_idle && seconds_since(start) < kAbortGraceS; was_idle = is_idle(revoked_)) backoff.wait();
   return was_idle && teams_over;
 }
 
 void Communicator::leave() {
-  if (!members_ || has_left_.exchange(true)) return;
   executor::Backoff backoff(true);
+  while (revocations_ != 0) backoff.wait();
+  if (!members_ || has_left_.exchange(true)) return;
   while (!is_idle()) {
     if ((cancelled_ || is_aborted_) && !has_failure()) end_calls(why_aborted());  // a replay, say, which has come since
     backoff.wait();

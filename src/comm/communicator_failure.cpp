@@ -144,7 +144,7 @@ void Communicator::keep_async(const Error& failure) noexcept {
 Code Communicator::async_state() {
   if (init_state_.load(std::memory_order_acquire) == InitState::kPending || children_in_making_ != 0)
     return Code::kInProgress;
-  if (revoked_) return is_idle() ? Code::kSuccess : Code::kInProgress;
+  if (revoked_) return is_idle(true) ? Code::kSuccess : Code::kInProgress;
   if (members_ && has_failure()) return failure().code;
   const std::lock_guard lock(state_mutex_);
   return async_failure_ ? async_failure_->code : Code::kSuccess;

@@ -125,15 +125,17 @@ class ClosedGroup {
 };
 
 /// Why calls cannot be made.
-Error unusable(Communicator& communicator) {
+[[gnu::cold]] Error unusable(Communicator& communicator) {
   if (communicator.is_initialised() && communicator.failed()) return communicator.refusal();
   if (communicator.is_finalized()) return finalized();
-  if (communicator.async_state() == Code::kInProgress) {
+  const Code state = communicator.async_state();
+  // Success: it was not ready when the call was made, and has become so since.
+  if (state == Code::kInProgress || state == Code::kSuccess) {
     return error(Code::kInvalidUsage,
                  "the communicator is still initialising; poll ncclCommGetAsyncError until it is no "
                  "longer ncclInProgress");
   }
-  return error(communicator.async_state(), "the communicator's initialisation failed: " + communicator.async_message());
+  return error(state, "the communicator's initialisation failed: " + communicator.async_message());
 }
 
 Status usable(Communicator& communicator) {
@@ -231,7 +233,7 @@ Status run_lone_on_device(Communicator& communicator, CallArgs args) {
 }
 
 /// ncclGroupEnd is of no communicator, but who asks one of the group's is told.
-void tell_communicators(const Group& ended, const Error& failure) {
+[[gnu::cold]] void tell_communicators(const Group& ended, const Error& failure) {
   for (const Name& name : ended.names) {
     const std::shared_ptr<Communicator> communicator = Registry().share(name.handle);
     if (!communicator) continue;
@@ -242,7 +244,7 @@ void tell_communicators(const Group& ended, const Error& failure) {
   }
 }
 
-Error opened_before_fork(int process) {
+[[gnu::cold]] Error opened_before_fork(int process) {
   return error(Code::kInvalidUsage, fmt::format("communicators were to be made in this group by process {}, from which "
                                                 "this process ({}) was forked; open a group and "
                                                 "make them after fork",
@@ -336,7 +338,7 @@ Status group_end() {
   return status;
 }
 
-Result<float> group_simulate_end() {
+[[gnu::cold]] Result<float> group_simulate_end() {
   if (this_thread.group_depth == 0) return error(Code::kInvalidUsage, "ncclGroupSimulateEnd without ncclGroupStart");
   if (--this_thread.group_depth > 0) return 0.0f;
   const ClosedGroup ended;

@@ -205,13 +205,26 @@ Status run_jobs(std::vector<InitJob> jobs) {
   return first;
 }
 
-Status init_rank(Handle* handle, std::span<const UniqueId> ids, int ranks, int rank, const Options& options) {
+OwnId::OwnId(const UniqueId& id) : id_(id), process_(getpid()) {}
+
+OwnId::~OwnId() {
+  if (begun_ || process_ != getpid()) return;
+  try {
+    end_bootstrap(id_);
+  } catch (const std::exception&) {
+    // Without memory it stays.
+  }
+}
+
+Status init_rank(Handle* handle, std::span<const UniqueId> ids, int ranks, int rank, const Options& options,
+                 std::shared_ptr<OwnId> own) {
   bury(nullptr);
   auto communicator = std::make_shared<Communicator>(effective(options));
   communicator->set_place(ranks, rank);
   Communicator* raw = communicator.get();
   const bool blocking = communicator->options().blocking;
-  const auto work = [raw, ids = std::vector<UniqueId>(ids.begin(), ids.end())]() mutable {
+  const auto work = [raw, own = std::move(own), ids = std::vector<UniqueId>(ids.begin(), ids.end())]() mutable {
+    if (own) own->begin();
     (void)raw->initialise(std::move(ids));
   };
   return schedule({std::move(communicator), work, blocking}, handle);
@@ -282,7 +295,33 @@ Status abort(Handle handle) {
   return {};
 }
 
-Status revoke(Communicator& communicator) {
+namespace {
+
+/// Of a communicator that another thread may end meanwhile. nullptr: it has.
+class Revocation {
+ public:
+  explicit Revocation(Handle handle) {
+    const Registry registry;
+    communicator_ = registry.share(handle);
+    if (communicator_) communicator_->begin_revocation();
+  }
+  ~Revocation() {
+    if (communicator_) communicator_->end_revocation();
+  }
+  Revocation(const Revocation&) = delete;
+  Revocation& operator=(const Revocation&) = delete;
+  Communicator* communicator() const { return communicator_.get(); }
+
+ private:
+  std::shared_ptr<Communicator> communicator_;
+};
+
+}  // namespace
+
+Status revoke(Handle handle) {
+  const Revocation revocation(handle);
+  if (!revocation.communicator()) return no_communicator(handle);
+  Communicator& communicator = *revocation.communicator();
   if (!communicator.is_initialised()) return communicator.not_ready();
   communicator.set_revoked();
   if (communicator.end_calls(fmt::format("rank {} called ncclCommRevoke", communicator.rank()))) return {};
@@ -304,6 +343,9 @@ int rank_of(const Communicator& communicator) { return communicator.rank(); }
 int size_of(const Communicator& communicator) { return communicator.ranks(); }
 Status check_place(Communicator& communicator) {
   return communicator.has_place() ? Status() : Status(communicator.not_ready());
+}
+Status check_made(Communicator& communicator) {
+  return communicator.is_initialised() ? Status() : Status(communicator.not_ready());
 }
 
 }  // namespace tutti::comm

@@ -88,7 +88,7 @@ Slot* slot_of(Handle handle) {
 
 }  // namespace
 
-Handle add(std::shared_ptr<Communicator> communicator) {
+[[gnu::cold]] Handle add(std::shared_ptr<Communicator> communicator) {
   // After what the communicator works with has been loaded, so that it is still there then.
   [[maybe_unused]] static const int registered_exit = std::atexit(leave_all);
   const std::lock_guard lock(mutex);
@@ -111,7 +111,7 @@ Handle add(std::shared_ptr<Communicator> communicator) {
   return reinterpret_cast<Handle>(bits);
 }
 
-std::shared_ptr<Communicator> remove(Handle handle) {
+[[gnu::cold]] std::shared_ptr<Communicator> remove(Handle handle) {
   const std::lock_guard lock(mutex);
   Slot* slot = slot_of(handle);
   if (!slot) return nullptr;
@@ -133,7 +133,7 @@ bool forget_inherited(Handle handle) {
   return slot != nullptr;
 }
 
-Error no_communicator(Handle handle) {
+[[gnu::cold]] Error no_communicator(Handle handle) {
   const std::lock_guard lock(mutex);
   if (const Slot* const slot = inherited_slot_of(handle))
     return error(Code::kInvalidUsage,
@@ -146,7 +146,7 @@ Error no_communicator(Handle handle) {
                            fmt::ptr(handle)));
 }
 
-void bury(std::shared_ptr<Communicator> communicator) {
+[[gnu::cold]] void bury(std::shared_ptr<Communicator> communicator) {
   constexpr auto kRest = std::chrono::seconds(1);
   std::vector<std::shared_ptr<Communicator>> gone;
   const std::lock_guard lock(mutex);
@@ -157,7 +157,7 @@ void bury(std::shared_ptr<Communicator> communicator) {
   if (communicator) graves->emplace_back(Clock::now(), std::move(communicator));
 }
 
-void leave_all() {
+[[gnu::cold]] void leave_all() {
   std::vector<std::shared_ptr<Communicator>> open;
   {
     const std::lock_guard lock(mutex);

@@ -411,6 +411,17 @@ class Shrink {
   bool met_ = false;          ///< all that stay are here
 };
 
+class HasTurn {
+ public:
+  explicit HasTurn(Communicator& parent) : parent_(parent) { parent_.set_shrinking(true); }
+  ~HasTurn() { parent_.set_shrinking(false); }
+  HasTurn(const HasTurn&) = delete;
+  HasTurn& operator=(const HasTurn&) = delete;
+
+ private:
+  Communicator& parent_;
+};
+
 /// After the calls that this rank has made before.
 Status run_shrink(Communicator& parent, ParentTurn& turn, const std::vector<int>& excluded, bool abort,
                   Communicator& child) {
@@ -426,7 +437,11 @@ Status run_shrink(Communicator& parent, ParentTurn& turn, const std::vector<int>
     }
     backoff.wait();
   }
-  Status status = Shrink(parent, excluded, child).run();
+  Status status;
+  {
+    const HasTurn has_turn(parent);
+    status = Shrink(parent, excluded, child).run();
+  }
   turn.end();
   return status;
 }

@@ -44,7 +44,7 @@ bool have_process_barrier() {
   return have;
 }
 
-void prepare_process_barrier() {
+[[gnu::cold]] void prepare_process_barrier() {
   static std::atomic<bool> asked{false};
   if (asked.exchange(true)) return;
   if (is_only_thread()) return static_cast<void>(have_process_barrier());
@@ -108,10 +108,10 @@ void Turns::offer() {
   owned_.store(false, std::memory_order_release);
 }
 
-bool Turns::is_idle() {
+bool Turns::is_idle(bool but_for_tickets) {
   end_ownership();
-  return completed_.load(std::memory_order_acquire) == issued_.load(std::memory_order_acquire) && !is_inside() &&
-         passed_.load(std::memory_order_acquire) == 0;
+  const bool all_complete = completed_.load(std::memory_order_acquire) == issued_.load(std::memory_order_acquire);
+  return (all_complete || but_for_tickets) && !is_inside() && passed_.load(std::memory_order_acquire) == 0;
 }
 
 }  // namespace tutti::comm

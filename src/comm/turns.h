@@ -65,8 +65,8 @@ class Turns {
   /// By a thread that has the turn by a ticket and has made the call itself, before complete(): it may come to own the order.
   void offer();
 
-  /// No call is under way or waits. Takes the ownership away.
-  bool is_idle();
+  /// No call is under way or waits. Takes the ownership away. `but_for_tickets`: whoever has the turn by one, or waits for it, does not count.
+  bool is_idle(bool but_for_tickets = false);
   bool is_owned() const { return owned_.load(std::memory_order_acquire); }
 
  private:

@@ -1,9 +1,13 @@
 // Making communicators: ranks, ids, configurations, devices; what is not supported; queries.
 #include "in_process.h"
 
+#include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 using tutti::test::check_invalid;
@@ -224,4 +228,42 @@ TEST_CASE("what a group makes is not there before its end, and the refusal says 
   check_refused(ncclGroupEnd(), ncclInvalidUsage, {"ncclCommSplit", "still initialising"});
   CHECK(child == nullptr);
   CHECK(ncclCommAbort(comm) == ncclSuccess);
+}
+
+TEST_CASE("what a failed group was to make of this process's ranks leaves nothing behind") {
+  const auto entries = [](const char* folder) {
+    return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+  };
+  const auto threads = entries("/proc/self/task");
+  const auto descriptors = entries("/proc/self/fd");
+  for (const bool simulates : {false, true}) {
+    ncclComm_t comms[2] = {};
+    REQUIRE(ncclGroupStart() == ncclSuccess);
+    REQUIRE(ncclCommInitAll(comms, 2, nullptr) == ncclSuccess);
+    if (simulates) {
+      CHECK(ncclGroupSimulateEnd(nullptr) == ncclSuccess);
+    } else {
+      check_invalid(ncclCommInitAll(comms, 0, nullptr), {"ndev is 0"});
+      check_invalid(ncclGroupEnd(), {"ndev is 0"});
+    }
+    for (ncclComm_t comm : comms) CHECK(ncclCommAbort(comm) == ncclSuccess);
+  }
+  // Threads of communicators before may end meanwhile.
+  const auto is_left = [&] { return entries("/proc/self/task") > threads || entries("/proc/self/fd") > descriptors; };
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (is_left() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  CHECK_FALSE(is_left());
+}
+
+TEST_CASE("a call in the moment in which its communicator becomes ready is made or refused") {
+  for (int i = 0; i < 800; ++i) {
+    ncclComm_t comm = nullptr;
+    REQUIRE(init_with([](ncclConfig_t& c) { c.blocking = 0; }, &comm) % ncclInProgress == 0);
+    int in = 5, out = 0;
+    ncclResult_t result = ncclInvalidUsage;
+    while (result == ncclInvalidUsage) result = ncclAllReduce(&in, &out, 1, ncclInt, ncclSum, comm, nullptr);
+    REQUIRE(result == ncclSuccess);
+    REQUIRE(out == 5);
+    REQUIRE(ncclCommDestroy(comm) == ncclSuccess);
+  }
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 using tutti::test::check_invalid;
+using tutti::test::check_refused;
 using tutti::test::Ranks;
 
 TEST_CASE("allocations are zero, aligned, and freed once") {
@@ -91,5 +92,33 @@ TEST_CASE("windows are checked, and are no plain registrations") {
   CHECK(ncclCommWindowDeregister(ranks[0], window) == ncclSuccess);
   check_invalid(ncclCommWindowDeregister(ranks[0], window), {"win", "deregistered already"});
   CHECK(ncclCommWindowDeregister(ranks[0], nullptr) == ncclSuccess);
+  CHECK(ncclMemFree(memory) == ncclSuccess);
+}
+
+TEST_CASE("memory is registered once the communicator is there") {
+  void* memory = nullptr;
+  void* handle = nullptr;
+  ncclWindow_t window = nullptr;
+  ncclUniqueId id;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comms[2] = {};
+  REQUIRE(ncclMemAlloc(&memory, 4096) == ncclSuccess);
+  REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+  REQUIRE(ncclCommInitRankConfig(&comms[0], 2, id, 0, &config) == ncclInProgress);
+  check_refused(ncclCommRegister(comms[0], memory, 4096, &handle), ncclInvalidUsage, {"still initialising"});
+  check_refused(ncclCommWindowRegister(comms[0], memory, 4096, &window, NCCL_WIN_COLL_SYMMETRIC), ncclInvalidUsage,
+                {"still initialising"});
+  CHECK(handle == nullptr);
+  CHECK(window == nullptr);
+  REQUIRE(ncclCommInitRankConfig(&comms[1], 2, id, 1, &config) == ncclInProgress);
+  for (ncclComm_t comm : comms) {
+    ncclResult_t state = ncclInProgress;
+    while (state == ncclInProgress) REQUIRE(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
+    REQUIRE(state == ncclSuccess);
+    CHECK(ncclCommWindowRegister(comm, memory, 4096, &window, NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess);
+    CHECK(ncclCommWindowDeregister(comm, window) == ncclSuccess);
+  }
+  for (ncclComm_t comm : comms) CHECK(ncclCommAbort(comm) == ncclSuccess);
   CHECK(ncclMemFree(memory) == ncclSuccess);
 }

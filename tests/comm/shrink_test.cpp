@@ -9,6 +9,7 @@
 #include <numeric>
 #include <thread>
 
+#include <pthread.h>
 #include <unistd.h>
 
 namespace {
@@ -380,5 +381,67 @@ TEST_CASE("a revoked communicator ends everybody's calls, and can be shrunk") {
       return "ncclCommGetAsyncError says " + std::to_string(state);
     if (m.rank != 2) CREW_TRY(shrink_and_use(comm, m, {2}, NCCL_SHRINK_DEFAULT));
     return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
+TEST_CASE("who revokes a communicator does not wait for a shrink of it that waits for others") {
+  auto* const revoked = static_cast<std::atomic<int>*>(crew::shared_page());
+  crew::check(crew::run(3, [&](const Member& m) -> std::string {
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank), "ncclCommInitRank"));
+    std::string problem;
+    std::thread other([&] {
+      if (m.rank != 0) return;
+      usleep(50000);
+      problem = fine(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), "ncclCommRevoke");
+      ncclResult_t state = ncclInternalError;
+      if (problem.empty()) problem = fine(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+      if (problem.empty() && state != ncclSuccess) problem = "the state is " + std::to_string(state);
+      *revoked = 1;
+    });
+    for (int i = 0; m.rank == 1 && *revoked == 0 && i < 500; ++i) usleep(10000);
+    if (m.rank == 1 && *revoked == 0) problem = "the other rank's ncclCommRevoke waits";
+    const std::string shrunk = m.rank == 2 ? "" : shrink_and_use(comm, m, {2}, NCCL_SHRINK_DEFAULT);
+    other.join();
+    CREW_TRY(problem);
+    CREW_TRY(shrunk);
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
+TEST_CASE("whose call a revocation ends may destroy the communicator at once") {
+  crew::check(crew::run(1, [](const Member&) -> std::string {
+    constexpr int kRounds = 20;
+    static std::atomic<int> held;  // the thread that revokes: 1 while a signal's handler keeps it
+    signal(SIGUSR1, [](int) {
+      held = 1;
+      usleep(50000);
+      held = 2;
+    });
+    int early = 0;
+    for (int i = 0; i < kRounds; ++i) {
+      ncclComm_t comms[2] = {};
+      CREW_TRY(fine(ncclCommInitAll(comms, 2, nullptr), "ncclCommInitAll"));
+      std::atomic<bool> over = false;
+      held = 0;
+      std::thread other([&] {
+        usleep(10000);
+        ncclCommRevoke(comms[0], NCCL_REVOKE_DEFAULT);
+        over = true;
+        while (held != 2) usleep(100);
+      });
+      int value = 1;
+      const ncclResult_t summed = ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, comms[0], nullptr);
+      pthread_kill(other.native_handle(), SIGUSR1);
+      while (held == 0) usleep(100);
+      const bool is_inside = !over;
+      const ncclResult_t destroyed = ncclCommDestroy(comms[0]);
+      early += is_inside && held != 2;  // once or twice it may have been on its way out
+      other.join();
+      CREW_TRY(fine(destroyed, "ncclCommDestroy"));
+      if (summed == ncclSuccess) return "the call was made";
+      CREW_TRY(fine(ncclCommDestroy(comms[1]), "ncclCommDestroy"));
+    }
+    return early > 2 ? "destroyed " + std::to_string(early) + " times while it was revoked" : "";
   }));
 }

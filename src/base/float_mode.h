@@ -47,4 +47,11 @@ class FloatMode {
   std::uint64_t callers_;
 };
 
+/// What `work` returns where all ranks must come to the same, whatever modes their threads have. What it captures is loaded in here.
+template <class Work>
+[[gnu::noinline]] auto in_standard_mode(const Work& work) {
+  const FloatMode standard;
+  return work();
+}
+
 }  // namespace tutti

@@ -2,6 +2,7 @@
 
 #include "base/config.h"
 #include "base/elapsed.h"
+#include "base/float_mode.h"
 #include "base/log.h"
 #include "base/mapping.h"
 #include "comm/batch.h"
@@ -84,6 +85,7 @@ Communicator::~Communicator() {
 }
 
 Status Communicator::initialise(std::vector<UniqueId> ids, const Communicator* parent) {
+  const FloatMode standard;  // of what is worked out for the plans, all ranks must find the same
   Status status = connect(std::move(ids), parent);
   if (status.ok() && cancelled_) status = why_stopped();
   if (!status.ok()) {
@@ -380,6 +382,7 @@ Status Communicator::meet(RankPhase phase, const Communicator* parent) {
   std::optional<Clock::time_point> failed_at;
   for (int r = 0;;) {
     if (bridge != nullptr) bridge->progress();
+    if (bridge != nullptr) check_streams();
     while (r < ranks_ && phase_of(r) >= phase) ++r;
     // Afterwards: whatever is there by now is passed on, too.
     const bool passed_on = bridge == nullptr || bridge->pass_phase(phase);

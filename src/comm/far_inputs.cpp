@@ -1,5 +1,6 @@
 #include "comm/far_inputs.h"
 
+#include "base/float_mode.h"
 #include "protocol/announce.h"
 
 #include <algorithm>
@@ -60,12 +61,13 @@ FarLimits far_limits(int hosts, LineRoutes::Pattern pattern, const planner::Netw
   if (hosts == 2) return {longest, FarInputs::kOverNetworkMax};
   const bool pairs = std::has_single_bit(static_cast<unsigned>(hosts));
   if (hosts > static_cast<int>(FarInputs::kPartsMax) || (added_up && !(pairs && regroups))) return {};
-  // Beside the lines a schedule takes two messages with each other host, and two ways.
-  const double saved_us = 4 * (hosts - 1) * network.work_us + 2 * network.message_us;
-  const double least = 2.0 * (hosts - 1) / hosts;
   const auto limit = [&](double sent) {
-    const double more = std::max(sent - least, 1e-9);
-    return std::min(longest, static_cast<std::size_t>(saved_us * network.gbps * 1e3 / more));
+    return in_standard_mode([&] {
+      // Beside the lines a schedule takes two messages with each other host, and two ways.
+      const double saved_us = 4 * (hosts - 1) * network.work_us + 2 * network.message_us;
+      const double more = std::max(sent - 2.0 * (hosts - 1) / hosts, 1e-9);
+      return std::min(longest, static_cast<std::size_t>(saved_us * network.gbps * 1e3 / more));
+    });
   };
   // By any schedule an all-gather sends as much.
   if (added_up) return {limit(LineRoutes(hosts, pattern).rounds()), 0};

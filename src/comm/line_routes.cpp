@@ -1,5 +1,7 @@
 #include "comm/line_routes.h"
 
+#include "base/float_mode.h"
+
 #include <algorithm>
 #include <bit>
 
@@ -83,11 +85,13 @@ LineRoutes::Pattern choose_pattern(int hosts, const planner::NetworkCosts& netwo
     // While one waits for its way, those that share its core work.
     return 2 * messages * network.work_us + routes.ways() * network.message_us / sharers;
   };
-  Pattern best = Pattern::kDirect;
-  const bool may_double = !adds_up || std::has_single_bit(bits(hosts));
-  if (may_double && us(Pattern::kDoubling) < us(best)) best = Pattern::kDoubling;
-  if (may_star && us(Pattern::kStar) < us(best)) best = Pattern::kStar;
-  return best;
+  return in_standard_mode([&] {
+    Pattern best = Pattern::kDirect;
+    const bool may_double = !adds_up || std::has_single_bit(bits(hosts));
+    if (may_double && us(Pattern::kDoubling) < us(best)) best = Pattern::kDoubling;
+    if (may_star && us(Pattern::kStar) < us(best)) best = Pattern::kStar;
+    return best;
+  });
 }
 
 }  // namespace tutti::comm

@@ -1,5 +1,6 @@
 #include "comm/rails.h"
 
+#include "base/float_mode.h"
 #include "base/round_up.h"
 
 #include <algorithm>
@@ -50,16 +51,18 @@ RailPlan plan_rails(int hosts, int per_host, const planner::NetworkCosts& networ
   RailPlan plan;
   plan.pattern = choose_pattern(hosts, network, sharers, true, true);
   plan.longest = one_system ? RailRoom::kBytesMax : RailRoom::kOverNetworkMax;
-  // By a schedule a call takes two messages with each other host, after its lines, and two ways.
-  const double saved_us = 4 * (hosts - 1) * network.work_us + 2 * network.message_us;
-  const LineRoutes routes(hosts, plan.pattern);
-  const double more = std::max(sharers > 1 ? routes.per_host() : routes.chain(), 1.0) - 2.0 * (hosts - 1) / hosts;
-  // A host's ranks share its network, but for one that their threads are.
-  const int abreast = one_system ? per_host : 1;
-  if (more > 0) {
-    const double limit = saved_us * network.gbps * 1e3 / more * abreast;
-    plan.longest = static_cast<std::size_t>(std::min(limit, static_cast<double>(plan.longest)));
-  }
+  in_standard_mode([&] {
+    // By a schedule a call takes two messages with each other host, after its lines, and two ways.
+    const double saved_us = 4 * (hosts - 1) * network.work_us + 2 * network.message_us;
+    const LineRoutes routes(hosts, plan.pattern);
+    const double more = std::max(sharers > 1 ? routes.per_host() : routes.chain(), 1.0) - 2.0 * (hosts - 1) / hosts;
+    // A host's ranks share its network, but for one that their threads are.
+    const int abreast = one_system ? per_host : 1;
+    if (more > 0) {
+      const double limit = saved_us * network.gbps * 1e3 / more * abreast;
+      plan.longest = static_cast<std::size_t>(std::min(limit, static_cast<double>(plan.longest)));
+    }
+  });
   return plan;
 }
 

@@ -1,5 +1,6 @@
 #include "planner/plan_cache.h"
 
+#include "base/float_mode.h"
 #include "planner/planned_schedules.h"
 #include "planner/tuning.h"
 
@@ -41,6 +42,7 @@ Result<std::shared_ptr<const Plan>> PlanCache::find(const Question& question, in
   if (last_ && question == last_question_) return last_;
   auto known = plans_.find(question);
   if (known == plans_.end()) {
+    const FloatMode standard;  // prices are doubles, and all ranks must find the same
     const Question asked = size_class(question);
     auto choice = choices_.find(asked);
     if (choice == choices_.end()) {

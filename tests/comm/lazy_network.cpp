@@ -28,6 +28,7 @@ struct Side {
 };
 
 std::atomic<std::uint64_t> longest_ns{0};
+std::atomic<int> until_break{0};
 std::mutex mutex;  // of what follows
 std::mt19937_64 randoms;
 Side receiving[kDescriptors];
@@ -35,8 +36,7 @@ Side sending[kDescriptors];
 
 std::uint64_t below(std::uint64_t end) { return randoms() % end; }
 
-bool is_lazy(int descriptor) {
-  if (longest_ns.load(std::memory_order_relaxed) == 0 || descriptor < 0 || descriptor >= kDescriptors) return false;
+bool is_tcp(int descriptor) {
   int family = 0;
   int type = 0;
   socklen_t family_size = sizeof family;
@@ -44,6 +44,11 @@ bool is_lazy(int descriptor) {
   if (getsockopt(descriptor, SOL_SOCKET, SO_DOMAIN, &family, &family_size) != 0) return false;
   if (getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &type_size) != 0) return false;
   return type == SOCK_STREAM && (family == AF_INET || family == AF_INET6);
+}
+
+bool is_lazy(int descriptor) {
+  if (longest_ns.load(std::memory_order_relaxed) == 0 || descriptor < 0 || descriptor >= kDescriptors) return false;
+  return is_tcp(descriptor);
 }
 
 /// How many of so many bytes move now; 0: none do.
@@ -123,6 +128,11 @@ extern "C" {
 
 [[gnu::visibility("default")]] ssize_t sendmsg(int descriptor, const msghdr* message, int flags) {
   static auto* const real = next_of("sendmsg", &sendmsg);
+  if (message->msg_iovlen > 1 && until_break > 0 && is_tcp(descriptor) && --until_break == 0) {
+    shutdown(descriptor, SHUT_RDWR);
+    errno = ECONNRESET;
+    return -1;
+  }
   if (size_of(*message) < kShort) return real(descriptor, message, flags);
   return move(real, descriptor, *message, flags, sending);
 }
@@ -142,6 +152,8 @@ extern "C" {
 }  // extern "C"
 
 namespace tutti::test {
+
+void break_at(int n) { until_break = n; }
 
 void be_lazy(std::uint64_t seed, std::uint64_t longest_us) {
   const std::lock_guard lock(mutex);

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <cfenv>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -375,4 +376,35 @@ TEST_CASE("rails: hosts that share cores add up at one of them; far from each ot
   CHECK(slow.longest < (std::size_t{64} << 10));
   // Which a host's ranks have together, unless it is their threads' own.
   CHECK(plan_rails(4, 2, {.message_us = 50, .work_us = 4, .gbps = 0.1}, 1, false).longest == slow.longest / 2);
+}
+
+TEST_CASE("rails and lines go the same ways on ranks whose threads round otherwise", "[rails]") {
+  using Plan = std::vector<std::size_t>;
+  std::mt19937 random(1);
+  // Of round prices limits are whole numbers, but for the rounding, and ways equally long.
+  const auto price = [&] { return static_cast<double>(random() % 100 + 1) / 10; };
+  for (int i = 0; i < 20000; ++i) {
+    const tutti::planner::NetworkCosts network{.message_us = price(), .work_us = price(), .gbps = price() / 10};
+    const int hosts = 3 + i % 6;
+    const int sharers = 1 + i % 3;
+    const auto plan_in = [&](int rounding) {
+      std::fesetround(rounding);
+      const RailPlan rails = plan_rails(hosts, 2, network, sharers, sharers > 1);
+      const Pattern lines = tutti::comm::choose_pattern(hosts, network, sharers, true);
+      const tutti::comm::FarLimits far = tutti::comm::far_limits(hosts, lines, network, true, sharers > 1);
+      std::fesetround(FE_TONEAREST);
+      return Plan{static_cast<std::size_t>(rails.pattern),
+                  rails.longest,
+                  static_cast<std::size_t>(lines),
+                  far.sums,
+                  far.gathers,
+                  far.passed_on};
+    };
+    const Plan usual = plan_in(FE_TONEAREST);
+    for (const int rounding : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+      INFO(hosts << " hosts, " << network.message_us << " us, " << network.work_us << " us, " << network.gbps
+                 << " GB/s");
+      REQUIRE(plan_in(rounding) == usual);
+    }
+  }
 }

@@ -246,6 +246,24 @@ TEST_CASE("calls of all kinds over hosts whose network is lazy", "[hosts]") {
   }
 }
 
+TEST_CASE("a connection that ends while its communicator is made is told of at once", "[hosts]") {
+  setenv("TEST_RANKS_PER_HOST", "1", 1);
+  setenv("TUTTI_TIMEOUT_S", "50", 1);
+  crew::check(crew::run(
+      3,
+      [](const Member& m) -> std::string {
+        if (m.rank == 1) tutti::test::break_at(40);
+        ncclComm_t comm = nullptr;
+        const ncclResult_t made = ncclCommInitRank(&comm, m.ranks, m.ids[0], m.rank);
+        const std::string reason = ncclGetLastError(nullptr);
+        if (made != ncclRemoteError) return "ncclCommInitRank returned " + std::to_string(made) + ": " + reason;
+        return reason.find("the connection has ended") != std::string::npos ? "" : reason;
+      },
+      40));
+  unsetenv("TUTTI_TIMEOUT_S");
+  unsetenv("TEST_RANKS_PER_HOST");
+}
+
 TEST_CASE("what is late of calls that nobody waited for takes no later call's place", "[hosts]") {
   setenv("TEST_RANKS_PER_HOST", "2", 1);
   setenv("TUTTI_TIMEOUT_S", "20", 1);  // of a line that is lost nothing is heard

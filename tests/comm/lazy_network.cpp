@@ -128,7 +128,7 @@ extern "C" {
 
 [[gnu::visibility("default")]] ssize_t sendmsg(int descriptor, const msghdr* message, int flags) {
   static auto* const real = next_of("sendmsg", &sendmsg);
-  if (message->msg_iovlen > 1 && until_break > 0 && is_tcp(descriptor) && --until_break == 0) {
+  if (until_break > 0 && is_tcp(descriptor) && --until_break == 0) {
     shutdown(descriptor, SHUT_RDWR);
     errno = ECONNRESET;
     return -1;

@@ -9,7 +9,7 @@ namespace tutti::test {
 
 /// From here on in this process, and its children: nothing waits longer than so many microseconds at a time. 0: all comes at once.
 void be_lazy(std::uint64_t seed, std::uint64_t longest_us);
-/// The n-th message of several parts from now on, as data goes, ends the connection instead.
+/// The n-th message by TCP from now on ends its connection instead.
 void break_at(int n);
 
 }  // namespace tutti::test

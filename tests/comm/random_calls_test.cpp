@@ -248,7 +248,7 @@ TEST_CASE("calls of all kinds over hosts whose network is lazy", "[hosts]") {
 
 TEST_CASE("a connection that ends while its communicator is made is told of at once", "[hosts]") {
   setenv("TEST_RANKS_PER_HOST", "1", 1);
-  setenv("TUTTI_TIMEOUT_S", "50", 1);
+  setenv("TUTTI_TIMEOUT_S", "30", 1);
   crew::check(crew::run(
       3,
       [](const Member& m) -> std::string {

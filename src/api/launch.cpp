@@ -4,7 +4,7 @@
 #include "api/boundary.h"
 #include "api/export.h"
 #include "api/validation.h"
-#include "comm/bootstrap.h"
+#include "comm/comm.h"
 
 #include <tutti/launch.h>
 
@@ -51,9 +51,9 @@ Status unique_id_for(const tuttiLaunchInfo_t* info, ncclUniqueId* id) {
     TUTTI_TRY_ASSIGN(made, comm::fetch(*info, place));
   } else {
     TUTTI_TRY_ASSIGN(made, comm::make_unique_id());
-    const Status given = info->size > 1 ? comm::hand_out(*info, place, made) : Status();
-    if (!given.ok()) comm::end_bootstrap(made);  // who has it already hears that
-    TUTTI_TRY(given);
+    comm::OwnId own(made);  // who has it already hears of a failure
+    if (info->size > 1) TUTTI_TRY(comm::hand_out(*info, place, made));
+    own.begin();
   }
   std::memcpy(id, &made, sizeof(*id));
   return {};

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "comm/call.h"
 #include "comm/carriers.h"
+#include "comm/comm.h"
 #include "comm/device_rank.h"
 #include "comm/group_jobs.h"
 #include "comm/quiet_thread.h"
@@ -15,7 +16,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <optional>
 #include <utility>
 
@@ -51,24 +51,6 @@ struct TeamIds {
   UniqueId across;
 };
 
-/// Of the teams that this rank leads. Unless they are met, ranks that never joined would keep the bootstraps waiting for them.
-struct LedTeams {
-  TeamIds ids;
-  bool are_met = false;
-
-  ~LedTeams() {
-    if (!are_met && ids.inside.magic != 0) end(ids.inside);
-    if (!are_met && ids.across.magic != 0) end(ids.across);
-  }
-  static void end(const UniqueId& id) noexcept {
-    try {
-      end_bootstrap(id);
-    } catch (const std::exception&) {
-      // No memory for it: the root waits until its ranks' time is over.
-    }
-  }
-};
-
 }  // namespace
 
 DeviceTeams::DeviceTeams(Communicator& communicator, TeamLayout layout)
@@ -97,24 +79,31 @@ Result<std::unique_ptr<DeviceTeams>> DeviceTeams::make(Communicator& communicato
 
 /// The leaders' ids go round once for both.
 Status DeviceTeams::make_teams(const Communicator* parent) {
-  LedTeams led;
-  TeamIds& own = led.ids;
+  TeamIds own;
+  std::optional<OwnId> leads_inside;
+  std::optional<OwnId> leads_across;
   Status status;
-  const auto lead = [&](const Team& team, UniqueId& id) {
+  const auto lead = [&](const Team& team, UniqueId& id, std::optional<OwnId>& leads) {
     if (!status.ok() || team.ranks.empty() || team.ranks.front() != comm_.rank()) return;
     auto made = make_unique_id();
-    if (made.ok()) id = made.value();
-    if (!made.ok()) status = made.error();
+    if (!made.ok()) {
+      status = made.error();
+      return;
+    }
+    id = made.value();
+    leads.emplace(id);
   };
-  lead(inside_, own.inside);
-  lead(across_, own.across);
+  lead(inside_, own.inside, leads_inside);
+  lead(across_, own.across, leads_across);
   std::vector<TeamIds> ids(static_cast<std::size_t>(comm_.ranks()));
   const Status exchanged = exchange(comm_, comm_, &own, sizeof own, ids.data());
   if (status.ok()) status = exchanged;
   if (status.ok()) status = make_team(inside_, ids[static_cast<std::size_t>(inside_.ranks.front())].inside, parent);
   if (status.ok() && !across_.ranks.empty())
     status = make_team(across_, ids[static_cast<std::size_t>(across_.ranks.front())].across, parent);
-  led.are_met = status.ok();
+  // Otherwise ranks that never joined would keep the bootstraps waiting for them.
+  if (status.ok() && leads_inside) leads_inside->begin();
+  if (status.ok() && leads_across) leads_across->begin();
   return status;
 }
 

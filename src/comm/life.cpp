@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -80,17 +81,11 @@ Status make_child(Communicator& parent, ParentTurn& turn, int color, int key, Co
   if (place.rank != 0 || place.members.size() == 1) return meet_child(parent, turn, place, UniqueId{}, child);
   auto id = make_unique_id();
   // Ranks that never joined would keep the bootstrap waiting for them.
-  const auto give_up = [&] {
-    if (id.ok()) end_bootstrap(id.value());
-  };
-  try {
-    Status status = meet_child(parent, turn, place, id.ok() ? id.value() : UniqueId{}, child);
-    if (!status.ok()) give_up();
-    return id.ok() ? status : Status(id.error());
-  } catch (const std::exception&) {
-    give_up();
-    throw;
-  }
+  std::optional<OwnId> own;
+  if (id.ok()) own.emplace(id.value());
+  Status status = meet_child(parent, turn, place, id.ok() ? id.value() : UniqueId{}, child);
+  if (status.ok() && own) own->begin();
+  return id.ok() ? status : Status(id.error());
 }
 
 }  // namespace

@@ -411,6 +411,7 @@ class Shrink {
   bool met_ = false;          ///< all that stay are here
 };
 
+/// Meanwhile a revocation of the parent does not wait for its turns: this one waits for other ranks.
 class HasTurn {
  public:
   explicit HasTurn(Communicator& parent) : parent_(parent) { parent_.set_shrinking(true); }

@@ -24,7 +24,7 @@ struct Job {
   long k = 0;
   int poor = 1;
   bool over_hosts = false;
-  bool dies = false;  ///< the other rank, by SIGKILL, when both have called once
+  bool dies = false;  ///< the other rank, without a goodbye, when both have made their calls
 };
 
 void lack_memory(const char* thread, long k) {
@@ -32,7 +32,7 @@ void lack_memory(const char* thread, long k) {
   until_failure_by_name = k;
 }
 
-/// Sums until it fails: what went wrong, if any. `expected`: a failure is to come.
+/// Sums until it fails: 0 where none does, 1 where one does, 2 for a wrong sum.
 int use(ncclComm_t comm, int times) {
   for (int call = 0; call < times; ++call) {
     int one = 1;
@@ -59,7 +59,7 @@ int run_rank(const tuttiLaunchInfo_t* info, const ncclUniqueId* id, void* contex
   const int used = use(comm, 5);
   if (used == 2) return complain(*info, "a wrong sum");
   if (job.dies && used == 0) {
-    if (info->rank != job.poor) _exit(0);  // as by SIGKILL: no goodbye
+    if (info->rank != job.poor) _exit(0);
     if (use(comm, 1) == 0) return complain(*info, "the other one is dead, and a call went well");
   }
   const std::string reason = ncclGetLastError(nullptr);
@@ -84,7 +84,7 @@ void check_each(Job job, long last) {
 TEST_CASE("the thread that watches over other hosts' ranks lacks memory once") {
   const bool dies = GENERATE(false, true);
   Job job{.thread = "tutti-watch", .over_hosts = true, .dies = dies};
-  // "tutti-watchdog" begins with that, too: the two are the next case's.
+  // Names count that begin so: the watchdog's as well, whose own the next case is.
   check_each(job, 25);
 }
 

@@ -102,7 +102,10 @@ class LaneRun {
     protocol::Lane<executor::HostMachine> lane;
     protocol::LaneStorage storage;
     bool done = false;
+    bool reads = true;  ///< it may read others' buffers still
   };
+
+  bool may_have_read_anything(Running& r);
 
   Communicator& comm_;
   executor::HostMachine machine_;
@@ -329,8 +332,9 @@ class PointToPointCall final : public Call {
   executor::Progress advance() override;
   /// Both, to the end.
   void run(const CallArgs& args);
-  /// What the calls above do, where they are inlined. `follows`: the send the other way that it is made with, if the peer chooses for both.
-  void begin(const CallArgs& args, const PointToPointCall* follows = nullptr);
+  /// What the calls above do, where they are inlined. `exchanges`: a receive that is made with a send; `follows`: that send, if it goes the other way and
+  /// the peer chooses for both.
+  void begin(const CallArgs& args, bool exchanges = false, const PointToPointCall* follows = nullptr);
   Progress go_on();
   /// MPI is at work on it, and has to be asked.
   bool is_message() const { return phase_ == Phase::kMessage; }
@@ -409,6 +413,7 @@ class PointToPointCall final : public Call {
   std::uint32_t ran_flags_ = 0;               ///< of this rank's buffers
   protocol::BufferReferences theirs_then_{};  ///< what the peer had announced
 
+  bool exchanges_ = false;
   const PointToPointCall* follows_ = nullptr;  ///< as long as the call runs
   int told_way_ = kNotTold;                    ///< what the receiver of the last send means to take in the next one
 };

@@ -78,11 +78,13 @@ bool PointToPointCall::sender_carries(const Signature& sent) const {
   return may_carry(sent) && (pair_.send(sequence_).buffers.flags & protocol::kCarried) != 0;
 }
 
-[[gnu::always_inline]] inline void PointToPointCall::begin(const CallArgs& args, const PointToPointCall* follows) {
+[[gnu::always_inline]] inline void PointToPointCall::begin(const CallArgs& args, bool exchanges,
+                                                           const PointToPointCall* follows) {
   follows_ = follows;
-  if (is_prepared_for(args)) [[likely]] {
+  if (exchanges == exchanges_ && is_prepared_for(args)) [[likely]] {
     set_buffers(args);
   } else {
+    exchanges_ = exchanges;
     prepare(args);
     args_ = args;
     ways_.forget_plans();
@@ -310,7 +312,7 @@ Exchange::Exchange(Communicator& communicator, const CallArgs& first, const Call
   sending_.begin(in_order ? first : second);
   if (sending_.may_be_eager()) sent_ = ends(sending_, sending_.go_on());
   const bool follows = first.root == second.root && first.root < communicator.rank();
-  receiving_.begin(in_order ? second : first, follows ? &sending_ : nullptr);
+  receiving_.begin(in_order ? second : first, true, follows ? &sending_ : nullptr);
 }
 
 void Exchange::run(const executor::Crowding& crowding) {

@@ -106,13 +106,14 @@ WayChoice* PointToPointCall::way_of_calls() {
   const Membership& members = comm_.members();
   const bool is_here = !members.bridge || members.bridge->is_here(args_.root);
   if (direction_ != Direction::kReceive || eager_ || goes_by_mpi_ || !is_here) return nullptr;
-  return are_measured(members.plans.rules()) ? &ways_.of(fingerprint_, 0) : nullptr;
+  return are_measured(members.plans.rules()) ? &ways_.of(std::uint64_t{exchanges_} << 32 | fingerprint_, 0) : nullptr;
 }
 
 /// Part of the receiver's announcement.
 void PointToPointCall::announce_way() {
   std::uint32_t& flags = own_.references.flags;
   flags = with_way(flags, follows() ? way_->told() : way_->agreed());
+  flags = exchanges_ ? flags | protocol::kExchanges : flags & ~protocol::kExchanges;
   if (follows()) return;
   way_->agree(way_->way());
   flags = (flags & ~protocol::kNextWayBits) | static_cast<std::uint32_t>(way_->agreed()) << protocol::kNextWayShift;
@@ -132,6 +133,7 @@ bool PointToPointCall::wants_time() {
 /// As the receiver says.
 void PointToPointCall::choose_way(planner::Question& question, std::uint32_t receiver_flags) {
   question.way = static_cast<planner::Way>(way_in(receiver_flags));
+  question.exchange = (receiver_flags & protocol::kExchanges) != 0;
   if (way_ == nullptr) return;
   watched_ = way_->set_ways(ways_.of_question(comm_.members().plans, question, comm_.rank()));
 }

@@ -39,7 +39,8 @@ struct Question {
   bool mixed = false;  ///< in place on some ranks and out of place on others: asked for schedules that are set alone
   bool wide_wire = false;  ///< wide messages are float32: a sum that uses_wide_wire
   Way way = Way::kMeasured;
-  bool set = false;  ///< by the schedule that the user has set (set_schedule.h)
+  bool exchange = false;  ///< a send whose receiver sends as well: each of the two copies for both
+  bool set = false;       ///< by the schedule that the user has set (set_schedule.h)
 
   friend bool operator==(const Question&, const Question&) = default;
 };
@@ -84,8 +85,9 @@ struct Candidate {
 /// direct ones, then the tuning says which, then the price does.
 Result<std::vector<Candidate>> candidates(const Question& question, const Rules& rules);
 
-/// How many times too high the prices of this question's single copies may be: large ones cost what the machine's caches make of them.
-double copies_doubt(const Question& question, const Rules& rules);
+/// How many times too high the prices of this question's single copies (`direct`) may be, or of its slots: those of much data are what the
+/// machine's caches make of them.
+double doubt(const Question& question, const Rules& rules, bool direct);
 
 /// A size given by the user is an order, not a price: from there on single copies come first.
 void put_ordered_first(std::vector<Candidate>& found, const Question& question, const Rules& rules);

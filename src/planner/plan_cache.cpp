@@ -13,9 +13,9 @@ std::size_t PlanCache::Hash::operator()(const Question& q) const {
   std::uint64_t hash = q.count * 0x9e3779b97f4a7c15u;
   hash ^= static_cast<std::uint64_t>(q.request.collective) << 56 | static_cast<std::uint64_t>(q.element_bytes) << 48 |
           static_cast<std::uint64_t>(q.access) << 40 | std::uint64_t{q.in_place} << 36 |
-          std::uint64_t{q.wide_wire} << 37 | std::uint64_t{q.set} << 38 | std::uint64_t{q.mixed} << 39 |
-          static_cast<std::uint64_t>(q.way) << 60 | static_cast<std::uint64_t>(q.request.root) << 16 |
-          static_cast<std::uint64_t>(q.request.rank);
+          std::uint64_t{q.exchange} << 35 | std::uint64_t{q.wide_wire} << 37 | std::uint64_t{q.set} << 38 |
+          std::uint64_t{q.mixed} << 39 | static_cast<std::uint64_t>(q.way) << 60 |
+          static_cast<std::uint64_t>(q.request.root) << 16 | static_cast<std::uint64_t>(q.request.rank);
   hash ^= hash >> 29;
   return hash * 0xbf58476d1ce4e5b9u;
 }
@@ -26,13 +26,13 @@ namespace {
 constexpr double kFarBehind = 3;
 
 /// What a rule or an order has put first stays, whichever way is asked for.
-const Candidate& chosen(const std::vector<Candidate>& found, Way way, double doubt) {
+const Candidate& chosen(const std::vector<Candidate>& found, const Question& asked, const Rules& rules) {
   const Candidate& first = found.front();
   const bool by_price = first.reason == Reason::kPrice || first.reason == Reason::kNamed;
-  if (way != Way::kOther || !by_price) return first;
+  if (asked.way != Way::kOther || !by_price) return first;
   const auto other = std::ranges::find_if(found, [&](const Candidate& c) { return c.direct != first.direct; });
   if (other == found.end()) return first;
-  const double far_behind = kFarBehind * (other->direct ? doubt : 1);
+  const double far_behind = kFarBehind * doubt(asked, rules, other->direct);
   return other->predicted_us > far_behind * first.predicted_us ? first : *other;
 }
 
@@ -47,7 +47,7 @@ Result<std::shared_ptr<const Plan>> PlanCache::find(const Question& question, in
     auto choice = choices_.find(asked);
     if (choice == choices_.end()) {
       TUTTI_TRY_ASSIGN(const std::vector<Candidate> found, candidates_for(asked));
-      choice = choices_.emplace(asked, chosen(found, asked.way, copies_doubt(asked, rules_))).first;
+      choice = choices_.emplace(asked, chosen(found, asked, rules_)).first;
     }
     if (plans_.size() >= kPlansMax) plans_.clear();
     TUTTI_TRY_ASSIGN(Plan plan, make(question, choice->second, rank));

@@ -59,6 +59,8 @@ inline constexpr std::uint32_t kWayBits = 3u << kWayShift;
 /// A receiver's: which one it means to take in the next call like this.
 inline constexpr std::uint32_t kNextWayShift = 5;
 inline constexpr std::uint32_t kNextWayBits = 3u << kNextWayShift;
+/// A receiver's: it sends in the same group.
+inline constexpr std::uint32_t kExchanges = 1u << 7;
 
 /// Announce lines of a rank, used by turns: how many one-way calls it can be ahead of others.
 inline constexpr std::uint32_t kAnnounceDepth = 16;

@@ -162,6 +162,7 @@ void LaneRun::start(const CallArgs& args, std::shared_ptr<const planner::Plan> p
     call.scale = args.scaled ? &args.scale : nullptr;
     call.divisor = divisor_of(args, comm_.ranks());
     lanes_[l].done = false;
+    lanes_[l].reads = plan_->direct;
     lanes_[l].lane.start(call);
   }
 }
@@ -169,8 +170,17 @@ void LaneRun::start(const CallArgs& args, std::shared_ptr<const planner::Plan> p
 void LaneRun::start_again(const CallArgs& args) {
   for (Running& r : lanes_) {
     r.done = false;
+    r.reads = plan_->direct;
     r.lane.start_again(static_cast<std::byte*>(const_cast<void*>(args.send)), static_cast<std::byte*>(args.receive));
   }
+}
+
+/// A rank whose own call has failed may have taken memory back before this one read it. Who leaves after the call is over has been waited for.
+bool LaneRun::may_have_read_anything(Running& r) {
+  if (!r.reads) return false;
+  if (machine_.aborted()) return true;
+  r.reads = r.lane.step() != 0 || r.lane.round() != 0;  // else an exchange, which reads before all else
+  return false;
 }
 
 executor::Progress LaneRun::advance() {
@@ -182,6 +192,7 @@ executor::Progress LaneRun::advance() {
     Progress progress = r.lane.advance(machine_);
     for (int look = 1; progress == Progress::kBlocked && look < kLooks; ++look) progress = r.lane.advance(machine_);
     if (progress == Progress::kFailed) return progress;
+    if (progress != Progress::kBlocked && may_have_read_anything(r)) return Progress::kFailed;
     r.done = progress == Progress::kDone;
     moved |= progress != Progress::kBlocked;
     all &= r.done;

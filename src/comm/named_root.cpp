@@ -54,6 +54,12 @@ Result<Named> parse(const NamedRoot& root) {
   return named;
 }
 
+/// Not used: it is nothing without the interface, which differs from host to host.
+bool is_link_local(const sockaddr* address) {
+  return address->sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
 /// All addresses that the name has, in the order in which the system would try them.
 Result<std::vector<IpAddress>> resolve(const Named& named, const NamedRoot& root, std::string_view family) {
   addrinfo hints = {};
@@ -69,9 +75,12 @@ Result<std::vector<IpAddress>> resolve(const Named& named, const NamedRoot& root
   std::vector<IpAddress> found;
   for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
     const auto address = from_kernel(entry->ai_addr);
-    if (address && std::ranges::find(found, *address) == found.end()) found.push_back(*address);
+    if (address && !is_link_local(entry->ai_addr) && std::ranges::find(found, *address) == found.end())
+      found.push_back(*address);
   }
-  if (found.empty()) return error(Code::kInvalidUsage, fmt::format("{}: {} has no IP address", root.from, named.host));
+  if (found.empty())
+    return error(Code::kInvalidUsage, fmt::format("{}: {} has no IP address, or a link-local one, which is not used",
+                                                  root.from, named.host));
   return found;
 }
 

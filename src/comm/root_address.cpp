@@ -70,8 +70,9 @@ Result<PrivateDescriptor> connect_to_candidates(const UniqueId& id, const Patien
   return PrivateDescriptor();
 }
 
-/// Where the id's maker was not met by the Unix socket: rank 0 of a named root may be late, networks may be down for a while.
-Result<PrivateDescriptor> connect_by_tcp(const UniqueId& id, const Patience& patience) {
+/// Where the id's maker was not met by the Unix socket: rank 0 of a named root may be late, networks may be down for a while. Rank 0 itself listens
+/// already (`is_own`), and would wait for nobody.
+Result<PrivateDescriptor> connect_by_tcp(const UniqueId& id, const Patience& patience, bool is_own) {
   const auto until = Patience::Clock::now() + kNetworkPatience;
   for (;;) {
     Tried tried;
@@ -80,6 +81,9 @@ Result<PrivateDescriptor> connect_by_tcp(const UniqueId& id, const Patience& pat
       send_at_once(socket.get());
       return socket;
     }
+    if (is_own && tried.refused)
+      return error(Code::kInvalidUsage, fmt::format("rank 0 is not at {}, where it was to be, but on another host: {}",
+                                                    describe(id), tried.why));
     if (!id.named && (tried.refused || Patience::Clock::now() >= until)) return nobody_listens(id, tried.why);
     const Outcome outcome = patience.nap(kNetworkRetryMs);
     if (outcome == Outcome::kTimedOut) return nobody_listens(id, tried.why);
@@ -100,14 +104,14 @@ Error root_not_reached(const UniqueId& id, Outcome outcome, double timeout_s) {
                            describe(id), timeout_s));
 }
 
-Result<PrivateDescriptor> connect_with_root(const UniqueId& id, const Patience& patience) {
-  if (id.named) return connect_by_tcp(id, patience);
+Result<PrivateDescriptor> connect_with_root(const UniqueId& id, const Patience& patience, bool is_own) {
+  if (id.named) return connect_by_tcp(id, patience, is_own);
   const auto descriptors_until = Patience::Clock::now() + kDescriptorPatience;
   for (;;) {
     PrivateDescriptor socket = connect_unix(unix_address_of(id));
     if (socket) return socket;
     const bool no_descriptor = lacks_descriptor(errno);
-    if (errno == ECONNREFUSED) return connect_by_tcp(id, patience);
+    if (errno == ECONNREFUSED) return connect_by_tcp(id, patience, false);
     if (errno != EAGAIN && !(no_descriptor && Patience::Clock::now() < descriptors_until)) {
       return system_error(fmt::format("connect to {}{}", describe(id), no_descriptor ? " (raise ulimit -n)" : ""));
     }

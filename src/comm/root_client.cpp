@@ -47,7 +47,7 @@ Error gave_up(int rank, const Error& why) {
 Result<RootClient> RootClient::join(const UniqueId& id, const Patience& patience, FrameType type, const Body& body,
                                     int rank, double heartbeat_s) {
   for (;;) {
-    TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_with_root(id, patience));
+    TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_with_root(id, patience, rank == 0));
     const std::int32_t root_pid = peer_process(socket.get());
     std::string root = root_pid > 0 ? fmt::format("process {}", root_pid)
                                     : fmt::format("the process at {}", peer_address(socket.get()));
@@ -60,6 +60,11 @@ Result<RootClient> RootClient::join(const UniqueId& id, const Patience& patience
     const bool dropped = client.above_gone_ && !client.connection_.is_silent(heartbeat_s);
     if (!dropped) return std::move(status).error();
     const Outcome outcome = patience.nap(kRetryMs);
+    if (outcome == Outcome::kTimedOut)
+      return error(Code::kRemote,
+                   fmt::format("{} has ended each connection within the handshake for {} s: is it another "
+                               "program?",
+                               client.root_, patience.timeout_s()));
     if (outcome != Outcome::kReady) return root_not_reached(id, outcome, patience.timeout_s());
   }
 }

@@ -61,6 +61,8 @@ bool is_connected_with_itself(int socket) {
 }  // namespace
 
 Result<TcpListener> listen_tcp(std::uint16_t port, Pacing pacing) {
+  const std::string what = port == 0 ? "find a free TCP port (net.ipv4.ip_local_port_range says which there are)"
+                                     : fmt::format("bind TCP port {}", port);
   for (const bool v6 : {true, false}) {
     TcpListener made;
     made.socket = open_socket(v6 ? AF_INET6 : AF_INET);
@@ -76,7 +78,7 @@ Result<TcpListener> listen_tcp(std::uint16_t port, Pacing pacing) {
     const socklen_t bytes = to_kernel(any, port, address);
     if (bind(fd, reinterpret_cast<const sockaddr*>(&address), bytes) != 0) {
       if (v6 && errno != EADDRINUSE && errno != EACCES) continue;
-      return system_error(fmt::format("bind TCP port {}", port));
+      return system_error(what);
     }
     if (listen(fd, SOMAXCONN) != 0) return system_error(fmt::format("listen at TCP port {}", port));
     socklen_t length = sizeof(address);
@@ -84,7 +86,7 @@ Result<TcpListener> listen_tcp(std::uint16_t port, Pacing pacing) {
     made.port = port_of(address);
     return made;
   }
-  return system_error(fmt::format("bind TCP port {}", port));
+  return system_error(what);
 }
 
 PrivateDescriptor connect_tcp(const IpAddress& address, std::uint16_t port, Pacing pacing) {

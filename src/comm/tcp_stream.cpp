@@ -3,6 +3,8 @@
 #include "comm/tcp_socket.h"
 
 #include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -30,7 +32,20 @@ constexpr std::size_t kGatheredBytes = 512;
 
 bool is_for_now(int failure) { return failure == EAGAIN || failure == ENOBUFS || failure == ENOMEM; }
 
+/// A call may come hours after the last one, and what lies between, a firewall say, forgets connections by which nothing goes, some after 350 s.
+void keep_remembered(int socket) {
+  constexpr int kOn = 1;
+  constexpr int kIdleS = 60;
+  (void)setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &kOn, sizeof(kOn));
+  (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &kIdleS, sizeof(kIdleS));
+}
+
 }  // namespace
+
+TcpStream::TcpStream(PrivateDescriptor socket, ZeroCopy::Options zero_copy)
+    : socket_(std::move(socket)), zero_copy_(ZeroCopy::open(socket_.get(), zero_copy)) {
+  keep_remembered(socket_.get());
+}
 
 std::size_t bytes_in(std::span<const iovec> parts) {
   std::size_t bytes = 0;

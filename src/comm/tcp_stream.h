@@ -14,8 +14,7 @@ std::size_t bytes_in(std::span<const iovec> parts);
 
 class TcpStream final : public transport::ByteStream {
  public:
-  explicit TcpStream(PrivateDescriptor socket, ZeroCopy::Options zero_copy = {})
-      : socket_(std::move(socket)), zero_copy_(ZeroCopy::open(socket_.get(), zero_copy)) {}
+  explicit TcpStream(PrivateDescriptor socket, ZeroCopy::Options zero_copy = {});
   Moved send(std::span<const iovec> parts) override;
   Moved send_lent(std::span<const iovec> parts) override;
   std::size_t lends_from() const override { return zero_copy_ ? zero_copy_->from_bytes() : ByteStream::lends_from(); }

@@ -98,6 +98,15 @@ TEST_CASE("a named root's address is of the family that is asked for", "[interfa
   CHECK(taken == "[fd00::7]:4711");
 }
 
+TEST_CASE("a named root is at no link-local address, as those are not used", "[interfaces]") {
+  for (const char* const place : {"[fe80::7]:4711", "[fe80::7%lo]:4711"}) {
+    const auto id = make_named_id({.place = place, .from = "NCCL_COMM_ID"});
+    REQUIRE_FALSE(id.ok());
+    CHECK(id.error().code == tutti::Code::kInvalidUsage);
+    CHECK_THAT(id.error().message, Contains("NCCL_COMM_ID") && Contains("link-local"));
+  }
+}
+
 TEST_CASE("a named root's port is counted on from there, and ends with the last one", "[interfaces]") {
   const auto at = [](std::uint16_t offset) {
     const auto id = make_named_id({.place = "10.0.0.7:65530", .from = "HERE", .port_offset = offset});

@@ -32,6 +32,20 @@ TEST_CASE("an address that refuses says nothing of another one, which may be dow
   CHECK(seconds_to_reach() > 1);
 }
 
+TEST_CASE("rank 0 does not wait for itself at an address that is another host's", "[root]") {
+  UniqueId id;
+  id.named = 1;
+  id.port = 1;
+  add_candidate(id, {false, {127, 0, 0, 1}});
+  const Patience patience(20, nullptr);
+  const auto start = std::chrono::steady_clock::now();
+  const auto reached = connect_with_root(id, patience, true);
+  REQUIRE_FALSE(reached.ok());
+  CHECK(reached.error().code == tutti::Code::kInvalidUsage);
+  CHECK_THAT(reached.error().message, Contains("rank 0") && Contains("127.0.0.1:1: Connection refused"));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+}
+
 TEST_CASE("a port at which nobody listens is refused, though the system has chosen it for who connects", "[root]") {
   const PrivateDescriptor alone =
       PrivateDescriptor::open([] { return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); });

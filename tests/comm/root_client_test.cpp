@@ -5,8 +5,10 @@
 #include "comm/tcp_socket.h"
 #include "rank_runs.h"
 
+#include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -93,6 +95,24 @@ TEST_CASE("a rank goes on if all are there, though its own time is over by then"
   is_over = true;
   rank.join();
   CHECK(why == "");
+}
+
+TEST_CASE("a port at which another program ends all connections is told as that", "[root]") {
+  const rank_runs::NothingLeft nothing_left;
+  const PlayedRoot played;
+  std::atomic<bool> is_over{false};
+  std::jthread other([&] {
+    while (!is_over) {
+      pollfd watched = {played.listener.socket.get(), POLLIN, 0};
+      if (poll(&watched, 1, 10) == 1) accept_connection(played.listener.socket.get()).reset();
+    }
+  });
+  const Patience patience(0.5, nullptr);
+  const auto root = RootClient::enter(played.id, patience, 2, self_facts(1));
+  is_over = true;
+  REQUIRE_FALSE(root.ok());
+  CHECK_THAT(root.error().message,
+             Contains(fmt::format("the process at 127.0.0.1:{} has ended each connection", played.id.port)));
 }
 
 TEST_CASE("ranks that do not meet are waited for as long as they may take to be reached", "[root]") {

@@ -104,6 +104,24 @@ PrivateDescriptor accepted(int listener) {
   return accept_connection(listener);
 }
 
+TEST_CASE("a connection for data is shown to what lies between while nothing goes by it", "[comm]") {
+  IpAddress loopback;
+  loopback.bytes = {127, 0, 0, 1};
+  auto listener = listen_tcp(0, Pacing::kNone);
+  REQUIRE(listener.ok());
+  PrivateDescriptor here = connect_tcp(loopback, listener.value().port, Pacing::kNone);
+  const PrivateDescriptor there = accepted(listener.value().socket.get());
+  const TcpStream stream(std::move(here));
+  const auto option = [&](int level, int name) {
+    int value = 0;
+    socklen_t bytes = sizeof(value);
+    CHECK(getsockopt(stream.descriptor(), level, name, &value, &bytes) == 0);
+    return value;
+  };
+  CHECK(option(SOL_SOCKET, SO_KEEPALIVE) == 1);
+  CHECK(option(IPPROTO_TCP, TCP_KEEPIDLE) == 60);
+}
+
 TEST_CASE("connections are paced by the system unless they stay on it", "[comm]") {
   IpAddress loopback;
   loopback.bytes = {127, 0, 0, 1};

@@ -182,6 +182,13 @@ def case_named_root(hosts, library):
     job.end()
 
 
+def case_root_elsewhere(hosts, library):
+    """NCCL_COMM_ID names another host than rank 0's: rank 0 says so at once."""
+    job = Job(hosts, library, 2, 1, {"NCCL_COMM_ID": f"{hosts.address(1)}:4711", "TUTTI_SECRET": "a word"}, id_file="-", last=1)
+    expect_failed(job.results([0], 20), "rank 0 is not at", f"{hosts.address(1)}:4711: Connection refused", code=5)
+    job.end()
+
+
 class WithNames:
     """Hosts with a file of names that takes the place of /etc/hosts."""
 

@@ -266,6 +266,18 @@ def case_only_dead_interfaces(library):
     hosts.remove()
 
 
+def case_no_ports(library):
+    """The systems have no port left for the ranks: the error says so, whichever rank gives up first."""
+    hosts = namespaces.Hosts(2)
+    for name in hosts.names:
+        hosts.ip("netns", "exec", name, "sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 40000")
+    job = Job(hosts, library, 2, 1)
+    for line in job.results([0, 1], 20).values():
+        assert line.startswith("failed") and "find a free TCP port (net.ipv4.ip_local_port_range" in line, line
+    job.end()
+    hosts.remove()
+
+
 def shares(hosts, library, ranks, env=None):
     """Of the bytes that hosts send in a job: what goes by eth0 and by eth1."""
     before = [hosts.sent("eth0"), hosts.sent("eth1")]

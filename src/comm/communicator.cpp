@@ -16,7 +16,6 @@
 #include "planner/planned_schedules.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -29,12 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
+int usable_cores() { return std::max(1, static_cast<int>(usable_processors().size())); }
 
 /// A call that waits for so long is reported, and again each time it has waited twice as long.
 constexpr double kFirstWarningS = 10;

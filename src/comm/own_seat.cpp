@@ -24,23 +24,6 @@ namespace {
 using planner::from_list;
 using planner::kUnknownSeat;
 
-std::vector<int> usable_processors() {
-  // Kernels with more processors than cpu_set_t has want a larger set.
-  for (int room = CPU_SETSIZE; room <= planner::kProcessorsMax; room *= 4) {
-    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(room), [](cpu_set_t* s) { CPU_FREE(s); });
-    const std::size_t bytes = CPU_ALLOC_SIZE(room);
-    if (!set || sched_getaffinity(0, bytes, set.get()) != 0) {
-      if (set && errno == EINVAL) continue;
-      return {};
-    }
-    std::vector<int> processors;
-    for (int processor = 0; processor < room; ++processor)
-      if (CPU_ISSET_S(processor, bytes, set.get())) processors.push_back(processor);
-    return processors;
-  }
-  return {};
-}
-
 bool lie_within(const std::vector<int>& processors, const std::vector<int>& part) {
   return !processors.empty() && std::ranges::includes(part, processors);
 }
@@ -121,6 +104,23 @@ std::uint64_t hash_of(std::string_view text) {
 }
 
 }  // namespace
+
+std::vector<int> usable_processors() {
+  // Kernels with more processors than cpu_set_t has want a larger set.
+  for (int room = CPU_SETSIZE; room <= planner::kProcessorsMax; room *= 4) {
+    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(room), [](cpu_set_t* s) { CPU_FREE(s); });
+    const std::size_t bytes = CPU_ALLOC_SIZE(room);
+    if (!set || sched_getaffinity(0, bytes, set.get()) != 0) {
+      if (set && errno == EINVAL) continue;
+      return {};
+    }
+    std::vector<int> processors;
+    for (int processor = 0; processor < room; ++processor)
+      if (CPU_ISSET_S(processor, bytes, set.get())) processors.push_back(processor);
+    return processors;
+  }
+  return {};
+}
 
 planner::Seat own_seat(const std::string& root) {
   planner::Seat seat;

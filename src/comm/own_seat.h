@@ -10,6 +10,9 @@
 
 namespace tutti::comm {
 
+/// Those that this thread may use, in order; none: the system does not tell.
+std::vector<int> usable_processors();
+
 /// `root` comes before /sys and /proc (HWLOC_FSROOT): "" for this machine. The processors are those that this thread may
 /// really use, whatever the root.
 planner::Seat own_seat(const std::string& root);

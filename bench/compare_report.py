@@ -17,7 +17,7 @@ MEAN_FROM, FLOOR_MEAN_FROM = 8 << 10, 16 << 10
 
 def size_of(text):
     digits, unit = text.rstrip("kKmMgG"), text[len(text.rstrip("kKmMgG")):].upper()
-    if not digits.isdigit() or unit not in ("", "K", "M", "G") or int(digits) == 0:
+    if not digits.isdecimal() or len(digits) > 20 or unit not in ("", "K", "M", "G") or int(digits) == 0:
         raise argparse.ArgumentTypeError(f'"{text}" is not a size: write 8, 4K, 256M or 1G')
     return int(digits) << {"": 0, "K": 10, "M": 20, "G": 30}[unit]
 

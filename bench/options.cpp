@@ -145,8 +145,10 @@ void declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--json", options.json_file,
                  "write the rows to this file (-: standard output; the table then goes to standard error)");
   app.add_option("--plot", options.plot_file, "draw bus bandwidth and time over size: an SVG file");
-  app.add_flag("--explain", options.explain,
-               "print the plan of every size, in words and as a schedule, and its certificate, and end");
+  app.add_flag(
+      "--explain", options.explain,
+      "print the plan of every size, in words and as a schedule, and its certificate, and end; of processes on "
+      "host memory for private buffers");
   app.add_option(
       "--plan", words.plan,
       "run the schedule in this file (-: standard input) instead of the planner's choice; collective, --ranks "
@@ -272,6 +274,8 @@ std::string resolve(const Words& words, Options& options) {
   if (options.explain && !(options.json_file.empty() && options.plot_file.empty()))
     return "--explain prints plans and measures nothing, and --json and --plot are for what was measured: leave out "
            "one or the other";
+  if (options.explain && words.memory == "shared" && words.device == "host" && !options.threads)
+    return "--explain prints the plan for private buffers, and in a line what shared ones go by: leave out --memory";
   if (options.plot_file == "-") return "--plot -: the picture goes to a file; name one";
   if (same_file(options.json_file, options.plot_file))
     return fmt::format("--plot {}: is --json's file; name another", options.plot_file);

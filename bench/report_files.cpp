@@ -1,5 +1,6 @@
 #include "report_files.h"
 
+#include "base/standard_output.h"
 #include "plot/svg.h"
 
 #include <fmt/format.h>
@@ -7,7 +8,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <map>
 
 namespace tutti::bench {
@@ -74,11 +74,8 @@ Status write_json(const std::string& path, const std::vector<Row>& rows) {
     (void)std::fputs(text.c_str(), stdout);  // what cannot be written is told at the end
     return {};
   }
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) return system_error("write " + path);
-  return {};
+  const std::string why = why_unwritten(path, text);
+  return why.empty() ? Status() : error(Code::kSystem, fmt::format("write {}: {}", path, why));
 }
 
 Status write_plot(const std::string& path, const std::vector<Row>& rows, const std::string& subtitle) {

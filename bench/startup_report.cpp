@@ -1,5 +1,6 @@
 #include "startup_report.h"
 
+#include "base/standard_output.h"
 #include "median.h"
 
 #include <fmt/format.h>
@@ -7,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 
 namespace tutti::bench {
 namespace {
@@ -150,11 +150,8 @@ Status write_startup_json(const std::string& path, const StartupResults& results
     (void)std::fputs(text.c_str(), stdout);  // what cannot be written is told at the end
     return {};
   }
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) return system_error(fmt::format("writing {}", path));
-  return {};
+  const std::string why = why_unwritten(path, text);
+  return why.empty() ? Status() : error(Code::kSystem, fmt::format("write {}: {}", path, why));
 }
 
 }  // namespace tutti::bench

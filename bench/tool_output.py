@@ -1,10 +1,32 @@
-"""What a script writes: results that cannot be written are told about, and never look like success."""
+"""What a script reads and writes: wrong command lines are told in a line, as the tools do it; results that cannot be written are told about, and
+never look like success."""
+import argparse
 import atexit
 import json
 import os
 import signal
 import stat
 import sys
+
+
+class Parser(argparse.ArgumentParser):
+    """`after`: what stands behind the options."""
+
+    def __init__(self, tool, about, examples=None, after=""):
+        super().__init__(prog=tool, usage=f"bench/{tool} [OPTIONS]{after}", description=about, epilog=examples, allow_abbrev=False,
+                         formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message.removeprefix('argument ')}\n")
+
+
+def number(least, most):
+    """What argparse takes for the type of such an option."""
+    def convert(text):
+        if not text.isdecimal() or len(text) > 20 or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f'"{text}" is not a number from {least} to {most}')
+        return int(text)
+    return convert
 
 
 def why_unwritable(path):
@@ -25,12 +47,15 @@ def why_unwritable(path):
 
 
 def write_json(tool, path, document):
-    """0, or 1 if the file cannot be written, which is said."""
+    """0, or 1 if the file cannot be written, which is said: then no part of it is left that could be taken for the whole."""
+    text = json.dumps(document) + "\n"
+    file = None
     try:
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(document, file)
-            file.write("\n")
+            file.write(text)
     except OSError as problem:
+        if file and os.path.isfile(path):
+            os.remove(os.path.realpath(path))
         print(f"{tool}: --json {path}: {problem.strerror}", file=sys.stderr)
         return 1
     return 0

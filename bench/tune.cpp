@@ -1,6 +1,7 @@
 #include "tune.h"
 
 #include "base/elapsed.h"
+#include "base/standard_output.h"
 #include "check.h"
 #include "measure.h"
 #include "median.h"
@@ -8,10 +9,8 @@
 #include "tuned.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <set>
@@ -312,10 +311,8 @@ Status Tuner::write() const {
     return {};
   }
   (void)std::fflush(table);  // before what may be said of the file
-  std::ofstream file(options_.tune_file, std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) return error(Code::kSystem, fmt::format("{}: {}", options_.tune_file, std::strerror(errno)));
+  if (const std::string why = why_unwritten(options_.tune_file, text); !why.empty())
+    return error(Code::kSystem, fmt::format("{}: {}", options_.tune_file, why));
   std::printf("# %s is written. To use it: TUTTI_TUNING_FILE=%s\n", options_.tune_file.c_str(),
               options_.tune_file.c_str());
   return {};

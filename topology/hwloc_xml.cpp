@@ -192,7 +192,7 @@ class Reader {
     static_cast<void>(std::sscanf(node.attribute("pci_type").value(), "%4x [%4x:%4x]", &object.pci_class,
                                   &object.vendor, &object.device));
     const std::string_view speed = node.attribute("pci_link_speed").value();
-    object.link = from_gbps(node.attribute("pci_link_speed").as_double());
+    object.link = from_gbps(decimal_in(speed));
     // hwloc writes 0 where it does not know.
     if (object.link == 0 && speed.find_first_not_of("0.") != std::string_view::npos)
       tree_.warnings.push_back(

@@ -102,7 +102,7 @@ Result<Graph> GraphReader::read() {
 }
 
 Result<Bandwidth> GraphReader::speed_of(const pugi::xml_node& graph, const char* attribute) const {
-  const Bandwidth speed = from_gbps(graph.attribute(attribute).as_double());
+  const Bandwidth speed = from_gbps(decimal_in(graph.attribute(attribute).value()));
   if (speed == 0)
     return wrong(graph, fmt::format("{}=\"{}\"; expected GB/s above 0, as there are channels", attribute,
                                     graph.attribute(attribute).value()));

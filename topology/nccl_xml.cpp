@@ -353,7 +353,7 @@ void NcclReader::add_nic(const pugi::xml_node& net, const Place& place, const Li
   facts.device = number_of(net, "dev").value_or(kNone);
   const int node =
       add_device(NodeKind::kNic, place, link, name.empty() ? "" : prefix(place.host) + name, std::move(facts));
-  const double latency_us = net.attribute("latency").as_double();
+  const double latency_us = decimal_in(net.attribute("latency").value());
   const bool has_latency = latency_us > 0 && latency_us < 1e6;
   add_to_network(node, nic_bandwidth(net, link.bandwidth),
                  has_latency ? static_cast<int>(std::lround(latency_us * 1000)) : 0);

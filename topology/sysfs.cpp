@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <fstream>
 
 namespace tutti::topology {
@@ -17,7 +16,7 @@ constexpr double kGigabitsMax = 1e6;
 
 /// "100 Gb/sec (4X EDR)"; what is no such number is 0.
 Bandwidth from_gigabits(const std::string& text) {
-  const double gigabits = std::strtod(text.c_str(), nullptr);
+  const double gigabits = decimal_in(text);
   return gigabits > 0 && gigabits <= kGigabitsMax ? static_cast<Bandwidth>(gigabits * kGigabit) : 0;
 }
 

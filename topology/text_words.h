@@ -3,6 +3,7 @@
 
 #include "topology/graph.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <limits>
@@ -33,6 +34,15 @@ std::optional<Number> number_from(std::string_view text, Number min, Number max 
 /// The number that the text begins with; kNone: it begins with none.
 inline int number_in(std::string_view text) {
   int number = kNone;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+/// The number, with a point as C has it, that the text begins with behind blanks; 0: it begins with none. strtod takes the locale's: where that
+/// is a comma, it reads 2 of "2.5".
+inline double decimal_in(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+  double number = 0;
   std::from_chars(text.data(), text.data() + text.size(), number);
   return number;
 }

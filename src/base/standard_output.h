@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -73,6 +74,19 @@ inline std::string why_unwritable(const std::string& path) {
   (void)std::fclose(file);
   if (!existed) std::filesystem::remove(std::filesystem::canonical(path, none), none);  // of a link, what it leads to
   return {};
+}
+
+/// Writes the whole file. Empty, or why it could not be: then no part of it is left that could be taken for the whole.
+inline std::string why_unwritten(const std::string& path, std::string_view text) {
+  std::FILE* const file = std::fopen(path.c_str(), "we");
+  if (!file) return std::strerror(errno);
+  int number = std::fwrite(text.data(), 1, text.size(), file) == text.size() ? 0 : errno;
+  if (std::fclose(file) != 0 && number == 0) number = errno;
+  if (number == 0) return {};
+  std::error_code none;
+  const std::filesystem::path real = std::filesystem::canonical(path, none);
+  if (std::filesystem::is_regular_file(real, none)) std::filesystem::remove(real, none);
+  return std::strerror(number);
 }
 
 }  // namespace tutti

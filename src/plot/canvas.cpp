@@ -1,10 +1,11 @@
 #include "plot/canvas.h"
 
+#include "base/standard_output.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 
 namespace tutti::plot {
 namespace {
@@ -191,11 +192,8 @@ std::string Canvas::document(double width, double height, std::string_view title
 }
 
 Status write_document(const std::string& path, const std::string& document) {
-  std::FILE* file = std::fopen(path.c_str(), "we");
-  if (!file) return system_error("open " + path);
-  const bool written = std::fwrite(document.data(), 1, document.size(), file) == document.size();
-  if (std::fclose(file) != 0 || !written) return system_error("write " + path);
-  return {};
+  const std::string why = why_unwritten(path, document);
+  return why.empty() ? Status() : error(Code::kSystem, fmt::format("write {}: {}", path, why));
 }
 
 }  // namespace tutti::plot

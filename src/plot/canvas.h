@@ -86,7 +86,7 @@ std::string escaped(std::string_view text);
 std::string coordinate(double value);
 /// The beginning of a document, up to its first element.
 std::string document_head(double width, double height);
-/// Writes a document to a file; kSystem where that fails.
+/// Writes a document to a file, all of it or nothing; kSystem where that fails.
 Status write_document(const std::string& path, const std::string& document);
 
 }  // namespace tutti::plot

@@ -148,8 +148,14 @@ int run(int argc, char** argv) {
   if (!parsed.options) return parsed.exit_code;
   if (parsed.options->bandwidths)
     return print(parsed.options->json ? tools::bandwidths_json() : tools::bandwidths_text());
-  if (parsed.options->simulate.host_ranks > 0) return simulate_host_memory(*parsed.options);
   const std::string& svg = parsed.options->svg;
+  const tools::SimulateOptions& simulate = parsed.options->simulate;
+  for (const std::string& path : {svg, simulate.timeline, simulate.trace}) {
+    if (path.empty() || path == "-") continue;
+    if (const std::string why = why_unwritable(path); !why.empty())
+      return fail(fmt::format("write {}: {}", path, why), 1);
+  }
+  if (simulate.host_ranks > 0) return simulate_host_memory(*parsed.options);
   Result<topology::Graph> graph = read_machine(*parsed.options);
   if (!graph.ok()) return fail(graph.error().message, 1);
   if (const std::string problem = wrong_choice(graph.value(), parsed.options->chosen); !problem.empty())
@@ -161,9 +167,8 @@ int run(int argc, char** argv) {
     const Status written = plot::write_document(svg, tools::drawing(planned.value()));
     if (!written.ok()) return fail(written.error().message, 1);
   }
-  if (parsed.options->simulate.wanted && planned.value().plan.ranks > 1)
-    return simulate_machine(planned.value(), *parsed.options);
-  if (!parsed.options->simulate.timeline.empty() || !parsed.options->simulate.trace.empty())
+  if (simulate.wanted && planned.value().plan.ranks > 1) return simulate_machine(planned.value(), *parsed.options);
+  if (!simulate.timeline.empty() || !simulate.trace.empty())
     return fail("--timeline and --trace: one rank has nothing to send, so that there is no call to draw", 1);
   return print(report(planned.value(), nullptr, *parsed.options));
 }

@@ -2,6 +2,7 @@
 
 #include "base/elapsed.h"
 #include "base/standard_output.h"
+#include "plot/canvas.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -152,15 +153,8 @@ std::string sizes_text(const Simulated& simulated) {
 Status write_traces(const Simulated& simulated, const SimulateOptions& options) {
   if (options.timeline.empty() && options.trace.empty()) return {};
   TUTTI_TRY_ASSIGN(const TracedRun traced, trace_smallest(simulated));
-  const auto write = [](const std::string& path, const std::string& text) -> Status {
-    std::FILE* file = std::fopen(path.c_str(), "we");
-    if (file == nullptr) return system_error("open " + path);
-    const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    if (std::fclose(file) != 0 || !written) return system_error("write " + path);
-    return {};
-  };
-  if (!options.timeline.empty()) TUTTI_TRY(write(options.timeline, timeline_svg(simulated, traced)));
-  if (!options.trace.empty()) TUTTI_TRY(write(options.trace, chrome_trace(simulated, traced)));
+  if (!options.timeline.empty()) TUTTI_TRY(plot::write_document(options.timeline, timeline_svg(simulated, traced)));
+  if (!options.trace.empty()) TUTTI_TRY(plot::write_document(options.trace, chrome_trace(simulated, traced)));
   return {};
 }
 

@@ -71,25 +71,36 @@ std::unique_ptr<Model> Job::make_model(Backend& backend) const {
   return std::make_unique<ImageClassifier>(backend, sizes);
 }
 
+/// Of a rank; each of those before it.
+struct Job::Parts {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Model> model;
+  std::optional<Replicas> replicas;
+  std::unique_ptr<Trainer> trainer;
+};
+
 int Job::run_rank(const Place& place, const ncclUniqueId& id) const {
-  const auto problem = caught([&]() -> Problem {
-    auto backend = make_backend(place.local_rank);
-    return backend ? run_on(**backend, place, id) : backend.failure();
-  });
+  const auto parts = std::make_shared<Parts>();
+  const auto problem = caught([&] { return live(*parts, place, id); });
   if (!problem) return 0;
+  if (parts->replicas) parts->replicas->give_up();  // before the trainer's arrays go
   complain("tutti-train: rank {}: {}\n", place.rank, problem->message);
+  if (place.kept != nullptr) place.kept->add(parts);
   return 1;
 }
 
-Problem Job::run_on(Backend& backend, const Place& place, const ncclUniqueId& id) const {
-  const auto model = make_model(backend);
-  auto replicas = Replicas::join(place.rank, place.size, id, backend);
+Problem Job::live(Parts& parts, const Place& place, const ncclUniqueId& id) const {
+  auto backend = make_backend(place.local_rank);
+  if (!backend) return backend.failure();
+  parts.backend = std::move(*backend);
+  parts.model = make_model(*parts.backend);
+  auto replicas = Replicas::join(place.rank, place.size, id, *parts.backend);
   if (!replicas) return replicas.failure();
-  auto trainer = Trainer::make(options_, *dataset_, backend, *model, *replicas);
+  parts.replicas.emplace(std::move(*replicas));
+  auto trainer = Trainer::make(options_, *dataset_, *parts.backend, *parts.model, *parts.replicas);
   if (!trainer) return trainer.failure();
-  auto problem = caught([&] { return train(backend, *model, *replicas, **trainer); });
-  if (problem) replicas->give_up();  // before the trainer's arrays go
-  return problem;
+  parts.trainer = std::move(*trainer);
+  return train(*parts.backend, *parts.model, *parts.replicas, *parts.trainer);
 }
 
 Problem Job::train(const Backend& backend, Model& model, Replicas& replicas, Trainer& trainer) const {
@@ -103,6 +114,7 @@ Problem Job::train(const Backend& backend, Model& model, Replicas& replicas, Tra
 
   const auto start = std::chrono::steady_clock::now();
   if (auto problem = trainer.run(journal ? &*journal : nullptr)) return problem;
+  if (trainer.ended_early()) return replicas.leave();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   const auto held_out = trainer.evaluate_held_out();

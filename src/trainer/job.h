@@ -11,13 +11,30 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 namespace tutti::trainer {
+
+/// What ranks that are threads, and have failed, had made: others may be at work on its arrays still, which stay until all have ended.
+class KeptParts {
+ public:
+  void add(std::shared_ptr<void> parts) {
+    const std::lock_guard lock(mutex_);
+    parts_.push_back(std::move(parts));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<void>> parts_;
+};
 
 /// A rank among all, and among those of its host.
 struct Place {
   int rank, size;
   int local_rank;
+  KeptParts* kept = nullptr;  ///< of ranks that are threads
 };
 
 class Job {
@@ -32,7 +49,8 @@ class Job {
   Problem read_data();
   Outcome<std::unique_ptr<Backend>> make_backend(int local_rank) const;
   std::unique_ptr<Model> make_model(Backend& backend) const;
-  Problem run_on(Backend& backend, const Place& place, const ncclUniqueId& id) const;
+  struct Parts;
+  Problem live(Parts& parts, const Place& place, const ncclUniqueId& id) const;
   Problem train(const Backend& backend, Model& model, Replicas& replicas, Trainer& trainer) const;
   void print_heading(const Backend& backend, const Model& model, std::int64_t steps, int size) const;
   Problem print_summary(const HeldOut& held_out, double seconds, Model& model, const float* parameters) const;

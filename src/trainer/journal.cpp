@@ -10,8 +10,10 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <numbers>
 #include <string>
+#include <system_error>
 #include <utility>
 
 namespace tutti::trainer {
@@ -70,16 +72,23 @@ Outcome<Journal> Journal::open(const Options& options, std::int64_t steps) {
   if (!options.log.empty()) {
     journal.log_.reset(std::fopen(options.log.c_str(), "w"));
     if (!journal.log_) return write_failure(options.log, std::strerror(errno));
+    std::setbuf(journal.log_.get(), nullptr);
   }
   return journal;
 }
 
-Problem Journal::write_log(const std::string& line) {
+/// A run that is killed leaves whole lines, and so does one whose disk is full; a reader can follow.
+Problem Journal::write_log(std::string line) {
   if (!log_) return {};
-  // Flushed, so that a run that is killed leaves whole lines and a reader can follow.
-  if (std::fprintf(log_.get(), "%s\n", line.c_str()) < 0 || std::fflush(log_.get()) != 0)
-    return write_failure(log_path_, std::strerror(errno));
-  return {};
+  line += '\n';
+  if (std::fwrite(line.data(), 1, line.size(), log_.get()) == line.size()) {
+    log_bytes_ += line.size();
+    return {};
+  }
+  auto failure = write_failure(log_path_, std::strerror(errno));
+  std::error_code none;
+  std::filesystem::resize_file(log_path_, log_bytes_, none);
+  return failure;
 }
 
 Problem Journal::step(const StepRecord& record) {
@@ -108,7 +117,9 @@ Problem Journal::print_progress(std::int64_t step) {
                             : fmt::format("accuracy {:5.1f}%", 100.0 * sum.accuracy / static_cast<double>(count));
   say("step {:>6}/{}  loss {:7.4f}  {}  {:>8.0f} samples/s  communication {:4.1f}%\n", step, steps_, loss, quality,
       static_cast<double>(sum.samples) / sum.step_ms * 1e3, 100.0 * sum.comm_ms / sum.step_ms);
-  if (std::fflush(stdout) != 0) return write_failure("standard output", std::strerror(errno));
+  if (std::fflush(stdout) == 0) return {};
+  if (errno != EPIPE) return write_failure("standard output", std::strerror(errno));
+  reader_has_gone_ = true;
   return {};
 }
 
@@ -119,13 +130,8 @@ Problem Journal::finish(const HeldOut& held_out) {
     if (auto problem = write_log(line.dump())) return problem;
   }
   if (plot_path_.empty()) return {};
-  File file(std::fopen(plot_path_.c_str(), "w"));
-  const std::string picture = loss_curve(records_, model_ == ModelKind::kLm);
-  if (!file || std::fwrite(picture.data(), 1, picture.size(), file.get()) != picture.size() ||
-      std::fflush(file.get()) != 0) {
-    return write_failure(plot_path_, std::strerror(errno));
-  }
-  return {};
+  const std::string why = why_unwritten(plot_path_, loss_curve(records_, model_ == ModelKind::kLm));
+  return why.empty() ? Problem() : write_failure(plot_path_, why);
 }
 
 }  // namespace tutti::trainer

@@ -39,6 +39,8 @@ class Journal {
   Problem step(const StepRecord& record);
   /// The log's last line, and the plot.
   Problem finish(const HeldOut& held_out);
+  /// Nobody reads what is printed any more, and no file is wanted.
+  bool is_unread() const { return reader_has_gone_ && log_path_.empty() && plot_path_.empty(); }
 
  private:
   struct CloseFile {
@@ -47,12 +49,14 @@ class Journal {
   using File = std::unique_ptr<std::FILE, CloseFile>;
 
   Problem print_progress(std::int64_t step);
-  Problem write_log(const std::string& line);
+  Problem write_log(std::string line);
 
   ModelKind model_ = ModelKind::kLm;
   std::int64_t steps_ = 0, report_every_ = 1;
   std::string log_path_, plot_path_;
   File log_;
+  std::size_t log_bytes_ = 0;  ///< of whole lines
+  bool reader_has_gone_ = false;
   std::vector<StepRecord> records_;  ///< for the plot
   StepRecord since_report_;          ///< sums over the steps behind its `step`
 };

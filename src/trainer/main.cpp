@@ -10,16 +10,17 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <nccl.h>
-#include <sched.h>
 #include <tutti/launch.h>
 #include <tutti/tutti.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 
 namespace tutti::trainer {
 namespace {
@@ -75,9 +76,7 @@ Outcome<int> ranks_to_start(const Options& options) {
     if (!gpus) return gpus.failure();
     return std::min(*gpus * options.ranks_per_gpu, kRanksMax);
   }
-  cpu_set_t set;
-  const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  return std::clamp(cores, 2, kRanksMax);
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, kRanksMax);
 }
 
 int run_processes(const Job& job, int ranks) {
@@ -103,7 +102,8 @@ int run_threads(const Job& job, int ranks) {
   ncclUniqueId id;
   if (ncclGetUniqueId(&id) != ncclSuccess)
     return fail(kFailed, fmt::format("making an id: {}", ncclGetLastError(nullptr)));
-  return run_as_threads("tutti-train", ranks, [&](int rank) { return job.run_rank({rank, ranks, rank}, id); });
+  KeptParts kept;
+  return run_as_threads("tutti-train", ranks, [&](int rank) { return job.run_rank({rank, ranks, rank, &kept}, id); });
 }
 
 int run_launched(const Job& job, const tuttiLaunchInfo_t& me, const std::string& network) {
@@ -163,6 +163,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   tutti::trainer::keep_standard_descriptors();
+  // Rank 0 finds out itself when nobody reads any more, and tells the others.
+  (void)std::signal(SIGPIPE, SIG_IGN);
   const int code = tutti::trainer::run(argc, argv);
   return code != 0 ? code : tutti::end_output("tutti-train", 0);
 }

@@ -78,10 +78,10 @@ Problem Replicas::start_sum(float* values, std::size_t count) {
                "adding gradients");
 }
 
-Problem Replicas::start_sum(LossSums* sums) {
-  static_assert(sizeof(LossSums) == 2 * sizeof(double));
+Problem Replicas::start_sum(double* values, std::size_t count) {
   backend_.before_collectives();
-  return check(ncclAllReduce(sums, sums, 2, ncclFloat64, ncclSum, comm_, backend_.collectives()), "adding losses");
+  return check(ncclAllReduce(values, values, count, ncclFloat64, ncclSum, comm_, backend_.collectives()),
+               "adding losses");
 }
 
 /// A call on a stream that failed has no caller to tell: the communicator keeps the reason.

@@ -40,7 +40,7 @@ class Replicas {
   /// behind Backend::after_collectives(), and must not touch the values before.
   Problem start_broadcast(float* values, std::size_t count);
   Problem start_sum(float* values, std::size_t count);
-  Problem start_sum(LossSums* sums);
+  Problem start_sum(double* values, std::size_t count);
   /// Everything started and computed so far is done, or failed: then the message says why, naming the rank that is gone.
   Problem wait();
 

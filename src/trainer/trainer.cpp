@@ -32,10 +32,6 @@ Outcome<std::unique_ptr<Trainer>> Trainer::make(const Options& options, const Da
                                                 Model& model, Replicas& replicas) {
   std::unique_ptr<Trainer> trainer(new Trainer(options, dataset, backend, model, replicas));
   if (auto problem = backend.wait()) return *problem;  // all memory is there
-  if (auto problem = replicas.share(trainer->gradients_.data(), trainer->gradients_.size())) {
-    replicas.give_up();  // before the gradients go: others may have them already
-    return *problem;
-  }
   return trainer;
 }
 
@@ -48,7 +44,7 @@ Trainer::Trainer(const Options& options, const Dataset& dataset, Backend& backen
       parameters_(backend.shared_zeros<float>(model.layout().size())),
       gradients_(backend.shared_zeros<float>(model.layout().size())),
       part_gradients_(backend.zeros<float>(options.accumulate > 1 ? model.layout().size() : 0)),
-      loss_sums_(backend.zeros<LossSums>(1)),
+      sums_(backend.zeros<StepSums>(1)),
       buckets_(model.layout(), static_cast<std::size_t>(options.bucket_mb * 1e6)),
       order_(dataset.training(), options.batch, options.seed),
       optimiser_(make_optimiser(options, backend, model.layout().size())),
@@ -57,11 +53,12 @@ Trainer::Trainer(const Options& options, const Dataset& dataset, Backend& backen
 
 Problem Trainer::run(Journal* journal) {
   if (auto problem = start()) return problem;
-  for (std::int64_t number = 1; number <= steps_; ++number) {
+  for (std::int64_t number = 1; number <= steps_ && !ended_early_; ++number) {
     auto record = step(number);
     if (!record) return record.failure();
     if (journal == nullptr) continue;
     if (auto problem = journal->step(*record)) return problem;
+    unread_ = journal->is_unread();
   }
   return {};
 }
@@ -88,6 +85,7 @@ Problem Trainer::compare_what_to_train() {
 
 Problem Trainer::start() {
   if (auto problem = compare_what_to_train()) return problem;
+  if (auto problem = replicas_.share(gradients_.data(), gradients_.size())) return problem;
   // Only rank 0 makes parameters: a broadcast that does not arrive cannot go unnoticed.
   if (replicas_.rank() == 0) {
     Array<float> made(parameters_.size());
@@ -125,12 +123,13 @@ Outcome<StepRecord> Trainer::step(std::int64_t number) {
   if (auto problem = compute_gradients(batch)) return *problem;
   backend_.after_collectives();
   optimiser_->step(parameters_.data(), gradients_.data(), batch.size(), static_cast<float>(record.lr));
-  LossSums sums;
-  backend_.download(&sums, loss_sums_.data(), sizeof sums);
+  StepSums sums;
+  backend_.download(&sums, sums_.data(), sizeof sums);
   if (auto problem = replicas_.wait()) return *problem;
 
-  record.loss = sums.loss / static_cast<double>(batch.size());
-  record.accuracy = sums.correct / static_cast<double>(batch.size());
+  ended_early_ = sums.unread > 0;
+  record.loss = sums.losses.loss / static_cast<double>(batch.size());
+  record.accuracy = sums.losses.correct / static_cast<double>(batch.size());
   if (!std::isfinite(record.loss)) {
     return Failure{fmt::format("the loss of step {} is {}: the training diverged; try a smaller --lr than {}", number,
                                record.loss, options_.lr)};
@@ -155,7 +154,7 @@ Problem Trainer::compute_gradients(std::span<const std::uint32_t> batch) {
   const std::size_t parts = static_cast<std::size_t>(replicas_.size()) * options_.accumulate;
   Problem problem;
   buckets_.begin();
-  clear_loss();
+  clear_sums();
   for (std::size_t a = 0; a < options_.accumulate; ++a) {
     const bool first = a == 0;
     const bool last = a + 1 == options_.accumulate;
@@ -172,15 +171,20 @@ Problem Trainer::compute_gradients(std::span<const std::uint32_t> batch) {
         problem = replicas_.start_sum(gradients_.data() + range->offset, range->count);
       }
     };
-    model_.forward_backward(parameters_.data(), backend_.place(part_), target, ready, loss_sums_.data());
+    model_.forward_backward(parameters_.data(), backend_.place(part_), target, ready, &sums_.data()->losses);
   }
   if (problem) return problem;
-  return replicas_.start_sum(loss_sums_.data());
+  return start_sums();
 }
 
-void Trainer::clear_loss() {
-  const LossSums none;
-  backend_.upload(loss_sums_.data(), &none, sizeof none);
+void Trainer::clear_sums() {
+  const StepSums none{.losses = {}, .unread = unread_ ? 1.0 : 0.0};
+  backend_.upload(sums_.data(), &none, sizeof none);
+}
+
+Problem Trainer::start_sums() {
+  static_assert(sizeof(StepSums) == 3 * sizeof(double));
+  return replicas_.start_sum(&sums_.data()->losses.loss, 3);
 }
 
 Outcome<HeldOut> Trainer::evaluate_held_out() {
@@ -189,17 +193,17 @@ Outcome<HeldOut> Trainer::evaluate_held_out() {
   // Some others tell at least what the last update has made of the loss.
   if (!held_out) samples = std::span(dataset_.training()).first(std::min(kEvaluationBatch, dataset_.training().size()));
   auto mine = shard(samples, static_cast<std::size_t>(replicas_.rank()), static_cast<std::size_t>(replicas_.size()));
-  clear_loss();
+  clear_sums();
   while (!mine.empty()) {
     const std::size_t count = std::min(kEvaluationBatch, mine.size());
     dataset_.gather(mine.first(count), part_);
-    model_.evaluate(parameters_.data(), backend_.place(part_), loss_sums_.data());
+    model_.evaluate(parameters_.data(), backend_.place(part_), &sums_.data()->losses);
     mine = mine.subspan(count);
   }
-  LossSums totals;
-  if (auto problem = replicas_.start_sum(loss_sums_.data())) return *problem;
+  if (auto problem = start_sums()) return *problem;
   backend_.after_collectives();
-  backend_.download(&totals, loss_sums_.data(), sizeof totals);
+  LossSums totals;
+  backend_.download(&totals, &sums_.data()->losses, sizeof totals);
   if (auto problem = replicas_.wait()) return *problem;
   const auto count = static_cast<double>(samples.size());
   if (!std::isfinite(totals.loss)) {

@@ -20,6 +20,12 @@
 
 namespace tutti::trainer {
 
+/// What a step sums beside the gradients.
+struct StepSums {
+  LossSums losses;
+  double unread = 0;  ///< above 0: nobody reads what rank 0 has to tell
+};
+
 class Trainer {
  public:
   /// Everything referred to must outlive the trainer; model and replicas are the back end's.
@@ -29,6 +35,8 @@ class Trainer {
   std::int64_t steps() const { return steps_; }
   /// Gives every rank rank 0's parameters, then makes all steps. `journal`: rank 0's, nullptr on the others.
   Problem run(Journal* journal);
+  /// It has left steps out, as nobody reads rank 0's journal any more; on every rank.
+  bool ended_early() const { return ended_early_; }
   /// The held-out samples, shared among the ranks; every rank gets the sum. Fails where the training diverged, also where nothing is held out.
   Outcome<HeldOut> evaluate_held_out();
   /// The back end's.
@@ -43,7 +51,8 @@ class Trainer {
   Outcome<StepRecord> step(std::int64_t number);
   /// Sums this rank's share of the batch into gradients_ and starts the all-reduces on the way.
   Problem compute_gradients(std::span<const std::uint32_t> batch);
-  void clear_loss();
+  void clear_sums();
+  Problem start_sums();
   /// Fails where they are no longer numbers.
   Outcome<std::uint64_t> hash_of_parameters();
 
@@ -55,12 +64,14 @@ class Trainer {
   Array<float> parameters_;
   Array<float> gradients_;       ///< this rank's sum, then all ranks' sum, in place
   Array<float> part_gradients_;  ///< of one part of the share, when there are several (--accumulate)
-  Array<LossSums> loss_sums_;    ///< one: this rank's, then all ranks'
+  Array<StepSums> sums_;         ///< one: this rank's, then all ranks'
   GradientBuckets buckets_;
   BatchOrder order_;
   std::unique_ptr<Optimiser> optimiser_;
   std::int64_t steps_;
   Batch part_;
+  bool unread_ = false;  ///< rank 0 knows it first
+  bool ended_early_ = false;
 };
 
 }  // namespace tutti::trainer

@@ -24,7 +24,8 @@ def main():
         check(call > 0 and abs(sum(shares) - call) <= len(shares), "the parts and the rest are not the call", good)
     for wrong, said in (("8X", "is no size"), ("0", "is no size"), ("3", "holds no float32, which has 4 bytes")):
         bad = account("--build", sys.argv[2], wrong)
-        check(bad.returncode == 2 and said in bad.stderr, f"{wrong} is taken", bad)
+        check(bad.returncode == 2 and said in bad.stderr and bad.stderr.startswith("account: ") and bad.stderr.count("\n") == 1,
+              f"{wrong} is taken, or not told in a line", bad)
     missing = account("--build", "/nonexistent", "8")
     check(missing.returncode == 1 and "account-parts is missing" in missing.stderr, "a build folder that is not there is taken", missing)
 

@@ -5,6 +5,7 @@
 """
 import json
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -203,14 +204,22 @@ while read line <&3; do [ "$line" = end ] && exit 0; echo '{answer}' >&4; done""
                 (["--json", ""], "--json : No such file"),
                 (["--svg-prefix", ""], "--svg-prefix is empty"),
                 (["--json", "-"], "--json -: standard output has the table; name a file"),
+                (["--sizes", "8,,16"], '"" is not a size'),
+                (["--sizes", "9" * 5000], "is not a size"),
+                (["--ranks", "\u00b2"], '"\u00b2" is not a number from 2 to 64'),
+                (["--ranks", ""], '"" is not a number from 2 to 64'),
+                (["--rank", "2"], "--rank"),
+                (["--json"], "--json: expected one argument"),
                 (["extra"], "extra")]:
             with self.subTest(arguments=arguments):
                 result = run(*arguments)
                 self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
                 self.assertIn(words, result.stderr)
+                self.assertRegex(result.stderr, r"\Acompare: .*\n\Z")
         result = run("--help")
         self.assertEqual(result.returncode, 0)
         self.assertIn("bench/compare --quick", result.stdout)
+        self.assertIn("usage: bench/compare [OPTIONS]\n", result.stdout)
 
     def test_output_that_cannot_be_written(self):
         words = ["--ranks", "2", "--sizes", "8", "--in-place", *OURS]
@@ -231,6 +240,17 @@ while read line <&3; do [ "$line" = end ] && exit 0; echo '{answer}' >&4; done""
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stdout, "\nsize .* Tutti")
         self.assertTrue(result.stderr.endswith("compare: --json /dev/full: No space left on device\n"), result.stderr)
+
+    def test_rows_that_find_no_room(self):
+        """As on a full disk: no file is left that could be taken for the whole."""
+        def small_files():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        for length, code, left in ((100, 0, ["rows.json"]), (2000, 1, [])):
+            words = f"import sys, tool_output; sys.exit(tool_output.write_json('a tool', {self.json!r}, 'x' * {length}))"
+            result = subprocess.run([sys.executable, "-B", "-c", words], preexec_fn=small_files, cwd=os.path.dirname(COMPARE), capture_output=True,
+                                    text=True, timeout=TIMEOUT_S, check=False)
+            self.assertEqual((result.returncode, result.stderr), (code, f"a tool: --json {self.json}: File too large\n" if code else ""))
+            self.assertEqual(os.listdir(self.folder), left)
 
     def test_figures_names_a_folder_that_cannot_be_made(self):
         place = os.path.join(self.folder, "file")
@@ -318,6 +338,12 @@ while read line <&3; do [ "$line" = end ] && exit 0; echo '{answer}' >&4; done""
             figures.terminate()
             figures.communicate(timeout=20)  # until the script has ended as well
         self.assertEqual(figures.returncode, -signal.SIGTERM)
+
+    def test_sizes_that_do_not_fit(self):
+        result = run("--ranks", "2", "--sizes", "99999999999G", *OURS)
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn("# left out: sizes from 107374182398926258176 bytes on: 2 ranks need ", result.stdout)
+        self.assertIn("# FAILED: nothing was measured", result.stdout)
 
     def test_a_build_folder_without_workers(self):
         result = run("--ranks", "2", "--sizes", "8", "--peers", "tutti", build=self.folder)

@@ -185,6 +185,9 @@ class PerfTest(FolderTest):
             result = run(collective, "--ranks", "3", "-b", "1K", "-e", "1M", "-f", "1024", "--explain")
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(result.stdout.count("== " + collective), 2)
+        threads = run("all_reduce", "--ranks", "2", "--threads", "-b", "1M", "-e", "1M", "--explain", "--memory", "shared")
+        self.assertEqual(threads.returncode, 0, threads.stderr)
+        self.assertIn("every rank can load from and store to every other's buffers", threads.stdout)
 
     def test_rows_on_standard_output(self):
         result = run("all_reduce", "--ranks", "2", "-b", "64", "-e", "1K", *QUICK, "--json", "-", folder=self.folder)
@@ -375,6 +378,7 @@ class PerfTest(FolderTest):
                 (["all_reduce", "-e", "1G", "-i", "1"], "-i 1 makes more than 1048576 sizes"),
                 (["all_reduce", "--explain", "--json", "rows.json"], "--explain prints plans"),
                 (["all_reduce", "--explain", "--plot", "rows.svg"], "--explain prints plans"),
+                (["all_reduce", "--explain", "--memory", "shared"], "--explain prints the plan for private buffers"),
                 (["all_reduce", "--plot", "-"], "--plot -: the picture goes to a file"),
                 (["all_reduce", "--json", "rows", "--plot", "./rows"], "--plot ./rows: is --json's file"),
                 (["all_reduce", "-n", "many"], "many"),

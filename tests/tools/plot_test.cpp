@@ -1,3 +1,4 @@
+#include "base/standard_output.h"
 #include "plot/canvas.h"
 #include "plot/svg.h"
 #include "plot/timeline.h"
@@ -5,7 +6,12 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include <stdlib.h>
+#include <sys/resource.h>
+
 #include <cmath>
+#include <csignal>
+#include <filesystem>
 #include <limits>
 #include <regex>
 #include <set>
@@ -261,4 +267,29 @@ TEST_CASE("a file that cannot be written is an error that names it") {
   const tutti::Status status = write_svg("/nonexistent/a.svg", {&chart, 1});
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().message.find("/nonexistent/a.svg") != std::string::npos);
+}
+
+TEST_CASE("a file that finds no room is not left cut; what is no file stays") {
+  std::string folder = (std::filesystem::temp_directory_path() / "tutti-plot-XXXXXX").string();
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  const std::string path = folder + "/a.svg";
+  const std::string link = folder + "/link";
+  std::filesystem::create_symlink(path, link);
+  // As on a full disk.
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit limit{100, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  const std::string whole = tutti::why_unwritten(path, std::string(100, 'a'));
+  const bool is_there = std::filesystem::exists(path);
+  const std::string cut = tutti::why_unwritten(link, std::string(101, 'a'));
+  const bool is_left = std::filesystem::exists(path);
+  const std::string full = tutti::why_unwritten("/dev/full", "a");
+  setrlimit(RLIMIT_FSIZE, &before);
+  (void)std::signal(SIGXFSZ, handler);
+  CHECK((whole.empty() && is_there));
+  CHECK((cut == "File too large" && !is_left && std::filesystem::is_symlink(link)));
+  CHECK((full == "No space left on device" && std::filesystem::exists("/dev/full")));
+  std::filesystem::remove_all(folder);
 }

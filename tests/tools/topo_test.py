@@ -6,6 +6,8 @@
 import json
 import math
 import os
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -153,6 +155,27 @@ class TopoTest(unittest.TestCase):
                 result = subprocess.run([TOOL, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False)
                 self.assertEqual(result.returncode, 1)
                 self.assertEqual(result.stderr, "tutti-topo: standard output: No space left on device\n")
+
+    def test_files_that_find_no_room(self):
+        """As on a full disk: nothing is left that could be taken for the whole."""
+        def small_files():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "file")
+            for option in (["--svg"], ["--simulate", "-b", "1M", "-e", "1M", "--timeline"], ["--simulate", "-b", "1M", "-e", "1M", "--trace"]):
+                result = subprocess.run([TOOL, "--synthetic", "gpu:4 mesh:100", *option, path], preexec_fn=small_files, capture_output=True,
+                                        text=True, timeout=TIMEOUT_S, check=False)
+                self.assertEqual((result.returncode, result.stderr), (1, f"tutti-topo: write {path}: File too large\n"))
+                self.assertEqual(os.listdir(folder), [])
+
+    def test_files_that_cannot_be_written_are_found_before_anything_is_simulated(self):
+        with tempfile.TemporaryDirectory() as folder:
+            made = os.path.join(folder, "drawing.svg")
+            for option in ("--timeline", "--trace"):
+                result = run("--synthetic", "gpu:4 mesh:100", "--svg", made, "--simulate", "-b", "1M", "-e", "1M", option, "/nonexistent/file")
+                self.assertEqual((result.returncode, result.stderr), (1, "tutti-topo: write /nonexistent/file: No such file or directory\n"))
+                self.assertEqual(os.listdir(folder), [])
 
     def test_several_hosts(self):
         pod = "host:4 switch:1 gpu:8 nvlink:450 nic:8x50"

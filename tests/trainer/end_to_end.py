@@ -224,6 +224,17 @@ def outputs():
         file.write("a text of a few words")
     output = run("--text", path("note"), "--context", "4", "--hidden", "8", "--ranks", "2", "--steps", "2")
     check("2 steps of 17 samples" in output and "too little text" in output, output)
+    # Whose reader leaves, as `| head -1`: the end of all ranks, without a word, unless files are wanted.
+    data = write_images()
+    for how in ([], ["--threads"]):
+        for more, steps in ([], "100000000"), (["--log", path("log")], "200"):
+            with subprocess.Popen([PROGRAM, *data, "--ranks", "3", "--steps", steps, *how, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True, preexec_fn=heed_signals) as process:
+                process.stdout.readline()
+                process.stdout.close()
+                said = process.stderr.read()
+                check(process.wait(timeout=60) == -signal.SIGPIPE and said == "", f"{how} {more}: {process.returncode}: {said}")
+        check(len(log_lines("log")) == 201, "the log has not all steps")
 
 
 def ranks_differ():

@@ -29,6 +29,7 @@ Status Device::launch_nothing(StreamHandle) const { return absent(); }
 Result<bool> Device::can_reach(const Device&) const { return absent(); }
 Result<bool> Device::reach(const Device&) const { return absent(); }
 Status make_current(const Device&) { return absent(); }
+Result<std::uint64_t> stream_id(const Device&, StreamHandle) { return absent(); }
 Result<bool> follows_default_stream(const Device&, StreamHandle) { return absent(); }
 Result<void*> copy_aside(const Device&, const void*, std::size_t, StreamHandle) { return absent(); }
 Status free_aside(const Device&, void*, StreamHandle) { return absent(); }

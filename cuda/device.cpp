@@ -166,6 +166,15 @@ Status Device::launch_nothing(StreamHandle stream) const { return run(nothing_, 
 
 Status make_current(const Device& device) { return driver().context_set(static_cast<CUcontext>(device.context())); }
 
+Result<std::uint64_t> stream_id(const Device& device, StreamHandle stream) {
+  if (reinterpret_cast<std::uintptr_t>(stream) <= 1) return std::uint64_t{0};
+  const ContextScope scope(static_cast<CUcontext>(device.context()), ContextUse::kStreams);
+  TUTTI_TRY(scope.status());
+  unsigned long long id = 0;
+  TUTTI_TRY(driver().stream_id(stream_of(stream), &id));
+  return std::uint64_t{id} + 1;
+}
+
 Result<bool> follows_default_stream(const Device& device, StreamHandle stream) {
   if (reinterpret_cast<std::uintptr_t>(stream) <= 2) return true;
   const ContextScope scope(static_cast<CUcontext>(device.context()));

@@ -79,6 +79,9 @@ class Device {
 /// The device's context is the calling thread's until another one is: for code of others that calls CUDA there.
 Status make_current(const Device& device);
 
+/// Of the stream alone, also where another one has had its handle; 0: of the legacy default stream. Of this thread's own, if that is named.
+Result<std::uint64_t> stream_id(const Device& device, StreamHandle stream);
+
 /// Whether what the default stream is given waits for this stream, or is waited for by it; so it is of default streams themselves.
 Result<bool> follows_default_stream(const Device& device, StreamHandle stream);
 

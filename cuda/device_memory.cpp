@@ -223,13 +223,11 @@ Released& released() {
   return *made;
 }
 
+/// A list of one: whoever ends the graph may have no memory for it.
 void CUDA_CB let_go(void* pointer) {
-  auto* const held = static_cast<HeldByGraph*>(pointer);
-  {
-    const std::lock_guard lock(released().mutex);
-    released().all.push_back(std::move(*held));
-  }
-  delete held;
+  const std::unique_ptr<std::list<HeldByGraph>> held(static_cast<std::list<HeldByGraph>*>(pointer));
+  const std::lock_guard lock(released().mutex);
+  released().all.splice(released().all.end(), *held);
 }
 
 }  // namespace
@@ -246,13 +244,11 @@ void release_graph_memory(const std::function<bool(int)>& may_free) {
 
 Status keep_for_graph(const Capture& capture, std::shared_ptr<void> held) {
   release_graph_memory([&](int device) { return device == capture.device; });
-  auto* const pointer = new HeldByGraph{std::move(held), capture.device};
+  auto one = std::make_unique<std::list<HeldByGraph>>();
+  one->push_back({std::move(held), capture.device});
   CUuserObject object = nullptr;
-  if (Status made = driver().user_object_create(&object, pointer, let_go, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
-      !made.ok()) {
-    delete pointer;
-    return made;
-  }
+  TUTTI_TRY(driver().user_object_create(&object, one.get(), let_go, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  (void)one.release();
   Status kept = driver().graph_retain_object(static_cast<CUgraph>(capture.graph), object, 1, CU_GRAPH_USER_OBJECT_MOVE);
   if (!kept.ok()) (void)driver().user_object_release(object, 1);
   return kept;

@@ -227,12 +227,13 @@ Result<ImportedMemory> ImportedMemory::open(const MemoryHandle& handle, void* co
     std::memcpy(&copy, &handle, sizeof copy);
     CUdeviceptr data = 0;
     lock.unlock();
-    Status opened = driver().ipc_open_handle(&data, copy, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    // No text before others know: there may be no memory for one.
+    const CUresult opened = driver().ipc_open_handle.raw(&data, copy, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     lock.lock();
     table.changed.notify_all();
-    if (!opened.ok()) {
+    if (opened != CUDA_SUCCESS) {
       table.all.erase(own);
-      return std::move(opened).error();
+      return driver_error(driver().ipc_open_handle.name(), opened);
     }
     own->second.data = data;
     own->second.changes = false;

@@ -41,12 +41,14 @@ Result<SharedWords> SharedWords::of(std::shared_ptr<Device> device, void* memory
     const auto [own, is_new] = table.all.try_emplace(memory);
     if (is_new) {
       lock.unlock();
-      Status taken = driver().host_register(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+      // No text before others know: there may be no memory for one.
+      const CUresult taken =
+          driver().host_register.raw(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
       lock.lock();
       table.changed.notify_all();
-      if (!taken.ok()) {
+      if (taken != CUDA_SUCCESS) {
         table.all.erase(own);
-        return std::move(taken).error();
+        return driver_error(driver().host_register.name(), taken);
       }
       own->second.changes = false;
     }

@@ -14,6 +14,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <list>
+#include <new>
 
 namespace tutti::comm {
 
@@ -47,7 +49,7 @@ struct DeviceExports::Shared {
   std::mutex mutex;
   std::vector<std::weak_ptr<DeviceExports>> exports;
   std::vector<Loan> loans;
-  std::vector<Retired> retired;
+  std::list<Retired> retired;
   int freeing = 0;  ///< threads that have taken some out, and free it
 
   static Shared& get() {
@@ -388,18 +390,16 @@ Status DeviceExports::free_memory(void* memory) {
   return {};
 }
 
-void DeviceExports::tidy(int device) {
+void DeviceExports::tidy(int device) try {
   Shared& shared = Shared::get();
   for (const auto& one : shared.alive_for(device)) (void)one->look(false);
-  std::vector<Shared::Retired> free;
+  std::list<Shared::Retired> free;
   {
     const std::lock_guard lock(shared.mutex);
-    const auto stays = [&](const Shared::Retired& one) {
-      return !may_free(one.memory.device(), device) || one.is_held();
-    };
-    const auto unused = std::ranges::stable_partition(shared.retired, stays);
-    std::move(unused.begin(), unused.end(), std::back_inserter(free));
-    shared.retired.erase(unused.begin(), unused.end());
+    for (auto one = shared.retired.begin(); one != shared.retired.end();) {
+      const auto its = one++;
+      if (may_free(its->memory.device(), device) && !its->is_held()) free.splice(free.end(), shared.retired, its);
+    }
     ++shared.freeing;
     std::erase_if(shared.loans, [](const Loan& one) {
       return std::atomic_ref(one.place->number).load(std::memory_order_seq_cst) != one.number && !one.is_held();
@@ -408,6 +408,8 @@ void DeviceExports::tidy(int device) {
   for (Shared::Retired& one : free) (void)one.memory.free();
   const std::lock_guard lock(shared.mutex);
   --shared.freeing;
+} catch (const std::bad_alloc&) {
+  // The next one does it.
 }
 
 bool DeviceExports::keeps_memory(int device) {

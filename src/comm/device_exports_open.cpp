@@ -77,8 +77,8 @@ Status DeviceExports::look_at(int peer, std::size_t at, bool opens) {
     holders.fetch_and(~bit, std::memory_order_seq_cst);
     return {};
   }
+  import.number = found;  // from here on the bit goes with it, whatever happens
   const Result<std::uint64_t> base = open(peer, place, import);
-  import.number = found;
   if (!base.ok()) {
     holders.fetch_and(~bit, std::memory_order_seq_cst);
     import.why_not = base.error().message;

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace tutti::comm {
@@ -152,6 +153,7 @@ Status DeviceIpc::arrive(std::span<const CallArgs> calls) {
   for (std::size_t i = 0; i < calls.size(); ++i) {
     auto& arrival = arrivals_.emplace_back();
     if (path_for(*comm_, calls[i]).path != DevicePath::kDirect) continue;
+    is_told_ = true;
     Result<DevicePlaces::Arrival> made = places_->arrive(calls[i], captures_[i].id != 0);
     if (!made.ok()) return fail(made.error());
     arrival = std::move(made).value();
@@ -163,6 +165,7 @@ Status DeviceIpc::settle(std::span<const CallArgs> calls) {
   std::vector<DevicePlaces::Arrival> arrivals = std::exchange(arrivals_, {});
   if (arrivals.size() != calls.size()) TUTTI_TRY(look_at_captures(calls));
   arrivals.resize(calls.size());
+  is_told_ = true;
   settled_.clear();
   next_ = done_ = 0;
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -193,14 +196,20 @@ Result<bool> DeviceIpc::step(std::span<const CallArgs> calls) {
   const CallArgs& args = calls[next_];
   const Settled& settled = settled_[next_];
   if (done_ == 0) TUTTI_TRY(fail(begin(args, settled)));
-  Status status = put(args, settled);
+  Status status = put_or_break_off(args, settled);
   if (status.ok() && done_ < args.count) return true;
   // Of a call that breaks off, too (I6).
   Status ended = order_.end(args.stream, settled.capture);
   if (status.ok()) status = std::move(ended);
   TUTTI_TRY(fail(std::move(status)));
   done_ = 0;
-  return ++next_ < calls.size();
+  is_told_ = ++next_ < calls.size();
+  return is_told_;
+}
+
+void DeviceIpc::end_calls() {
+  if (!std::exchange(is_told_, false)) return;
+  comm_->fail(Code::kSystem, comm_->rank(), "a call broke off for want of memory");
 }
 
 Status DeviceIpc::begin(const CallArgs& args, const Settled& settled) {
@@ -212,6 +221,12 @@ Status DeviceIpc::begin(const CallArgs& args, const Settled& settled) {
   }
   const Way way = settled.in_windows ? Way::kWindows : Way::kKernels;
   return watch_->note(signature_of(args), way, settled.capture == 0, stream);
+}
+
+Status DeviceIpc::put_or_break_off(const CallArgs& args, const Settled& settled) try {
+  return put(args, settled);
+} catch (const std::bad_alloc&) {
+  return Error{Code::kSystem, "out of memory"};  // a text that is short enough to take none
 }
 
 Status DeviceIpc::put(const CallArgs& args, const Settled& settled) {

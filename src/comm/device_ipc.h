@@ -88,6 +88,8 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   Status settle(std::span<const CallArgs> calls);
   /// Puts the next piece of the collectives on its stream, in order. Whether there are more. After a failure the communicator has failed too.
   Result<bool> step(std::span<const CallArgs> calls);
+  /// Then, whatever has ended the calls: those that others have been told of, and that are not on their streams, fail the communicator.
+  void end_calls();
   /// Waits until what is on the streams is done. It is over soon if the communicator fails.
   void finish() const { order_.finish(*comm_); }
   /// Does so once nothing goes on that may use what was registered. Waits for that a second at most, as programs end registrations before they
@@ -131,6 +133,7 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   Status look_at_captures(std::span<const CallArgs> calls);
   Result<Settled> settle(const CallArgs& args, const cuda::Capture& capture, const DevicePlaces::Arrival& arrival);
   Status begin(const CallArgs& args, const Settled& settled);
+  Status put_or_break_off(const CallArgs& args, const Settled& settled);
   Status put(const CallArgs& args, const Settled& settled);
   Status put_lines(const CallArgs& args, DevicePath path);
   Status put_lanes(const CallArgs& args, const DeviceLanes::Part& part);
@@ -149,6 +152,7 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   std::vector<cuda::Capture> captures_;  ///< of their streams
   std::vector<DevicePlaces::Arrival> arrivals_;
   std::vector<Settled> settled_;
+  bool is_told_ = false;                ///< others may know of them
   std::size_t next_ = 0;                ///< the call
   std::uint64_t done_ = 0;              ///< its elements, of each block
   std::unique_ptr<DeviceBells> bells_;  ///< where ranks share a GPU

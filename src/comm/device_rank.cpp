@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <new>
 
 namespace tutti::comm {
 namespace {
@@ -143,12 +144,6 @@ Result<std::unique_ptr<DeviceRank>> DeviceRank::open(Communicator& communicator)
 
 namespace {
 
-/// What is on streams keeps its memory: that of other ranks too, which the meeting has.
-struct LinesAndMeeting {
-  std::shared_ptr<DeviceLines> lines;
-  std::shared_ptr<DeviceMeeting> meeting;
-};
-
 void end(const cuda::Device& device, std::shared_ptr<DeviceIpc> ipc, std::shared_ptr<DeviceLines> lines,
          std::shared_ptr<DeviceMeeting> meeting) {
   const int ordinal = device.facts().ordinal;
@@ -160,7 +155,9 @@ void end(const cuda::Device& device, std::shared_ptr<DeviceIpc> ipc, std::shared
   if (lines) {
     lines->close();
     const DeviceOrder* const order = &lines->order();
-    DeviceWork::keep({std::make_shared<LinesAndMeeting>(std::move(lines), std::move(meeting)), order}, ordinal);
+    // What is on streams keeps its memory: that of other ranks too, which the meeting has beside this one's.
+    const std::shared_ptr<void> all = meeting ? std::shared_ptr<void>(meeting) : lines;
+    DeviceWork::keep({all, order}, ordinal);
   }
 }
 
@@ -278,9 +275,11 @@ Status DeviceRank::leave_detour(const Detour& detour, cuda::StreamHandle stream)
   return detour.event.hold(*device_, stream);
 }
 
-void DeviceRank::give_back(std::unique_ptr<Detour> detour) {
+void DeviceRank::give_back(std::unique_ptr<Detour> detour) try {
   const std::lock_guard lock(mutex_);
   if (device_) idle_detours_.push_back(std::move(detour));
+} catch (const std::bad_alloc&) {
+  // Another one is made.
 }
 
 Status DeviceRank::connect(Communicator& communicator, const Meet& meet) {

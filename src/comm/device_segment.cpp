@@ -55,8 +55,8 @@ struct DeviceSegment::Retired {
     return false;
   }
   /// Never destroyed: a process ends without.
-  static std::pair<std::mutex, std::vector<Retired>>& all() {
-    static auto* made = new std::pair<std::mutex, std::vector<Retired>>;
+  static std::pair<std::mutex, std::list<Retired>>& all() {
+    static auto* made = new std::pair<std::mutex, std::list<Retired>>;
     return *made;
   }
 };
@@ -103,6 +103,7 @@ DeviceSegment::DeviceSegment(std::shared_ptr<cuda::Device> device, const Control
       rank_(rank),
       layout_(static_cast<std::uint32_t>(control.ranks()), use) {
   pids_.resize(static_cast<std::size_t>(control.ranks()));
+  retired_.push_back({control, {}, device_->facts().ordinal, {}});
 }
 
 Result<std::unique_ptr<DeviceSegment>> DeviceSegment::open(std::shared_ptr<cuda::Device> device, const Control& control,
@@ -129,20 +130,23 @@ DeviceSegment::~DeviceSegment() {
   executor::store_release(&control_.device_card(rank_).maps, 0);
   const int device = device_->facts().ordinal;
   if (memory_.data()) {
+    retired_.front().memory = std::move(memory_);
+    retired_.front().pids = std::move(pids_);
     const std::lock_guard lock(Retired::all().first);
-    Retired::all().second.push_back({control_, std::move(memory_), device, pids_});
+    auto& all = Retired::all().second;
+    all.splice(all.end(), retired_);
   }
   sweep(device);
 }
 
 void DeviceSegment::sweep(int device) {
-  std::vector<Retired> free;  // freed after the lock
+  std::list<Retired> free;  // freed after the lock
   const std::lock_guard lock(Retired::all().first);
   auto& all = Retired::all().second;
-  const auto stays = [&](const Retired& one) { return !may_free(one.device, device) || one.is_used(); };
-  const auto unused = std::stable_partition(all.begin(), all.end(), stays);
-  std::move(unused, all.end(), std::back_inserter(free));
-  all.erase(unused, all.end());
+  for (auto one = all.begin(); one != all.end();) {
+    const auto its = one++;
+    if (may_free(its->device, device) && !its->is_used()) free.splice(free.end(), all, its);
+  }
 }
 
 Result<std::byte*> DeviceSegment::map(int peer, const Reach& reach) {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -115,6 +116,7 @@ class DeviceSegment {
   std::vector<std::byte*> mapped_;
   std::string why_not_;
   std::vector<std::int32_t> pids_;  ///< by rank, once linked
+  std::list<Retired> retired_;      ///< one: what becomes of the memory, as there may be none for it at the end
 };
 
 }  // namespace tutti::comm

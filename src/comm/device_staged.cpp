@@ -14,7 +14,6 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
-#include <iterator>
 #include <map>
 
 namespace tutti::comm {
@@ -27,25 +26,34 @@ bool has_reached(std::uint32_t* word, std::uint32_t number) {
   return static_cast<std::int32_t>(now - number) >= 0;
 }
 
+/// Never back: what could not be handed to the thread is through before what it is at.
+void reach(std::uint32_t* word, std::uint32_t number) {
+  const std::atomic_ref now(*word);
+  std::uint32_t found = now.load(std::memory_order_relaxed);
+  while (static_cast<std::int32_t>(number - found) > 0 &&
+         !now.compare_exchange_weak(found, number, std::memory_order_release, std::memory_order_relaxed)) {
+  }
+}
+
 }  // namespace
 
 /// A communicator's ranks in this process: what those leave that have failed, until the last one ends its thread.
 struct StagedFamily {
   std::mutex mutex;
   int ranks = 0;
-  std::vector<StagedResources> left;
+  std::list<StagedResources> left;
 
   void enter() {
     const std::lock_guard lock(mutex);
     ++ranks;
   }
   /// What may go now, and before: of the last one to leave, what all others left, too.
-  std::vector<StagedResources> leave(StagedResources own, bool stays) {
-    std::vector<StagedResources> free;
+  std::list<StagedResources> leave(std::list<StagedResources> own, bool stays) {
+    std::list<StagedResources> free;
     const std::lock_guard lock(mutex);
-    (stays ? left : free).push_back(std::move(own));
-    if (--ranks == 0) std::ranges::move(left, std::back_inserter(free));
-    if (ranks == 0) left.clear();
+    std::list<StagedResources>& to = stays ? left : free;
+    to.splice(to.end(), own);
+    if (--ranks == 0) free.splice(free.end(), left);
     return free;
   }
 
@@ -68,17 +76,8 @@ void CapturedCalls::replay(void* round) {
   std::uint32_t* const done = now.calls->resources.done();
   if (now.number == 1) std::atomic_ref(*done).store(0, std::memory_order_relaxed);
   const std::lock_guard lock(now.calls->gate->mutex);
-  if (StagedRank* const rank = now.calls->gate->rank) {
-    rank->post({.parts = now.parts,
-                .memory = now.memory,
-                .number = now.number,
-                .replay = now.calls,
-                .done = done,
-                .is_last = now.is_last,
-                .binds = now.binds});
-  } else {
-    std::atomic_ref(*done).store(now.number, std::memory_order_release);
-  }
+  StagedRank* const rank = now.calls->gate->rank;
+  if (!rank || !rank->post_replay(now)) reach(done, now.number);
 }
 
 Result<std::shared_ptr<StagedRank>> StagedRank::create(Communicator& communicator,
@@ -98,8 +97,8 @@ StagedRank::StagedRank(Communicator& communicator, std::shared_ptr<cuda::Device>
       shares_gpu_(processes_share_gpus(communicator.members())),
       family_(StagedFamily::of(communicator.members().control)),
       gate_(std::make_shared<StagedGate>()),
-      order_(std::make_shared<DeviceOrder>(std::move(order))),
-      resources_(std::move(resources)) {
+      order_(std::make_shared<DeviceOrder>(std::move(order))) {
+  resources_.push_back(std::move(resources));
   gate_->rank = this;
   family_->enter();
 }
@@ -118,7 +117,7 @@ StagedRank::~StagedRank() {
     gate_->rank = nullptr;
   }
   const int device = device_->facts().ordinal;
-  for (StagedResources& one : family_->leave(std::move(resources_), comm_.failed())) let_go(std::move(one), device);
+  let_go(family_->leave(std::move(resources_), comm_.failed()), device);
   let_go_of_remains(device);
   release_graph_memory(device);
 }
@@ -139,17 +138,45 @@ Status StagedRank::start() {
   return {};
 }
 
-void StagedRank::post(Work work) {
+void StagedRank::post(std::list<Work> one) {
+  Work& work = one.front();
   {
     const std::lock_guard lock(mutex_);
     if (work.is_first) work.ticket = comm_.take_ticket();
-    (work.replay ? replays_ : queue_).push_back(std::move(work));
+    auto& queue = work.replay ? replays_ : queue_;
+    queue.splice(queue.end(), one);
   }
   news_.notify_one();
 }
 
+bool StagedRank::post_replay(const CapturedCalls::Round& round) {
+  std::list<Work> one;
+  survive([&] {
+    one.push_back({.parts = round.parts,
+                   .memory = round.memory,
+                   .number = round.number,
+                   .replay = round.calls,
+                   .done = round.calls->resources.done(),
+                   .is_last = round.is_last,
+                   .binds = round.binds});
+  });
+  if (one.empty()) return false;
+  post(std::move(one));
+  return true;
+}
+
+/// What was lost for want of memory others may wait for.
+template <class Act>
+void StagedRank::survive(const Act& act) {
+  try {
+    act();
+  } catch (const std::exception&) {
+    comm_.fail(Code::kSystem, comm_.rank(), "a call broke off for want of memory");
+  }
+}
+
 void StagedRank::run() {
-  if (comm_.members().mpi_sends.are_on) prepare_for_messages(comm_, *device_);
+  if (comm_.members().mpi_sends.are_on) survive([this] { prepare_for_messages(comm_, *device_); });
   bool in_call = false;  // has its ticket; more of it comes, also after a failure
   for (;;) {
     Work work;
@@ -177,19 +204,18 @@ void StagedRank::run() {
     }
     executor::Backoff backoff(true);
     while (begins && !comm_.is_turn(work.ticket)) backoff.wait();
-    if (replays) {
-      run_replay();
-    } else {
+    survive([&] {
+      if (replays) return run_replay();
       if (!work.parts.empty() && wait_until_ready(work)) run_calls(work);
-      finish(work);
-    }
+    });
+    if (!replays) finish(work);
     if (ends) comm_.complete_ticket();
   }
 }
 
 void StagedRank::finish(const Work& work) {
   const cuda::DriverUse use;
-  if (use.is_there()) std::atomic_ref(*work.done).store(work.number, std::memory_order_release);
+  if (use.is_there()) reach(work.done, work.number);
 }
 
 bool StagedRank::may_wait(executor::Backoff& backoff, Clock::time_point& since, const char* what) {
@@ -216,7 +242,7 @@ bool StagedRank::wait_until_ready(const Work& work) {
     {
       const cuda::DriverUse use;
       if (!use.is_there()) return false;
-      if (has_reached(resources_.ready(), work.number)) return true;
+      if (has_reached(resources().ready(), work.number)) return true;
     }
     if (!may_wait(backoff, since, "the call")) return false;
     if (work.is_first && has_replays()) run_replay();
@@ -256,7 +282,7 @@ void StagedRank::run_replay() {
       backoff.wait();
       continue;
     }
-    if (!comm_.failed()) run_calls(*work);
+    if (!comm_.failed()) survive([&] { run_calls(*work); });
     finish(*work);
     if (work->is_last) return;
     replay = work->replay;
@@ -264,7 +290,7 @@ void StagedRank::run_replay() {
   }
 }
 
-void StagedRank::run_calls(const Work& work) try {
+void StagedRank::run_calls(const Work& work) {
   const cuda::DriverUse use;
   if (!use.is_there()) return;
   Batch batch(comm_, Batch::Turn::kStays);
@@ -287,8 +313,6 @@ void StagedRank::run_calls(const Work& work) try {
   }
   // The others may not know what becomes of the rest.
   if (!work.is_last || work.binds) comm_.fail(failure.code, comm_.rank(), failure.message);
-} catch (const std::exception& failure) {
-  comm_.fail(Code::kSystem, comm_.rank(), fmt::format("a call broke off: {}", failure.what()));
 }
 
 }  // namespace tutti::comm

@@ -41,6 +41,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -102,7 +103,7 @@ class StagedRank {
 
   /// Of everything that puts calls on streams.
   std::mutex& submitting() { return submitting_; }
-  StagedResources& resources() { return resources_; }
+  StagedResources& resources() { return resources_.front(); }
   bool shares_gpu() const { return shares_gpu_; }  ///< processes have a GPU by turns
   DeviceOrder& order() { return *order_; }
   /// What the calls of this capture have in common, which the graph keeps.
@@ -111,13 +112,18 @@ class StagedRank {
   void forget_capture() { captured_.reset(); }
   /// Before the first post().
   Status start();
-  /// The calls of a group have their place in the communicator's order from their first round on.
-  void post(Work work);
+  /// One, which was made before, as nothing may fail here: the calls of a group have their place in the communicator's order from their first
+  /// round on.
+  void post(std::list<Work> one);
+  /// The same of a replay. False: there is no memory, and the communicator has failed.
+  bool post_replay(const CapturedCalls::Round& round);
 
  private:
   StagedRank(Communicator& communicator, std::shared_ptr<cuda::Device> device, StagedResources resources,
              DeviceOrder order);
   void run();
+  template <class Act>
+  void survive(const Act& act);
   void run_replay();
   std::optional<Work> next_of(const CapturedCalls* replay);
   /// Whether this thread has anything to wait for: the communicator has not failed, nor is it over. Fails it if the stream, on which `what`
@@ -136,7 +142,7 @@ class StagedRank {
   const std::shared_ptr<StagedGate> gate_;
   std::mutex submitting_;
   const std::shared_ptr<DeviceOrder> order_;
-  StagedResources resources_;
+  std::list<StagedResources> resources_;  ///< one
   std::uint64_t capture_id_ = 0;
   std::weak_ptr<CapturedCalls> captured_;  ///< of the capture with that id
   std::thread thread_;
@@ -144,8 +150,8 @@ class StagedRank {
   /// Of what follows, and of tickets, which are in the order of the queue. No CUDA function is called while it is held.
   std::mutex mutex_;
   std::condition_variable news_;
-  std::deque<Work> queue_;
-  std::deque<Work> replays_;
+  std::list<Work> queue_;
+  std::list<Work> replays_;
   bool ends_ = false;
 };
 

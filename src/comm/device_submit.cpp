@@ -13,6 +13,7 @@
 #include <list>
 #include <memory>
 #include <memory_resource>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -194,6 +195,32 @@ Status add_legs(std::pmr::vector<Leg>& legs, const DeviceCalls& work) {
   return {};
 }
 
+/// One that goes through host memory, for a part of its way at least.
+struct HostLeg {
+  const Leg* leg = nullptr;
+  std::shared_ptr<StagedRank> rank;
+  std::unique_lock<std::mutex> submitting{};
+};
+
+/// In order. Other threads' calls of their communicators are waited for in one order in all threads: two that had one each, and waited for the
+/// other's, would do so for ever.
+std::vector<HostLeg> begin_host_legs(std::span<const Leg> legs, std::size_t number) {
+  std::vector<HostLeg> all;
+  for (const Leg& leg : legs) {
+    if (leg.number != number || leg.way == LegWay::kKernels) continue;
+    // Of one that was aborted meanwhile there is none: it goes the way of the others, and is refused there.
+    if (auto rank = leg.communicator->device()->staged()) all.push_back({&leg, std::move(rank)});
+  }
+  for (std::size_t begun = 0; begun < all.size(); ++begun) {
+    HostLeg* next = nullptr;
+    for (HostLeg& one : all) {
+      if (!one.submitting && (next == nullptr || one.rank < next->rank)) next = &one;
+    }
+    next->submitting = std::unique_lock(next->rank->submitting());
+  }
+  return all;
+}
+
 /// One leg of each communicator. Among processes first; of the others nobody waits for others before everything is posted, nor for a
 /// communicator's turn while having another's. What a meeting has complete is launched before another one's calls are posted: so those of
 /// communicators of the same ranks come to the streams in the order of the groups.
@@ -216,20 +243,22 @@ Status enqueue_legs(std::span<const Leg> legs, std::size_t number) {
     if (leg.number == number && leg.is_ipc) among_processes.push_back(&leg);
   }
   if (!among_processes.empty()) keep(post_among_processes(among_processes));
+  std::vector<HostLeg> by_host = begin_host_legs(legs, number);
+  auto host = by_host.begin();
   for (const Leg& leg : legs) {
     if (leg.number != number || leg.is_ipc) continue;
-    auto rank = leg.way == LegWay::kKernels ? nullptr : leg.communicator->device()->staged();
-    if (rank && leg.way == LegWay::kTeams) {
-      teamed.emplace_back(*leg.communicator, std::move(rank), leg.calls[0]);
-    } else if (rank) {
-      staged.emplace_back(*leg.communicator, std::move(rank), leg.calls);
+    const bool is_host = host != by_host.end() && host->leg == &leg;
+    if (is_host && leg.way == LegWay::kTeams) {
+      teamed.emplace_back(*leg.communicator, std::move(host->rank), std::move(host->submitting), leg.calls[0]);
+    } else if (is_host) {
+      staged.emplace_back(*leg.communicator, std::move(host->rank), std::move(host->submitting), leg.calls);
     } else {
-      // Also of one that was aborted meanwhile: it says so.
       Enqueuing& one = open[opened].emplace(*leg.communicator, leg.calls);
       if (opened != 0 && !one.meets_with(*open[opened - 1])) launch();
       ++opened;
       keep(one.post());
     }
+    if (is_host) ++host;
   }
   launch();
   keep(enqueue_by_teams(teamed));

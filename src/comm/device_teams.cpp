@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -170,7 +171,12 @@ void DeviceTeams::run() {
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, kLook, [this] { return ends_; })) {
     lock.unlock();
-    const bool over = look();
+    bool over = false;
+    try {
+      over = look();
+    } catch (const std::exception&) {
+      // No memory to pass it on: the next look finds it again.
+    }
     lock.lock();
     if (over) return;
   }

@@ -2,12 +2,12 @@
 
 #include "comm/device_rank.h"
 #include "comm/quiet_thread.h"
-#include "comm/this_thread.h"
 #include "cuda/driver_use.h"
 
 #include <fmt/format.h>
 
 #include <atomic>
+#include <exception>
 
 namespace tutti::comm {
 namespace {
@@ -156,11 +156,9 @@ Status DeviceWatch::compare_ways(std::uint64_t number, const DeviceCallNote& own
 }
 
 Result<std::uint64_t> DeviceWatch::stream_key(const cuda::Device& device, cuda::StreamHandle stream) {
-  if (cuda::is_per_thread_stream(stream)) return reinterpret_cast<std::uintptr_t>(thread_mark()) | kLegacy;
-  const auto number = reinterpret_cast<std::uintptr_t>(stream);
-  if (number <= 1) return kLegacy;
+  TUTTI_TRY_ASSIGN(const std::uint64_t id, cuda::stream_id(device, stream));
   TUTTI_TRY_ASSIGN(const bool follows, cuda::follows_default_stream(device, stream));
-  return number | (follows ? kLegacy : 0);
+  return id << 1 | (follows ? kLegacy : 0);
 }
 
 /// The one stream waits at a bell, and the other comes to where it is to ring only after that.
@@ -196,7 +194,12 @@ void DeviceWatch::run() {
   while (!is_last) {
     is_last = wake_.wait_for(lock, kLook, [this] { return phase_ != Phase::kWatching; });
     lock.unlock();
-    look();
+    try {
+      look();
+    } catch (const std::exception&) {  // no memory to say what it has found, which it finds again
+      if (is_last) comm_.fail(Code::kSystem, comm_.rank(), "out of memory in the watch over kernels");
+      is_last = false;
+    }
     lock.lock();
   }
   const bool replays_may_wait = comm_.failed() && bells_;
@@ -262,6 +265,8 @@ void DeviceWatch::look_at_peers() {
       continue;
     }
     if (!since) since = Clock::now();
+    const bool is_late = limit > 0 && std::chrono::duration<double>(Clock::now() - *since).count() > limit;
+    if (!left && !is_late) continue;
     const std::string what =
         own - calls > DeviceCard::kNotes || has_captured(card_)
             ? fmt::format("call {}", calls + 1)
@@ -271,12 +276,10 @@ void DeviceWatch::look_at_peers() {
                  fmt::format("{}: rank {} has left the communicator (ncclCommDestroy, ncclCommAbort, or its program "
                              "has ended) without making this call",
                              what, peer));
-    } else if (limit > 0 && std::chrono::duration<double>(Clock::now() - *since).count() > limit) {
+    } else {
       comm_.fail(Code::kRemote, peer,
                  fmt::format("{}: rank {} waited {} s for rank {} (TUTTI_TIMEOUT_S); it has not made the call", what,
                              comm_.rank(), limit, peer));
-    } else {
-      continue;
     }
     return;
   }

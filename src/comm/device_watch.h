@@ -47,7 +47,8 @@ class DeviceWatch {
   /// This rank captures calls into a graph, whose replays nobody counts: from now on its calls have no numbers that others could compare, nor
   /// does its count say what it has not called. By any thread.
   void note_capture() { std::atomic_ref(card_.captured).store(1, std::memory_order_seq_cst); }
-  /// Different for streams of a device that do not wait for each other. Of this thread's default stream, if that is named.
+  /// Different for streams of a device that do not wait for each other, also for those that have had the same handle. Of this thread's default
+  /// stream, if that is named.
   static Result<std::uint64_t> stream_key(const cuda::Device& device, cuda::StreamHandle stream);
   /// What a call is announced by.
   static std::uint32_t fingerprint_of(const Signature& signature, bool in_windows) {

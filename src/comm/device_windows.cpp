@@ -95,9 +95,10 @@ void DeviceWindows::remove(const void* begin, std::size_t bytes) {
   };
   const auto found = std::ranges::find_if(windows_, is_it);
   if (found != windows_.end()) {
-    // Graphs that still use it are to find that it is gone.
+    // Graphs that still use it are to find that it is gone. If they would not, the others' stay open, and nobody makes calls any more.
     for (int r = 0; found->is_usable && r < comm_.ranks(); ++r) {
-      (void)segment_.set_mapping(r, mapping_of(*found), cuda::kNoMapping);
+      const Status told = segment_.set_mapping(r, mapping_of(*found), cuda::kNoMapping);
+      if (!told.ok()) return comm_.fail(told.error().code, comm_.rank(), told.error().message);
     }
     windows_.erase(found);
   }

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
+#include <cstddef>
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
-#include <vector>
 
 namespace tutti::comm {
 namespace {
@@ -22,7 +22,7 @@ struct Remains {
     std::optional<int> device;
   };
   std::mutex mutex;
-  std::vector<Kept> all;
+  std::list<Kept> all;
 };
 Remains& remains() {
   static auto* made = new Remains;
@@ -76,23 +76,28 @@ void DeviceWork::keep(std::shared_ptr<const DeviceWork> work, std::optional<int>
   if (!work->is_through()) leave(std::move(work), device);
 }
 
-void DeviceWork::leave(std::shared_ptr<const DeviceWork> work, std::optional<int> device) {
+void DeviceWork::leave(std::shared_ptr<const DeviceWork> work, std::optional<int> device) try {
+  std::list<Remains::Kept> one(1);
+  one.front() = {std::move(work), device};
   const std::lock_guard lock(remains().mutex);
-  remains().all.push_back({std::move(work), device});
+  remains().all.splice(remains().all.end(), one);
+} catch (const std::bad_alloc&) {
+  // It stays for ever.
+  alignas(std::shared_ptr<const DeviceWork>) std::byte room[sizeof work];
+  new (room) std::shared_ptr<const DeviceWork>(std::move(work));
 }
 
 namespace {
 
-std::vector<Remains::Kept> take_what_is_through(int device) {
-  std::vector<Remains::Kept> through;
+std::list<Remains::Kept> take_what_is_through(int device) {
+  std::list<Remains::Kept> through;
   const std::lock_guard lock(remains().mutex);
   auto& all = remains().all;
-  const auto stays = [&](const Remains::Kept& one) {
-    return !may_free(one.device.value_or(device), device) || !one.work->is_through();
-  };
-  const auto end = std::ranges::partition(all, stays).begin();
-  through.assign(std::move_iterator(end), std::move_iterator(all.end()));
-  all.erase(end, all.end());
+  for (auto one = all.begin(); one != all.end();) {
+    const auto its = one++;
+    if (may_free(its->device.value_or(device), device) && its->work->is_through())
+      through.splice(through.end(), all, its);
+  }
   return through;
 }
 
@@ -116,13 +121,14 @@ void DeviceTrail::tidy() {
 
 Result<const cuda::Event*> DeviceTrail::on(const std::shared_ptr<cuda::Device>& device, cuda::StreamHandle stream,
                                            Ranks ranks) {
+  TUTTI_TRY_ASSIGN(const std::uint64_t id, cuda::stream_id(*device, stream));
   for (Last& last : all_) {
-    if (last.stream != stream || last.device != device) continue;
+    if (last.stream != id || last.device != device) continue;
     last.ranks |= ranks;
     return &last.event;
   }
   TUTTI_TRY_ASSIGN(cuda::Event event, cuda::Event::create(device));
-  return &all_.emplace_back(stream, device, std::move(event), ranks).event;
+  return &all_.emplace_back(id, device, std::move(event), ranks).event;
 }
 
 bool DeviceTrail::is_through(Ranks ranks) const {

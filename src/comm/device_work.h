@@ -69,7 +69,7 @@ class DeviceTrail : public DeviceWork {
 
  private:
   struct Last {
-    cuda::StreamHandle stream = nullptr;
+    std::uint64_t stream = 0;  ///< stream_id(): its handle may be another one's when it is destroyed and still at work
     std::shared_ptr<cuda::Device> device;
     cuda::Event event;
     Ranks ranks = 0;  ///< that the stream has had calls of

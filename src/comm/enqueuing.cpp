@@ -23,7 +23,8 @@ Enqueuing::Enqueuing(Communicator& communicator, std::span<CallArgs> calls, Devi
 
 Enqueuing::~Enqueuing() {
   if (submission_.open.load(std::memory_order_acquire) != 0) meeting_->withdraw(submission_);
-  if (detour_) comm_.device()->give_back(std::move(detour_));
+  if (detour_) (void)leave_detour();
+  if (ipc_ && has_turn_) ipc_->end_calls();
   if (has_turn_) turns_.pass();
   turns_.end_passed();
 }
@@ -67,8 +68,16 @@ Status Enqueuing::wait() {
   }
 }
 
+/// Whatever has ended the wait: calls may be on it.
+Status Enqueuing::leave_detour() {
+  auto detour = std::move(detour_);
+  Status left = comm_.device()->leave_detour(*detour, per_thread_);
+  comm_.device()->give_back(std::move(detour));
+  return left;
+}
+
 Status Enqueuing::end() {
-  Status left = detour_ ? comm_.device()->leave_detour(*detour_, per_thread_) : Status();
+  Status left = detour_ ? leave_detour() : Status();
   if (!submission_.failure && !left.ok()) comm_.fail(left.error().code, comm_.rank(), left.error().message);
   if (!submission_.failure) return left;
   if (submission_.broken) comm_.fail(submission_.failure->code, comm_.rank(), submission_.failure->message);

@@ -44,6 +44,7 @@ class Enqueuing {
   Enqueuing(Communicator& communicator, std::span<CallArgs> calls, DeviceRank::KernelWays ways);
   Status give();
   Status enter_detour();
+  Status leave_detour();
   Status end();
 
   Communicator& comm_;

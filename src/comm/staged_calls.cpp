@@ -36,15 +36,17 @@ std::vector<CallArgs> with_shots(Communicator& communicator, std::span<const Cal
 
 }  // namespace
 
-StagedCalls::StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::span<const CallArgs> calls)
-    : StagedCalls(communicator, std::move(rank), calls,
+StagedCalls::StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank,
+                         std::unique_lock<std::mutex> submitting, std::span<const CallArgs> calls)
+    : StagedCalls(communicator, std::move(rank), std::move(submitting), calls,
                   {.part_bytes = communicator.members().control.settings().staging_bytes}) {}
 
-StagedCalls::StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::span<const CallArgs> calls,
+StagedCalls::StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank,
+                         std::unique_lock<std::mutex> submitting, std::span<const CallArgs> calls,
                          const StagedWays& ways)
     : comm_(communicator),
       rank_(std::move(rank)),
-      submitting_(rank_->submitting()),
+      submitting_(std::move(submitting)),
       binds_(ways.binds),
       others_memory_(ways.memory),
       rounds_(with_shots(comm_, calls, ways), comm_.ranks(), comm_.rank(), ways.part_bytes, ways.round_calls) {
@@ -161,13 +163,16 @@ Status StagedCalls::give(const StagedRound& round) {
     captured_->rounds.push_back(
         {captured_.get(), std::move(placed), memory_of_round(), given.number, round.is_last, binds_});
   } else {
-    rank_->post({.parts = std::move(placed),
-                 .memory = memory_of_round(),
-                 .number = given.number,
-                 .done = resources().done(),
-                 .is_first = posted_ == Posted::kNothing,
-                 .is_last = round.is_last,
-                 .binds = binds_});
+    if (last_.empty()) last_.emplace_back();
+    std::list<StagedRank::Work> one;
+    one.push_back({.parts = std::move(placed),
+                   .memory = memory_of_round(),
+                   .number = given.number,
+                   .done = resources().done(),
+                   .is_first = posted_ == Posted::kNothing,
+                   .is_last = round.is_last,
+                   .binds = binds_});
+    rank_->post(std::move(one));
     posted_ = round.is_last ? Posted::kAll : Posted::kSome;
   }
   TUTTI_TRY(copy_in(given));
@@ -238,7 +243,8 @@ void StagedCalls::end() {
   is_done_ = true;
   if (captured_) return rank_->forget_capture();
   if (posted_ == Posted::kSome) {
-    rank_->post({.parts = {}, .number = resources().last_number(), .done = resources().done(), .is_last = true});
+    last_.front() = {.parts = {}, .number = resources().last_number(), .done = resources().done(), .is_last = true};
+    rank_->post(std::move(last_));
   }
   resources().give_up(streams_[0]);
 }

@@ -4,6 +4,7 @@
 #include "comm/device_staged.h"
 
 #include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -26,10 +27,11 @@ struct StagedWays {
 /// even if the same thread gives both, or ranks share a stream.
 class StagedCalls {
  public:
-  /// Waits for other threads' calls of the communicator.
-  StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::span<const CallArgs> calls);
-  StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::span<const CallArgs> calls,
-              const StagedWays& ways);
+  /// `submitting`: the rank's, which has waited for other threads' calls of the communicator.
+  StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::unique_lock<std::mutex> submitting,
+              std::span<const CallArgs> calls);
+  StagedCalls(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::unique_lock<std::mutex> submitting,
+              std::span<const CallArgs> calls, const StagedWays& ways);
   ~StagedCalls();
   StagedCalls(const StagedCalls&) = delete;
   StagedCalls& operator=(const StagedCalls&) = delete;
@@ -96,6 +98,7 @@ class StagedCalls {
   StagedRounds rounds_;
   std::deque<Given> given_;
   enum class Posted : std::uint8_t { kNothing, kSome, kAll } posted_ = Posted::kNothing;  ///< rounds, to the thread
+  std::list<StagedRank::Work> last_;  ///< what end() posts, made before anything is
   bool has_joined_ = false;
   bool is_done_ = false;
 };

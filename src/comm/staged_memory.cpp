@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <list>
 #include <mutex>
 
 namespace tutti::comm {
@@ -111,19 +110,21 @@ bool StagedResources::are_through() const {
   return complete.ok() && complete.value();
 }
 
-void let_go(StagedResources resources, int device) {
+void let_go(std::list<StagedResources> all, int device) {
   executor::Backoff backoff(true);
   const auto start = Clock::now();
-  const bool may_end = may_free(resources.device().facts().ordinal, device);
-  while (!may_end || !resources.are_through()) {
-    if (may_end && !resources.are_lost() && Clock::now() - start < kPassTime) {
+  for (auto one = all.begin(); one != all.end();) {
+    const bool may_end = may_free(one->device().facts().ordinal, device);
+    if (may_end && one->are_through()) {
+      one = all.erase(one);
+    } else if (may_end && !one->are_lost() && Clock::now() - start < kPassTime) {
       backoff.wait();
-      continue;
+    } else {
+      ++one;
     }
-    const std::lock_guard lock(remains().mutex);
-    remains().all.push_back(std::move(resources));
-    return;
   }
+  const std::lock_guard lock(remains().mutex);
+  remains().all.splice(remains().all.end(), all);
 }
 
 void let_go_of_remains(int device) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <vector>
 
@@ -81,8 +82,8 @@ class StagedResources {
 };
 
 /// Ends them, once streams are through: waits a little, and leaves it to a later call otherwise, or to a thread that may_free() there.
-/// `device`: on which this thread works.
-void let_go(StagedResources resources, int device);
+/// `device`: on which this thread works. A list, as there may be no memory for one at the end.
+void let_go(std::list<StagedResources> all, int device);
 /// What let_go() has left, may end now, and a thread that works on this device may_free().
 void let_go_of_remains(int device);
 

@@ -23,12 +23,13 @@ std::size_t staging_bytes(Communicator& communicator) {
 
 }  // namespace
 
-TeamedCall::TeamedCall(Communicator& communicator, std::shared_ptr<StagedRank> rank, const CallArgs& call)
+TeamedCall::TeamedCall(Communicator& communicator, std::shared_ptr<StagedRank> rank,
+                       std::unique_lock<std::mutex> submitting, const CallArgs& call)
     : comm_(communicator),
       teams_(*communicator.teams()),
       call_(call),
       plan_(call, teams_.layout(), staging_bytes(communicator)),
-      agreement_(communicator, std::move(rank), {{without_data(call)}},
+      agreement_(communicator, std::move(rank), std::move(submitting), {{without_data(call)}},
                  {.part_bytes = staging_bytes(communicator), .binds = true}) {}
 
 Status TeamedCall::check() {
@@ -39,7 +40,9 @@ Status TeamedCall::check() {
   TUTTI_TRY_ASSIGN(std::byte* const scratch, agreement_.scratch(plan_.scratch_bytes()));
   plan_.put_scratch(scratch);
   if (!across) return {};
-  across_.emplace(*across, std::move(rank), across_calls(),
+  // In one order with the communicator's own in all threads.
+  std::unique_lock submitting(rank->submitting());
+  across_.emplace(*across, std::move(rank), std::move(submitting), across_calls(),
                   StagedWays{.part_bytes = staging_bytes(comm_),
                              .round_calls = 1,
                              .binds = true,

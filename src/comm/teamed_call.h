@@ -40,8 +40,9 @@ namespace tutti::comm {
 
 class TeamedCall {
  public:
-  /// Waits for other threads' calls of the communicator. `rank`: the communicator's own way through host memory.
-  TeamedCall(Communicator& communicator, std::shared_ptr<StagedRank> rank, const CallArgs& call);
+  /// `rank`: the communicator's own way through host memory; `submitting`: as of StagedCalls.
+  TeamedCall(Communicator& communicator, std::shared_ptr<StagedRank> rank, std::unique_lock<std::mutex> submitting,
+             const CallArgs& call);
 
   /// What keeps the call from being made. Nothing has been done then.
   Status check();

@@ -21,9 +21,11 @@ constexpr std::size_t kCount = 50;
 struct Ranks {
   std::vector<std::unique_ptr<OnGpu<std::int32_t>>> buffers;
   std::array<ncclComm_t, kRanks> comms{};
-  CUstream stream = Gpu::get().make_stream();
+  const CUstream own = Gpu::get().make_stream();
+  const CUstream stream;
 
-  Ranks() {
+  /// `of_thread`: on the thread's default stream.
+  explicit Ranks(bool of_thread) : stream(of_thread ? CU_STREAM_PER_THREAD : own) {
     const std::array<int, kRanks> devices{};
     REQUIRE(ncclCommInitAll(comms.data(), kRanks, devices.data()) == ncclSuccess);
     for (int r = 0; r < kRanks; ++r)
@@ -32,7 +34,7 @@ struct Ranks {
   ~Ranks() {
     Gpu::get().wait(stream);
     for (const ncclComm_t comm : comms) CHECK(ncclCommDestroy(comm) == ncclSuccess);
-    Gpu::get().destroy(stream);
+    Gpu::get().destroy(own);
   }
   /// In place, `times` for each rank: so many launches. `differs`: the last rank's are shorter.
   ncclResult_t sum(int times, bool differs) const {
@@ -63,11 +65,12 @@ TEST_CASE("device: every allocation of a group fails once, and each call is made
   REQUIRE(Gpu::why_not().empty());
   Gpu::get().use(0);
   constexpr int kTimes = 3;
+  const bool of_thread = GENERATE(false, true);
   for (const bool differs : {false, true}) {
     bool has_failed = true;
     long k = 1;
     for (; has_failed && k < 1000; ++k) {
-      const Ranks ranks;
+      const Ranks ranks(of_thread);
       until_failure = k;
       const ncclResult_t result = ranks.sum(kTimes, differs);
       has_failed = std::exchange(until_failure, 0) == 0;

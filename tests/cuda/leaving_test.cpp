@@ -144,4 +144,45 @@ TEST_CASE("device: ncclCommFinalize does not wait for calls of other ranks", "[d
   gpu.release_pinned(word);
 }
 
+TEST_CASE("device: kernels stay loaded whose stream was destroyed, and has given its handle to another one",
+          "[device][leaving]") {
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  REQUIRE(Gpu::why_not().empty());
+  const Gpu& gpu = Gpu::get();
+  gpu.use(0);
+  fake_driver::set_quick_ends(true);
+  auto* const word = static_cast<std::uint32_t*>(gpu.allocate_pinned(4));
+  *word = 0;
+  ncclComm_t comms[2];
+  const int devices[2] = {0, 0};
+  REQUIRE(ncclCommInitAll(comms, 2, devices) == ncclSuccess);
+  {
+    const OnGpu<std::int32_t> memory({1, 2, 3, 4});
+    const auto send = [&](std::size_t from, std::size_t to, CUstream stream) {
+      REQUIRE(ncclGroupStart() == ncclSuccess);
+      ncclSend(memory.data() + from, 1, ncclInt32, 1, comms[0], stream);
+      ncclRecv(memory.data() + to, 1, ncclInt32, 0, comms[1], stream);
+      REQUIRE(ncclGroupEnd() == ncclSuccess);
+    };
+    const CUstream held = gpu.make_stream();
+    gpu.wait_for_word(held, word, 1);
+    send(0, 1, held);
+    gpu.destroy(held);
+    const CUstream next = gpu.make_stream();
+    REQUIRE(next == held);
+    send(2, 3, next);
+    gpu.wait(next);
+    CHECK(memory.read() == std::vector<std::int32_t>{1, 2, 3, 3});
+    for (ncclComm_t comm : comms) CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    CHECK(fake_driver::live().modules > 0);
+    std::atomic_ref(*word).store(1);
+    for (int look = 0; look < 5000 && memory.read()[1] != 1; ++look)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK(memory.read()[1] == 1);
+    gpu.destroy(next);
+  }
+  gpu.release_pinned(word);
+  fake_driver::set_quick_ends(false);
+}
+
 }  // namespace tutti::test

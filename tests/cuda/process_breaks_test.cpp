@@ -107,4 +107,75 @@ TEST_CASE("processes: a call that is being put when the communicator fails puts 
   }));
 }
 
+TEST_CASE("processes: a stream that has the handle of one that was destroyed is another one", "[device][processes]") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    setenv("TUTTI_SHARED_GPU_HOST_BYTES", "0", 1);
+    TwoAndOne ranks(m);
+    CREW_TRY(ranks.open(m));
+    fake_driver::set_quick_ends(true);
+    const Gpu& gpu = Gpu::get();
+    const auto& [first, devices, comms] = ranks;
+    const OnGpu<std::int32_t> a(values(first, 100));
+    const OnGpu<std::int32_t> b(values(first + 1, 100));
+    const auto sum_up = [](const OnGpu<std::int32_t>& data, ncclComm_t comm, CUstream stream) {
+      return fine(ncclAllReduce(data.data(), data.data(), 100, ncclInt32, ncclSum, comm, stream), "sum");
+    };
+    const CUstream stream = gpu.make_stream();
+    CREW_TRY(sum_up(a, comms[0], stream));
+    if (m.rank == 0) {
+      gpu.destroy(stream);
+      if (gpu.make_stream() != stream) return "another handle";
+      CREW_TRY(sum_up(b, comms[1], stream));
+    }
+    gpu.wait(stream);
+    CREW_TRY(differs(
+        "the sum", (m.rank == 0 ? b : a).read(), [](std::size_t i) { return sum(3, i); }, 100));
+    gpu.destroy(stream);
+    for (ncclComm_t comm : comms) CREW_TRY(fine(ncclCommDestroy(comm), "ncclCommDestroy"));
+    return "";
+  }));
+}
+
+// A graph's kernels would go on in memory that is closed, or freed.
+TEST_CASE("processes: the end of a window of which kernels cannot be told fails the communicator",
+          "[device][processes][failure]") {
+  const int devices = GENERATE(from_range(over_gpus({1, 2})));
+  auto* const rounds = static_cast<Rounds*>(crew::shared_page());
+  crew::check(crew::run(2, [=](const Member& m) -> std::string {
+    Rank rank(m);
+    CREW_TRY(rank.open(devices));
+    constexpr std::size_t kCount = 1 << 18;  // too many for lines
+    void* memory = nullptr;
+    CREW_TRY(fine(ncclMemAlloc(&memory, kCount * 4), "ncclMemAlloc"));
+    int told = 0;
+    for (int round = 1; rounds->over == 0; ++round) {
+      ncclComm_t comm = nullptr;
+      ncclWindow_t window = nullptr;
+      CREW_TRY(fine(ncclCommSplit(rank.comm, 0, m.rank, &comm, nullptr), "ncclCommSplit"));
+      CREW_TRY(fine(ncclCommWindowRegister(comm, memory, kCount * 4, &window, NCCL_WIN_COLL_SYMMETRIC), "register"));
+      CREW_TRY(fine(ncclAllReduce(memory, memory, kCount, ncclInt32, ncclSum, comm, rank.stream), "sum"));
+      Gpu::get().wait(rank.stream);
+      meet(m, *rounds, 2 * round);
+      if (m.rank == 0) {
+        fake_driver::fail_after(static_cast<std::uint64_t>(round), CUDA_ERROR_OUT_OF_MEMORY);
+        fake_driver::set_counting(true);
+      }
+      CREW_TRY(fine(ncclCommWindowDeregister(comm, window), "deregister"));
+      fake_driver::set_counting(false);
+      const std::string function = fake_driver::failed_function();
+      fake_driver::fail_after(0, CUDA_SUCCESS);
+      const bool writes =
+          function == "cuStreamCreate" || function == "cuMemcpyAsync" || function == "cuStreamSynchronize";
+      if (writes) CREW_TRY(fails(comm, ncclUnhandledCudaError, {function}));
+      told += writes;
+      if (m.rank == 0 && function.empty()) rounds->over = 1;
+      meet(m, *rounds, 2 * round + 1);
+      CREW_TRY(fine(ncclCommAbort(comm), "ncclCommAbort"));
+    }
+    if (m.rank == 0 && told != 6) return std::to_string(told) + " writes";
+    CREW_TRY(fine(ncclMemFree(memory), "ncclMemFree"));
+    return rank.close();
+  }));
+}
+
 }  // namespace tutti::test

@@ -184,6 +184,38 @@ TEST_CASE("staged: default streams of threads, and several communicators", "[sta
       30, 2));
 }
 
+TEST_CASE("staged: two threads whose groups name two communicators the other way round", "[staged]") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    Rank rank;
+    CREW_TRY(Rank::make(m, rank));
+    ncclComm_t comms[2] = {rank.comm, nullptr};
+    CREW_TRY(fine(ncclCommInitRank(&comms[1], m.ranks, m.ids[1], m.rank), "ncclCommInitRank"));
+    std::string wrong[2];
+    std::thread threads[2];
+    for (int t = 0; t < 2; ++t) {
+      threads[t] = std::thread([&, t] {
+        Gpu::get().use(0);
+        const CUstream stream = Gpu::get().make_stream();
+        const IntsOnGpu data(Ints(20, 0));
+        for (int round = 0; round < 200 && wrong[t].empty(); ++round) {
+          ncclGroupStart();
+          for (const int which : {t, 1 - t}) {
+            std::int32_t* const part = data.data() + std::ptrdiff_t{10} * which;
+            ncclAllReduce(part, part, 10, ncclInt32, ncclMax, comms[which], stream);
+          }
+          wrong[t] = fine(ncclGroupEnd(), "ncclGroupEnd");
+        }
+        Gpu::get().wait(stream);
+        Gpu::get().destroy(stream);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::string& one : wrong) CREW_TRY(one);
+    CREW_TRY(fine(ncclCommDestroy(comms[1]), "ncclCommDestroy"));
+    return rank.end();
+  }));
+}
+
 TEST_CASE("staged: ranks on several hosts", "[staged]") {
   setenv("TEST_RANKS_PER_HOST", "2", 1);
   crew::check(crew::run(4, [](const Member& m) -> std::string {

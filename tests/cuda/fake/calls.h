@@ -20,12 +20,14 @@ std::vector<Entry> word_entries();
 
 /// Opens a function's body: under the lock, counted, and failing here if it is its turn.
 #define FAKE_CALL(name)                               \
+  const fake_driver::Inside inside;                   \
   fake_driver::Lock lock(fake_driver::world().mutex); \
   CUresult failure = CUDA_SUCCESS;                    \
   if (fake_driver::fails(name, failure)) return failure
 
 /// The same for what ends something: it does so whatever it returns, as drivers report earlier errors from anywhere.
 #define FAKE_END(name)                                \
+  const fake_driver::Inside inside;                   \
   fake_driver::Lock lock(fake_driver::world().mutex); \
   CUresult failure = CUDA_SUCCESS;                    \
   (void)fake_driver::fails(name, failure)

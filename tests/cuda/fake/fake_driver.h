@@ -92,6 +92,13 @@ FAKE_EXPORT std::vector<Given> given();
 /// Whether a thread takes a while to launch a kernel or to record an event, in which others may give theirs. At first it does not.
 FAKE_EXPORT void set_naps(bool naps);
 
+/// Whether a stream that is destroyed while it has work ends at once for its program, as streams of CUDA's do: the work goes on, and the next
+/// stream has its handle. At first its end waits for the work.
+FAKE_EXPORT void set_quick_ends(bool quick);
+
+/// Whether this thread is in a function of the driver's, but for functions of the program's that are called from there.
+FAKE_EXPORT bool is_inside();
+
 /// Another seed, another order of the streams.
 FAKE_EXPORT void set_seed(std::uint64_t seed);
 

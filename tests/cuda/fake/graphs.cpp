@@ -138,7 +138,7 @@ CUresult user_object_release(CUuserObject object, unsigned count) {
   auto* const held = reinterpret_cast<UserObject*>(object);
   held->references -= count;
   if (held->references != 0) return failure;
-  held->destroy(held->data);
+  call_back(held->destroy, held->data);
   delete held;
   --world().counts.user_objects;
   return failure;

@@ -18,7 +18,9 @@ Event* event_of(CUevent event) { return reinterpret_cast<Event*>(event); }
 CUresult stream_create(CUstream* stream, unsigned flags) {
   FAKE_CALL("cuStreamCreate");
   FAKE_SAFE();
-  auto* const queue = new Queue;
+  auto& handles = world().free_handles;
+  auto* const queue = handles.empty() ? new Queue : new (handles.back()) Queue;
+  if (!handles.empty()) handles.pop_back();
   queue->blocking = (flags & CU_STREAM_NON_BLOCKING) == 0;
   queue->device = current_device();
   world().queues.insert(queue);
@@ -38,14 +40,30 @@ CUresult stream_flags(CUstream stream, unsigned* flags) {
   *flags = queue->blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
   return CUDA_SUCCESS;
 }
+/// Nobody may say of a stream that is captured whether this spoils it.
+CUresult stream_id(CUstream stream, unsigned long long* id) {
+  FAKE_CALL("cuStreamGetId");
+  const Queue* const queue = queue_of(stream);
+  if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  if (queue->capture != 0) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  *id = queue->id;
+  return CUDA_SUCCESS;
+}
 CUresult stream_destroy(CUstream stream) {
   FAKE_END("cuStreamDestroy");
   FAKE_SAFE();
   Queue* const queue = queue_of(stream);
   if (!queue) return CUDA_ERROR_INVALID_HANDLE;
+  --world().counts.streams;
+  if (world().quick_ends && !queue->work.empty()) {
+    world().queues.insert(new Queue(std::move(*queue)));
+    world().queues.erase(queue);
+    queue->~Queue();
+    world().free_handles.push_back(queue);
+    return failure;
+  }
   work_until(lock, [&] { return queue->work.empty(); });
   world().queues.erase(queue);
-  --world().counts.streams;
   delete queue;
   return failure;
 }
@@ -379,17 +397,27 @@ void* entry(Function* function) {
 }  // namespace
 
 std::vector<Entry> stream_entries() {
-  std::vector<Entry> entries = {
-      {"cuStreamCreate", entry(stream_create)},     {"cuStreamGetFlags", entry(stream_flags)},
-      {"cuStreamDestroy", entry(stream_destroy)},   {"cuStreamSynchronize", entry(stream_synchronize)},
-      {"cuStreamQuery", entry(stream_query)},       {"cuStreamWaitEvent", entry(stream_wait_event)},
-      {"cuEventCreate", entry(event_create)},       {"cuEventDestroy", entry(event_destroy)},
-      {"cuEventRecord", entry(event_record)},       {"cuEventRecordWithFlags", entry(event_record_with_flags)},
-      {"cuEventQuery", entry(event_query)},         {"cuEventSynchronize", entry(event_synchronize)},
-      {"cuEventElapsedTime", entry(event_elapsed)}, {"cuStreamBatchMemOp", entry(batch)},
-      {"cuMemcpyAsync", entry(copy_async)},         {"cuMemcpy2DAsync", entry(copy_rows_async)},
-      {"cuMemsetD8Async", entry(set_bytes_async)},  {"cuMemAllocAsync", entry(mem_alloc_async)},
-      {"cuMemFreeAsync", entry(mem_free_async)},    {"cuLaunchKernelEx", entry(launch)}};
+  std::vector<Entry> entries = {{"cuStreamCreate", entry(stream_create)},
+                                {"cuStreamGetFlags", entry(stream_flags)},
+                                {"cuStreamGetId", entry(stream_id)},
+                                {"cuStreamDestroy", entry(stream_destroy)},
+                                {"cuStreamSynchronize", entry(stream_synchronize)},
+                                {"cuStreamQuery", entry(stream_query)},
+                                {"cuStreamWaitEvent", entry(stream_wait_event)},
+                                {"cuEventCreate", entry(event_create)},
+                                {"cuEventDestroy", entry(event_destroy)},
+                                {"cuEventRecord", entry(event_record)},
+                                {"cuEventRecordWithFlags", entry(event_record_with_flags)},
+                                {"cuEventQuery", entry(event_query)},
+                                {"cuEventSynchronize", entry(event_synchronize)},
+                                {"cuEventElapsedTime", entry(event_elapsed)},
+                                {"cuStreamBatchMemOp", entry(batch)},
+                                {"cuMemcpyAsync", entry(copy_async)},
+                                {"cuMemcpy2DAsync", entry(copy_rows_async)},
+                                {"cuMemsetD8Async", entry(set_bytes_async)},
+                                {"cuMemAllocAsync", entry(mem_alloc_async)},
+                                {"cuMemFreeAsync", entry(mem_free_async)},
+                                {"cuLaunchKernelEx", entry(launch)}};
 #if CUDA_VERSION >= 13000
   entries.push_back({"cuMemcpyBatchAsync", entry(copy_batch_async)});
 #endif

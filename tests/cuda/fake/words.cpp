@@ -74,7 +74,7 @@ CUresult launch_host(CUstream stream, CUhostFn function, void* data) {
   work_by_itself();
   return give(*queue, [function, data](const std::shared_ptr<GraphRun>&) -> Work {
     return [function, data] {
-      function(data);
+      call_back(function, data);
       return true;
     };
   });

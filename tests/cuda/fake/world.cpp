@@ -1,6 +1,7 @@
 #include "world.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #ifdef __SANITIZE_ADDRESS__
@@ -11,6 +12,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 namespace fake_driver {
 
@@ -23,6 +25,12 @@ World& world() {
   }();
   return *made;
 }
+
+int& depth_inside() {
+  static thread_local int depth = 0;
+  return depth;
+}
+bool is_inside() { return depth_inside() != 0; }
 
 std::vector<CUcontext>& context_stack() {
   // As in a driver, it is there in exit handlers, when a thread's own objects with destructors are gone.
@@ -279,10 +287,20 @@ void end_over_unloaded_kernels() {
 Graph::~Graph() {
   for (UserObject* object : objects) {
     if (--object->references != 0) continue;
-    object->destroy(object->data);
+    call_back(object->destroy, object->data);
     delete object;
     --world().counts.user_objects;
   }
+}
+
+void call_back(CUhostFn function, void* data) {
+  char name[16] = {};
+  pthread_getname_np(pthread_self(), name, sizeof name);
+  pthread_setname_np(pthread_self(), "cuda-callback");
+  const int depth = std::exchange(depth_inside(), 0);
+  function(data);
+  depth_inside() = depth;
+  pthread_setname_np(pthread_self(), name);
 }
 
 // What tests ask.
@@ -342,6 +360,10 @@ std::optional<std::size_t> note(const Given& given) {
   return world().given.size() - 1;
 }
 void set_naps(bool naps) { world().naps = naps; }
+void set_quick_ends(bool quick) {
+  const Lock lock(world().mutex);
+  world().quick_ends = quick;
+}
 void set_seed(std::uint64_t seed) { world().random = seed; }
 
 }  // namespace fake_driver

@@ -52,6 +52,8 @@ struct Mark {
 using Work = std::function<bool()>;
 
 struct Queue {
+  static inline std::uint64_t made = 0;
+  std::uint64_t id = ++made;
   std::deque<Work> work;
   std::uint64_t given = 0;
   std::uint64_t done = 0;
@@ -122,6 +124,8 @@ struct World {
   std::int64_t memory = 0;  ///< set_memory()
   bool counting = false;
   std::atomic<bool> naps{false};
+  bool quick_ends = false;
+  std::vector<Queue*> free_handles;  ///< of streams that have ended so
   std::uint64_t calls = 0;
   std::uint64_t fail_at = 0;
   CUresult fail_with = CUDA_SUCCESS;
@@ -138,6 +142,13 @@ World& world();
 using Lock = std::unique_lock<std::recursive_mutex>;
 
 /// Of the calling thread.
+int& depth_inside();
+struct Inside {
+  Inside() { ++depth_inside(); }
+  ~Inside() { --depth_inside(); }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+};
 std::vector<CUcontext>& context_stack();
 CUstreamCaptureMode& capture_mode();
 int current_device();
@@ -170,6 +181,8 @@ Queue* queue_of(CUstream stream);
 int device_of(const Queue& queue);
 /// Into the stream, or into the graph that it is captured into.
 CUresult give(Queue& queue, const Node& node);
+/// A function of the program's, which has this thread as one of the driver's: "cuda-callback".
+void call_back(CUhostFn function, void* data);
 /// If it is to be noted: where it is among all that is.
 std::optional<std::size_t> note(const Given& given);
 /// Does some work of some streams; false: there was nothing that could be done.

@@ -202,12 +202,15 @@ Status run_works(std::span<const QueuedCall> calls, std::span<const std::shared_
     return launched;
   }
   here.run();
+  Status first;
   for (const Work& work : works) {
-    // Calls without a stream have their data when the group ends, also beside others with one.
-    if (!work.streams.empty() && work.waits) TUTTI_TRY(executor::stream_synchronize(work.streams[0]));
-    if (work.streams.empty() || work.waits) TUTTI_TRY(work.batch->status());
+    if (!work.streams.empty() && !work.waits) continue;
+    // Calls without a stream have their data when the group ends, also beside others with one, or that fail.
+    Status status = work.streams.empty() ? Status() : executor::stream_synchronize(work.streams[0]);
+    if (status.ok()) status = work.batch->status();
+    if (first.ok()) first = std::move(status);
   }
-  return {};
+  return first;
 }
 
 }  // namespace tutti::comm

@@ -339,3 +339,31 @@ TEST_CASE("a thread that has made many calls ends, and others destroy the commun
     });
   }));
 }
+
+TEST_CASE("a group of which a communicator fails ends when calls of others without a stream are over") {
+  crew::check(crew::run(2, [](const Member& m) -> std::string {
+    ncclComm_t fails = nullptr;
+    ncclComm_t works = nullptr;
+    CREW_TRY(init(m, &fails, 0));
+    CREW_TRY(init(m, &works, 1));
+    int in[4] = {m.rank, 1, 2, 3};
+    int out[4] = {};
+    const bool waits = m.rank == 0;
+    if (!waits) {
+      CREW_TRY(refused(ncclAllReduce(in, out, 1, ncclInt, ncclSum, fails, nullptr), ncclInvalidUsage, {"differ"}));
+      usleep(200000);
+    }
+    cudaStream_t stream = nullptr;
+    if (waits) CREW_TRY(fine(tuttiStreamCreate(&stream), "tuttiStreamCreate"));
+    CREW_TRY(fine(ncclGroupStart(), "ncclGroupStart"));
+    if (waits) CREW_TRY(fine(ncclAllReduce(in, out, 2, ncclInt, ncclSum, fails, nullptr), "ncclAllReduce"));
+    CREW_TRY(fine(ncclAllReduce(in + 2, out + 2, 1, ncclInt, ncclSum, works, stream), "ncclAllReduce"));
+    CREW_TRY(fine(ncclAllReduce(in + 3, out + 3, 1, ncclInt, ncclSum, works, nullptr), "ncclAllReduce"));
+    const ncclResult_t ended = ncclGroupEnd();
+    CREW_TRY(waits ? refused(ended, ncclInvalidUsage, {"differ"}) : fine(ended, "ncclGroupEnd"));
+    if (out[2] != 4 || out[3] != 6) return "the group was over before its calls";
+    if (waits) CREW_TRY(fine(tuttiStreamDestroy(stream), "tuttiStreamDestroy"));
+    CREW_TRY(fine(ncclCommDestroy(fails), "ncclCommDestroy"));
+    return fine(ncclCommDestroy(works), "ncclCommDestroy");
+  }));
+}

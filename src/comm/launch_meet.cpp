@@ -1,6 +1,7 @@
 #include "comm/launch.h"
 
 #include "base/descriptor.h"
+#include "comm/private_descriptor.h"
 
 #include <fmt/format.h>
 
@@ -176,9 +177,14 @@ Status hand_out(const tuttiLaunchInfo_t& info, const MeetingPlace& place, const 
   std::vector<bool> present(static_cast<std::size_t>(info.size), false);
   present[0] = true;
   int missing = info.size - 1;
+  bool lacks_descriptors = false;
   while (missing > 0 && readable_before(listener.get(), deadline)) {
     const Descriptor caller(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (caller.get() < 0) continue;
+    if (caller.get() < 0) {
+      lacks_descriptors = lacks_descriptor(errno);
+      if (lacks_descriptors) pause_shortly();
+      continue;
+    }
     const int rank = serve(caller.get(), info, place, id, present, deadline);
     if (rank == 0) continue;
     present[static_cast<std::size_t>(rank)] = true;
@@ -188,8 +194,9 @@ Status hand_out(const tuttiLaunchInfo_t& info, const MeetingPlace& place, const 
   if (missing == 0) return {};
   return error(
       Code::kRemote,
-      fmt::format("after {:g} s {} of {} ranks had not come for the unique id: rank {} ({} job \"{}\", at {})",
-                  place.timeout_s, missing, info.size, absent_ranks(present), info.launcher, info.job, place.address));
+      fmt::format("after {:g} s {} of {} ranks had not come for the unique id: rank {} ({} job \"{}\", at {}){}",
+                  place.timeout_s, missing, info.size, absent_ranks(present), info.launcher, info.job, place.address,
+                  lacks_descriptors ? "; rank 0 has no descriptor left to let them in by (raise ulimit -n)" : ""));
 }
 
 Result<UniqueId> fetch(const tuttiLaunchInfo_t& info, const MeetingPlace& place) {

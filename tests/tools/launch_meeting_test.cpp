@@ -5,15 +5,18 @@
 
 #include <catch2/catch.hpp>
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -23,14 +26,36 @@ std::ptrdiff_t threads() {
   return std::distance(begin(all), end(all));
 }
 
+sockaddr_un address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  REQUIRE(path.size() < sizeof(address.sun_path));
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+/// While there is one, this process has no descriptor left.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit now = before_;
+    const int lowest = dup(0);
+    close(lowest);
+    now.rlim_cur = static_cast<rlim_t>(lowest);
+    setrlimit(RLIMIT_NOFILE, &now);
+  }
+  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
 /// Listens at a path, with no place left for a caller.
 class FullListener {
  public:
   explicit FullListener(const std::string& path) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    REQUIRE(path.size() < sizeof(address.sun_path));
-    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+    const sockaddr_un address = address_of(path);
     const auto* const place = reinterpret_cast<const sockaddr*>(&address);
     sockets_.push_back(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     REQUIRE(bind(sockets_[0], place, sizeof(address)) == 0);
@@ -72,4 +97,32 @@ TEST_CASE("who listens where ranks meet, and lets nobody in, holds nobody up") {
   unsetenv("TUTTI_RENDEZVOUS_TIMEOUT_S");
   CHECK(fetched == ncclRemoteError);
   CHECK(std::string(ncclGetLastError(nullptr)).find("lets nobody in") != std::string::npos);
+}
+
+TEST_CASE("where rank 0 has no descriptor left it says so of ranks that did not get the id") {
+  const TemporaryFolder folder;
+  const std::string place = folder.path() + "/meeting";
+  setenv("TUTTI_RENDEZVOUS", ("file:" + place).c_str(), 1);
+  setenv("TUTTI_RENDEZVOUS_TIMEOUT_S", "0.5", 1);
+  const sockaddr_un address = address_of(place + ".0");
+  const int caller = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  std::atomic<bool> is_over{false};
+  std::thread rank_1([&] {
+    while (!std::filesystem::exists(address.sun_path) && !is_over) std::this_thread::yield();
+    const NoDescriptors none;
+    // The listener's name is there before it listens.
+    while (connect(caller, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 && !is_over)
+      std::this_thread::yield();
+    while (!is_over) std::this_thread::yield();
+  });
+  ncclUniqueId id;
+  const tuttiLaunchInfo_t rank_0{0, 2, 0, 2, TUTTI_LAUNCHER_TORCHRUN, "no descriptors"};
+  const ncclResult_t made = tuttiLaunchUniqueId(&rank_0, &id);
+  is_over = true;
+  rank_1.join();
+  close(caller);
+  unsetenv("TUTTI_RENDEZVOUS");
+  unsetenv("TUTTI_RENDEZVOUS_TIMEOUT_S");
+  CHECK(made == ncclRemoteError);
+  CHECK(std::string(ncclGetLastError(nullptr)).find("raise ulimit -n") != std::string::npos);
 }

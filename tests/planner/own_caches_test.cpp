@@ -22,9 +22,9 @@ Rules measured_rules() {
   return rules;
 }
 
-Question question(Collective collective, std::uint64_t bytes, Access access = Access::kSingleCopy) {
+Question question(Collective collective, std::uint64_t bytes, Access access = Access::kSingleCopy, int ranks = 2) {
   Question q;
-  q.request = {.collective = collective, .ranks = 2, .root = 1, .rank = 0};
+  q.request = {.collective = collective, .ranks = ranks, .root = 1, .rank = 0};
   q.count = bytes / 4;
   q.element_bytes = 4;
   q.access = access;
@@ -46,6 +46,8 @@ TEST_CASE("single copies take over from slots where a rank's own caches do not h
     CHECK_FALSE(is_direct(question(collective, (128 << 10) / blocks)));
     CHECK(is_direct(question(collective, (4 << 20) / blocks)));
   }
+  CHECK(is_direct(question(Collective::kAllToAll, 2 << 20, Access::kSingleCopy, 4)));
+  CHECK_FALSE(is_direct(question(Collective::kAllReduce, 8 << 20, Access::kSingleCopy, 4)));
   // Added up from slots while they come.
   CHECK_FALSE(is_direct(question(Collective::kReduce, 16 << 20)));
 }

@@ -413,7 +413,7 @@ class PointToPointCall final : public Call {
   std::uint32_t ran_flags_ = 0;               ///< of this rank's buffers
   protocol::BufferReferences theirs_then_{};  ///< what the peer had announced
 
-  bool exchanges_ = false;
+  bool exchanges_ = false;                     ///< a receive that is made with a send
   const PointToPointCall* follows_ = nullptr;  ///< as long as the call runs
   int told_way_ = kNotTold;                    ///< what the receiver of the last send means to take in the next one
 };

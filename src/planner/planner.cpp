@@ -126,8 +126,8 @@ std::uint64_t touched_bytes(const Question& q) {
 double slots_share(const Question& q) {
   if (reduces(q.request.collective) && q.request.ranks > 2) return 1;
   if (q.access != Access::kSingleCopy || touched_bytes(q) < kOwnCaches) return 1;
-  return kSlotsPastOwnCaches /
-         (q.exchange ? 2 : 1);  // each core copies for both ways then, where one would for half of one
+  // In an exchange each core makes two copies of each byte, one for each way.
+  return kSlotsPastOwnCaches / (q.exchange ? 2 : 1);
 }
 
 Prices prices_of(const Question& q, bool direct, const Rules& rules) {

@@ -1,4 +1,6 @@
-// Which way two ranks take that send each other as much: both the same in every call, whatever they try. Read from what they announce.
+// Which way two ranks take that send each other as much: both the same in every call, whatever they try. Read from what they announce, and from the
+// system calls that copy.
+#include "comm/calibration.h"
 #include "comm/communicator.h"
 #include "comm/unique_id.h"
 #include "rank_runs.h"
@@ -6,11 +8,26 @@
 #include <catch2/catch.hpp>
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <set>
 #include <string>
 #include <vector>
+
+namespace {
+std::atomic<int> single_copies{0};
+}  // namespace
+
+/// The library's, as this program's symbols come before the C library's.
+extern "C" ssize_t process_vm_readv(pid_t process, const iovec* to, unsigned long to_count, const iovec* from,
+                                    unsigned long from_count, unsigned long flags) noexcept {
+  ++single_copies;
+  return syscall(SYS_process_vm_readv, process, to, to_count, from, from_count, flags);
+}
 
 using namespace rank_runs;
 using namespace tutti::comm;
@@ -69,6 +86,35 @@ std::string run(const UniqueId& id, int rank, std::size_t count, Seen& seen) {
   return destroyed.ok() ? "" : destroyed.error().message;
 }
 
+/// A single way goes through slots, both ways at once by single copies: so the prices have it that are made known here.
+std::string run_at_set_prices(const UniqueId& id, int rank) {
+  remember_costs({.slot_gbps = 10.4, .call_us = 0.9, .call_gbps = 8.2, .streamed_gbps = 8.3});
+  Handle handle = nullptr;
+  if (const auto made = init_rank(&handle, {&id, 1}, 2, rank, {}); !made.ok()) return made.error().message;
+  Communicator& comm = *find(handle);
+  if (!comm.members().single_copy) return "";  // forbidden here
+  const auto exchanges = [&] {
+    const auto& line = comm.members().control.pair(1 - rank, rank).receive(comm.members().received_calls[1 - rank]);
+    return (line.buffers.flags & tutti::protocol::kExchanges) != 0;
+  };
+  const std::vector<float> out(1000000, static_cast<float>(rank));
+  std::vector<float> in(out.size());
+  for (int round = 0; round < 2; ++round) {
+    single_copies = 0;
+    std::string wrong = rank == 0 ? make(comm, &out, nullptr) : make(comm, nullptr, &in);
+    if (!wrong.empty()) return wrong;
+    if (rank == 1 && exchanges()) return "a receive by itself is said to be an exchange's";
+    if (single_copies != 0) return "a single way went by single copies";
+    wrong = make(comm, &out, &in);
+    if (!wrong.empty()) return wrong;
+    if (!exchanges()) return "an exchange's receive does not say so";
+    if (single_copies == 0) return "an exchange went through slots";
+    if (in.front() != static_cast<float>(1 - rank) || in.back() != in.front()) return "wrong data";
+  }
+  const auto destroyed = destroy(handle);
+  return destroyed.ok() ? "" : destroyed.error().message;
+}
+
 }  // namespace
 
 TEST_CASE("two ranks that send to each other go one way, in trials as well", "[ways][forks]") {
@@ -85,4 +131,12 @@ TEST_CASE("two ranks that send to each other go one way, in trials as well", "[w
   const std::set<std::uint32_t> tried(seen.ways[0].begin(), seen.ways[0].end());
   if (seen.is_measured) CHECK(tried.size() > 1);
   munmap(page, sizeof(Seen));
+}
+
+TEST_CASE("an exchange has a price of its own, on both ranks", "[ways][forks]") {
+  const auto id = make_unique_id();
+  REQUIRE(id.ok());
+  const pid_t ranks[] = {spawn([&] { return run_at_set_prices(id.value(), 0); }),
+                         spawn([&] { return run_at_set_prices(id.value(), 1); })};
+  for (const pid_t rank : ranks) CHECK(ended_well(rank));
 }

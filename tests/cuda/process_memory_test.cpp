@@ -71,6 +71,11 @@ std::string lack_each_of(const char* thread, const Rank& rank, Rounds& rounds,
       part);
 }
 
+std::string lack_each_own(const Rank& rank, Rounds& rounds, const std::function<std::string(ncclComm_t)>& part) {
+  return lack_each(
+      rank, rounds, [](long k) { until_own_failure = k; }, has_own_failed, part);
+}
+
 /// Sums, each of them once more where it was not made for want of memory.
 std::string sum_up(const Rank& rank, ncclComm_t comm, void* data, std::size_t count) {
   const auto sum = [&] {
@@ -131,21 +136,8 @@ TEST_CASE("no memory: the thread of teams passes on all the same what has failed
   }));
 }
 
-TEST_CASE("no memory: the thread of calls through host memory lacks each allocation once", "[staged][failure]") {
-  auto* const rounds = static_cast<Rounds*>(crew::shared_page());
-  crew::check(crew::run(2, [=](const Member& m) -> std::string {
-    setenv("FAKE_CUDA_IPC", "0", 1);
-    setenv("TUTTI_STAGING_BYTES", "4096", 1);
-    Rank rank(m);
-    CREW_TRY(rank.open());
-    const OnGpu<std::int32_t> data(Values(2500, 1));
-    CREW_TRY(lack_each_of("tutti-staged", rank, *rounds,
-                          [&](ncclComm_t comm) { return sum_up(rank, comm, data.data(), 2500); }));
-    return rank.close();
-  }));
-}
-
 TEST_CASE("no memory: calls through host memory lack each allocation once", "[staged][failure]") {
+  const bool is_thread = GENERATE(false, true);  // of the library's thread, or of the calls
   auto* const rounds = static_cast<Rounds*>(crew::shared_page());
   crew::check(crew::run(2, [=](const Member& m) -> std::string {
     setenv("FAKE_CUDA_IPC", "0", 1);
@@ -153,9 +145,8 @@ TEST_CASE("no memory: calls through host memory lack each allocation once", "[st
     Rank rank(m);
     CREW_TRY(rank.open());
     const OnGpu<std::int32_t> data(Values(2500, 1));
-    CREW_TRY(lack_each(
-        rank, *rounds, [](long k) { until_own_failure = k; }, has_own_failed,
-        [&](ncclComm_t comm) { return sum_up(rank, comm, data.data(), 2500); }));
+    const auto sums = [&](ncclComm_t comm) { return sum_up(rank, comm, data.data(), 2500); };
+    CREW_TRY(is_thread ? lack_each_of("tutti-staged", rank, *rounds, sums) : lack_each_own(rank, *rounds, sums));
     return rank.close();
   }));
 }
@@ -173,20 +164,18 @@ TEST_CASE("no memory: calls of kernels among processes lack each allocation once
     void* shared = nullptr;
     CREW_TRY(fine(ncclMemAlloc(&shared, kCount * 4), "ncclMemAlloc"));
     void* const data = in_place ? shared : own.data();
-    CREW_TRY(lack_each(
-        rank, *rounds, [](long k) { until_own_failure = k; }, has_own_failed,
-        [&](ncclComm_t comm) -> std::string {
-          Values values(kCount);
-          for (std::size_t i = 0; i < kCount; ++i) values[i] = static_cast<std::int32_t>(i);
-          Gpu::get().copy(data, values.data(), kCount * 4);
-          CREW_TRY(sum_up(rank, comm, data, kCount));
-          Gpu::get().copy(values.data(), data, kCount * 4);
-          ncclResult_t state = ncclSuccess;
-          CREW_TRY(fine(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError"));
-          if (state != ncclSuccess) return "";
-          return differs(
-              "the sum", values, [](std::size_t i) { return 4 * static_cast<std::int32_t>(i); }, kCount);
-        }));
+    CREW_TRY(lack_each_own(rank, *rounds, [&](ncclComm_t comm) -> std::string {
+      Values values(kCount);
+      for (std::size_t i = 0; i < kCount; ++i) values[i] = static_cast<std::int32_t>(i);
+      Gpu::get().copy(data, values.data(), kCount * 4);
+      CREW_TRY(sum_up(rank, comm, data, kCount));
+      Gpu::get().copy(values.data(), data, kCount * 4);
+      ncclResult_t state = ncclSuccess;
+      CREW_TRY(fine(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError"));
+      if (state != ncclSuccess) return "";
+      return differs(
+          "the sum", values, [](std::size_t i) { return 4 * static_cast<std::int32_t>(i); }, kCount);
+    }));
     CREW_TRY(fine(ncclMemFree(shared), "ncclMemFree"));
     return rank.close();
   }));

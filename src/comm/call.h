@@ -10,6 +10,7 @@
 #include "protocol/lane_storage.h"
 #include "transport/shared_memory.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -210,7 +211,8 @@ class Call : public executor::Task {
   Ways ways_;
   WayChoice* way_ = nullptr;  ///< of calls like this one, if there is a choice that this rank has a part in
   bool watched_ = false;      ///< the lanes' plan is one of several
-  std::chrono::steady_clock::time_point began_;  ///< what counts of the call, if its time is wanted
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point began_;  ///< what counts of the call, if its time is wanted
 };
 
 /// A call of all ranks.
@@ -332,8 +334,8 @@ class PointToPointCall final : public Call {
   executor::Progress advance() override;
   /// Both, to the end.
   void run(const CallArgs& args);
-  /// What the calls above do, where they are inlined. `exchanges`: a receive that is made with a send; `follows`: that send, if it goes the other way and
-  /// the peer chooses for both.
+  /// What the calls above do, where they are inlined. `exchanges`: one of a send and a receive that are made together; `follows`: of the receive, that
+  /// send, if it goes the other way and the peer chooses for both.
   void begin(const CallArgs& args, bool exchanges = false, const PointToPointCall* follows = nullptr);
   Progress go_on();
   /// MPI is at work on it, and has to be asked.
@@ -342,9 +344,14 @@ class PointToPointCall final : public Call {
   bool may_be_eager() const { return eager_ || may_carry_; }
   /// After the end of an exchange's receive.
   void learn_way();
-  /// After the end of a call that went by itself, or as one of an exchange.
+  /// After the end of a call that went by itself.
   void note_end() {
     if (status_.ok()) note_time();
+  }
+  /// After the end of an exchange, of its receive, whose time is that of both: through slots the send may have copied all before the receive begins.
+  void note_end_with(const PointToPointCall& send) {
+    if (send.began_ != Clock::time_point{}) began_ = std::min(began_, send.began_);
+    note_end();
   }
 
  private:
@@ -413,7 +420,8 @@ class PointToPointCall final : public Call {
   std::uint32_t ran_flags_ = 0;               ///< of this rank's buffers
   protocol::BufferReferences theirs_then_{};  ///< what the peer had announced
 
-  bool exchanges_ = false;                     ///< a receive that is made with a send
+  bool exchanges_ = false;                     ///< this is one of a send and a receive that are made together
+  bool tells_begin_ = false;                   ///< a send through slots, whose receive may be timed
   const PointToPointCall* follows_ = nullptr;  ///< as long as the call runs
   int told_way_ = kNotTold;                    ///< what the receiver of the last send means to take in the next one
 };

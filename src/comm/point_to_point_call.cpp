@@ -222,6 +222,7 @@ Status PointToPointCall::run() {
   }
   ran_ = false;
   watched_ = false;
+  tells_begin_ = false;
   planner::Question question;
   question.request = shape_.request;
   question.count = shape_.count;
@@ -234,8 +235,10 @@ Status PointToPointCall::run() {
   TUTTI_TRY_ASSIGN(auto plan, members.plans.find(question, comm_.rank()));
   peers_[args_.root] = {};
   TUTTI_TRY(reach_buffers(*plan));
+  const bool goes_directly = plan->direct;
   lanes_.start(args_, std::move(plan), peers_.data(),
                {kPointToPointLane, streamed_parts(args_, comm_.ranks(), false, comm_.members().cache_room)});
+  tells_begin_ = exchanges_ && direction_ == Direction::kSend && !goes_directly;
   ran_ = true;
   ran_with_ = members.reach.drops();
   ran_flags_ = own_.references.flags;
@@ -245,7 +248,7 @@ Status PointToPointCall::run() {
 }
 
 void PointToPointCall::begin_lanes() {
-  if (wants_time()) begin_time();
+  if (tells_begin_ || wants_time()) begin_time();
 }
 
 void PointToPointCall::run(const CallArgs& args) {
@@ -309,7 +312,7 @@ Exchange::Exchange(Communicator& communicator, const CallArgs& first, const Call
       receiving_(communicator.point_to_point_call(first.collective == Collective::kSend ? second : first)) {
   const bool in_order = first.collective == Collective::kSend;
   communicator.members().reach.settle();
-  sending_.begin(in_order ? first : second);
+  sending_.begin(in_order ? first : second, true);
   if (sending_.may_be_eager()) sent_ = ends(sending_, sending_.go_on());
   const bool follows = first.root == second.root && first.root < communicator.rank();
   receiving_.begin(in_order ? second : first, true, follows ? &sending_ : nullptr);
@@ -322,7 +325,7 @@ void Exchange::run(const executor::Crowding& crowding) {
   }
   executor::Task* task = this;
   executor::run_tasks({&task, 1}, crowding);
-  receiving_.note_end();
+  receiving_.note_end_with(sending_);
   receiving_.learn_way();
 }
 

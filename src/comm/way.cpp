@@ -22,8 +22,6 @@ bool are_measured(const planner::Rules& rules) {
   return rules.slot_stores == planner::SlotStores::kAsMeasured && rules.measured.streamed_gbps > 0;
 }
 
-using Clock = std::chrono::steady_clock;
-
 }  // namespace
 
 static_assert(WayChoice::kBesideLines <= protocol::kWayBits >> protocol::kWayShift);

@@ -6,6 +6,7 @@
 
 #include "base/rank_threads.h"
 #include "base/standard_output.h"
+#include "transport/memory_available.h"
 
 #include <tutti/launch.h>
 
@@ -56,6 +57,18 @@ bool bind(const Options& options, int rank, int ranks) {
   CPU_ZERO(&own);
   CPU_SET(all[static_cast<std::size_t>(rank)], &own);
   return sched_setaffinity(0, sizeof(own), &own) == 0;
+}
+
+/// Empty, or why the ranks of this host cannot have their buffers: the kernel would kill one of them, or other programs. A GPU tells itself.
+std::string memory_lack(const Options& options, int ranks, int ranks_here) {
+  if (options.explain || options.on_gpu) return "";
+  constexpr double kGigabyte = 1 << 30;
+  const double needed = 2.0 * static_cast<double>(options.buffer_bytes(ranks)) * ranks_here;
+  const auto available = static_cast<double>(transport::memory_available_bytes());
+  if (needed <= available) return "";
+  return fmt::format(
+      "the buffers of {} rank{} take {:.1f} GiB, and {:.1f} GiB of memory are available; choose a smaller -e",
+      ranks_here, ranks_here == 1 ? "" : "s", needed / kGigabyte, available / kGigabyte);
 }
 
 int process_body(const tuttiLaunchInfo_t* info, const ncclUniqueId* id, void* context) {
@@ -145,6 +158,9 @@ int launch(const Options& options) {
     return usage(fmt::format("{} started the ranks as processes; leave --threads out", info.launcher));
   if (options.root >= ranks)
     return usage(fmt::format("-r {}: there are {} ranks, roots go from 0 to {}", options.root, ranks, ranks - 1));
+  if (const std::string lack = memory_lack(options, ranks, launched ? std::max(info.local_size, 1) : ranks);
+      !lack.empty())
+    return fail(1, lack);
   // The one that writes: other ranks may not see the folder.
   const auto files = {std::pair("--json", options.json_file), std::pair("--plot", options.plot_file),
                       std::pair("--tune", options.tune_file)};

@@ -55,7 +55,8 @@ TUTTI_RENDEZVOUS=tcp:host:port where it is set, or by MPI (--net).
 
 Size is that of the larger of a rank's two buffers, at least one element per rank. Time is that of all iterations over
 their number; algbw = size/time; busbw = algbw times a factor that makes collectives and rank counts comparable.
-all_to_all and sendrecv have no in-place form.
+all_to_all and sendrecv have no in-place form. A rank holds two buffers of the largest size, and nothing runs where those
+of a host's ranks would take more memory than there is.
 
 --against: both libraries have a communicator of the same ranks, the same buffers and the same stream, and are timed by turns, two times
 each, per size and form. Columns: the other library's time, and the ratio of its time to this one's (above 1: this one is
@@ -331,6 +332,10 @@ std::vector<std::size_t> Options::sizes() const {
     }
   }
   return result;
+}
+
+std::size_t Options::buffer_bytes(int ranks) const {
+  return std::max<std::size_t>(sizes().back(), 8 * static_cast<std::size_t>(ranks));
 }
 
 ParsedOptions parse_options(int argc, char** argv) {

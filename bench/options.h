@@ -59,6 +59,8 @@ struct Options {
   std::string plot_file;
 
   std::vector<std::size_t> sizes() const;
+  /// Of each of a rank's two buffers: small sizes are rounded up to one element per rank.
+  std::size_t buffer_bytes(int ranks) const;
   /// Of a size. Unless they are given, more of short calls: what happens once, or a turn lost to others, would be most of a few.
   int iterations_of(std::size_t bytes) const;
   int warmup_of(std::size_t bytes) const;

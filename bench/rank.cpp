@@ -227,10 +227,7 @@ Status Rank::leave() {
 Result<bool> Rank::run() {
   TUTTI_TRY(join());
   {
-    // Small sizes are rounded up to one element per rank.
-    const std::size_t bytes =
-        options_.explain ? 0
-                         : std::max<std::size_t>(options_.sizes().back(), 8 * static_cast<std::size_t>(place_.ranks));
+    const std::size_t bytes = options_.explain ? 0 : options_.buffer_bytes(place_.ranks);
     const ncclComm_t registered_with = options_.registered ? comm_ : nullptr;
     TUTTI_TRY_ASSIGN(Buffer send, Buffer::make(bytes, options_.memory, registered_with, gpu_));
     TUTTI_TRY_ASSIGN(Buffer receive, Buffer::make(bytes, options_.memory, registered_with, gpu_));

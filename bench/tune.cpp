@@ -146,7 +146,7 @@ Status Tuner::run() {
 /// `share`: of the time that is left.
 Status Tuner::tune_memory(Buffer::Kind memory, double share) {
   const double end_s = seconds_since(start_) + share * (budget_s_ - seconds_since(start_));
-  const std::size_t bytes = std::max<std::size_t>(options_.sizes().back(), 8 * static_cast<std::size_t>(place_.ranks));
+  const std::size_t bytes = options_.buffer_bytes(place_.ranks);
   TUTTI_TRY_ASSIGN(Buffer send, Buffer::make(bytes, memory, nullptr, nullptr));
   TUTTI_TRY_ASSIGN(Buffer receive, Buffer::make(bytes, memory, nullptr, nullptr));
   const ElementType& type = *options_.types.front();

@@ -19,8 +19,21 @@ T any_of(Random& random, const std::array<T, kSize>& some) {
   return some[random.below(static_cast<std::uint32_t>(kSize))];
 }
 
+/// Of the table, whose rows of one name follow each other, and the simulator's own.
+std::vector<std::string_view> algorithm_names() {
+  std::vector<std::string_view> names;
+  for (std::size_t i = 0; i < algorithm_count(); ++i) names.push_back(algorithm_at(i).name);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
 /// What cannot be had together is found here; nothing is drawn.
 Status check_pins(const Pins& pins) {
+  const std::vector<std::string_view> names = algorithm_names();
+  if (!pins.algorithm.empty() && std::ranges::find(names, pins.algorithm) == names.end()) {
+    return error(Code::kInvalidUsage,
+                 fmt::format("no algorithm is called \"{}\": {}", pins.algorithm, fmt::join(names, ", ")));
+  }
   if (pins.ranks && (*pins.ranks < 1 || *pins.ranks > kRanksMax)) {
     return error(Code::kInvalidUsage, fmt::format("{} ranks; a simulation has 1 to {}", *pins.ranks, kRanksMax));
   }

@@ -46,7 +46,9 @@ Result<topology::Graph> read_machine(const TopoOptions& options) {
   if (!options.synthetic.empty()) return topology::parse_synthetic(options.synthetic);
   if (options.file == "-") {
     TUTTI_TRY_ASSIGN(const std::string text, read_standard_input());
-    return topology::read_text(text, read);
+    Result<topology::Graph> graph = topology::read_text(text, read);
+    if (graph.ok()) return graph;
+    return error(graph.error().code, "standard input: " + graph.error().message, graph.error().where);
   }
   if (!options.file.empty()) return topology::read_file(options.file, read);
   return topology::discover_live(topology::live_options());
@@ -105,9 +107,17 @@ Result<Planned> plan(const TopoOptions& options, topology::Graph graph) {
   return planned;
 }
 
+/// In the order that channels of communicators on one host allow, which tutti-perf runs: links might want more slots than those have.
+std::string schedule_text(const Planned& planned, int units) {
+  constexpr int kFewRanks = 8, kSlots = 8, kSlotsOfMany = 4;
+  planner::MachineCandidate chosen = planned.plan.chosen();
+  chosen.slots = std::min(chosen.slots, planned.plan.ranks <= kFewRanks ? kSlots : kSlotsOfMany);
+  return schedule::to_text(planner::full_schedule(chosen, units));
+}
+
 std::string report(const Planned& planned, const tools::Simulated* simulated, const TopoOptions& options) {
   if (options.json) return to_json(planned, simulated);
-  if (options.schedule) return schedule::to_text(planner::full_schedule(planned.plan.chosen(), options.units));
+  if (options.schedule) return schedule_text(planned, options.units);
   std::string text = summary(planned);
   if (options.explain) text += "\n" + in_words(planned) + "\n" + explanation(planned);
   if (options.compare) text += "\n" + comparison(planned);

@@ -141,7 +141,9 @@ void declare(CLI::App& app, Words& words, TopoOptions& options) {
       ->needs(file);
   app.add_flag("--explain", options.explain, "the machine in words, why the bound is what it is, and why this plan");
   app.add_flag("--compare", options.compare, "every algorithm beside the bound");
-  CLI::Option* schedule = app.add_flag("--schedule", options.schedule, "print the plan's schedule and nothing else");
+  CLI::Option* schedule =
+      app.add_flag("--schedule", options.schedule,
+                   "print the plan's schedule, in the order that communicators' slots allow, and nothing else");
   app.add_option("--units", options.units,
                  "with --schedule: units of a round of packed trees (default: what large messages need)")
       ->check(CLI::Range(1, 4096))

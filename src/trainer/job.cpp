@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <exception>
 #include <new>
 #include <optional>
@@ -20,6 +21,8 @@
 
 namespace tutti::trainer {
 namespace {
+
+constexpr std::size_t kByteValues = 256;  ///< what a language model chooses from
 
 /// What `part` says, or has thrown: from a thread that would end all ranks.
 template <class Part>
@@ -65,10 +68,36 @@ Outcome<std::unique_ptr<Backend>> Job::make_backend(int local_rank) const {
 
 std::unique_ptr<Model> Job::make_model(Backend& backend) const {
   if (text_) return std::make_unique<LanguageModel>(backend, options_.context, options_.embedding, options_.hidden);
-  std::vector<std::size_t> sizes{images_->feature_count()};
+  return std::make_unique<ImageClassifier>(backend, layer_sizes());
+}
+
+/// From what goes into the first one to the classes.
+std::vector<std::size_t> Job::layer_sizes() const {
+  std::vector<std::size_t> sizes{text_ ? options_.context * options_.embedding : images_->feature_count()};
   sizes.insert(sizes.end(), options_.hidden.begin(), options_.hidden.end());
-  sizes.push_back(images_->class_count());
-  return std::make_unique<ImageClassifier>(backend, sizes);
+  sizes.push_back(text_ ? kByteValues : images_->class_count());
+  return sizes;
+}
+
+double Job::bytes_of_rank(int ranks) const {
+  const std::vector<std::size_t> sizes = layer_sizes();
+  const auto real = [](std::size_t count) { return static_cast<double>(count); };
+  double parameters = text_ ? real(kByteValues * options_.embedding) : 0;
+  double between = text_ ? real(sizes.front()) : 0;  // of each sample, forward; as much again backward
+  for (std::size_t i = 0; i + 1 < sizes.size(); ++i) {
+    parameters += (real(sizes[i]) + 1) * real(sizes[i + 1]);
+    between += real(sizes[i + 1]);
+  }
+  // Themselves, their gradients, and a copy whose hash the ranks compare; what the optimiser keeps; a part's gradients.
+  const int arrays = 3 + (options_.optimiser == OptimiserKind::kAdam ? 2 : 1) + (options_.accumulate > 1 ? 1 : 0);
+  const double samples =
+      real(std::min(options_.batch, dataset_->training().size())) / ranks / real(options_.accumulate);
+  return sizeof(float) * (arrays * parameters + 2 * between * samples) +
+         sizeof(std::uint32_t) * real(dataset_->training().size());  // their order
+}
+
+std::string memory_text(double bytes) {
+  return bytes < 1e9 ? fmt::format("{:.0f} MB", std::ceil(bytes / 1e6)) : fmt::format("{:.1f} GB", bytes / 1e9);
 }
 
 /// Of a rank; each of those before it.
@@ -130,15 +159,18 @@ Problem Job::train(const Backend& backend, Model& model, Replicas& replicas, Tra
 void Job::print_heading(const Backend& backend, const Model& model, std::int64_t steps, int size) const {
   say("{}: {} parameters\n", model.describe(), model.layout().parameter_count());
   if (text_) {
-    say("{} bytes of text in {} files, {} of them held out\n", text_->text().bytes.size(), text_->text().file_count,
-        dataset_->held_out().size());
+    say("{} bytes of text in {} file{}, {} of them held out\n", text_->text().bytes.size(), text_->text().file_count,
+        text_->text().file_count == 1 ? "" : "s", dataset_->held_out().size());
   } else {
     say("{} images of {} classes, {} of them held out\n", dataset_->training().size() + dataset_->held_out().size(),
         images_->class_count(), dataset_->held_out().size());
   }
-  const std::string where = options_.device == DeviceKind::kHost ? "" : fmt::format(" on {}", backend.name());
+  const bool on_host = options_.device == DeviceKind::kHost;
   say("{} rank{} ({}{}), {} steps of {} samples\n\n", size, size == 1 ? "" : "s",
-      options_.threads ? "threads" : "processes", where, steps, std::min(options_.batch, dataset_->training().size()));
+      options_.threads ? "threads" : "processes",
+      on_host ? fmt::format(", {} of memory each or more", memory_text(bytes_of_rank(size)))
+              : fmt::format(" on {}", backend.name()),
+      steps, std::min(options_.batch, dataset_->training().size()));
   std::fflush(stdout);
 }
 

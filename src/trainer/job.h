@@ -9,9 +9,11 @@
 
 #include <nccl.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,16 +39,23 @@ struct Place {
   KeptParts* kept = nullptr;  ///< of ranks that are threads
 };
 
+/// "12 MB", "1.5 GB"
+std::string memory_text(double bytes);
+
 class Job {
  public:
   /// Reads the data. Every problem that the command line or a file can cause shows here, before any rank exists.
   static Outcome<Job> prepare(const Options& options);
 
+  /// Bytes of host memory that each of so many ranks takes at least, with the model on the host.
+  double bytes_of_rank(int ranks) const;
+  bool is_of_text() const { return text_ != nullptr; }
   /// A rank's whole life; the result is its exit code. Rank 0 prints.
   int run_rank(const Place& place, const ncclUniqueId& id) const;
 
  private:
   Problem read_data();
+  std::vector<std::size_t> layer_sizes() const;
   Outcome<std::unique_ptr<Backend>> make_backend(int local_rank) const;
   std::unique_ptr<Model> make_model(Backend& backend) const;
   struct Parts;

@@ -6,6 +6,7 @@
 #include "trainer/job.h"
 #include "trainer/journal.h"
 #include "trainer/options.h"
+#include "transport/memory_available.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -77,6 +78,18 @@ Outcome<int> ranks_to_start(const Options& options) {
     return std::min(*gpus * options.ranks_per_gpu, kRanksMax);
   }
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, kRanksMax);
+}
+
+/// Empty, or why the ranks of this host cannot have their memory: the kernel would kill one of them, or other programs.
+std::string memory_lack(const Job& job, int ranks, int ranks_here) {
+  const double needed = job.bytes_of_rank(ranks) * ranks_here;
+  const auto available = static_cast<double>(transport::memory_available_bytes());
+  if (needed <= available) return "";
+  return fmt::format(
+      "{} rank{} of this model take{} at least {}, and {} of memory are available; choose a smaller model "
+      "(--hidden{}), a smaller --batch or fewer --ranks",
+      ranks_here, ranks_here == 1 ? "" : "s", ranks_here == 1 ? "s" : "", memory_text(needed), memory_text(available),
+      job.is_of_text() ? ", --context, --embedding" : "");
 }
 
 int run_processes(const Job& job, int ranks) {
@@ -152,9 +165,13 @@ int run(int argc, char** argv) {
   if (launched && me.size == 1) {
     std::fprintf(stderr, "tutti-train: %s started one process: one rank; --ranks N starts more\n", me.launcher);
   }
-  if (launched) return run_launched(*job, me, options.network);
-  const auto ranks = ranks_to_start(options);
+  const auto ranks = launched ? Outcome<int>(me.size) : ranks_to_start(options);
   if (!ranks) return fail(kFailed, ranks.failure().message);
+  if (options.device == DeviceKind::kHost) {
+    const std::string lack = memory_lack(*job, *ranks, launched ? std::max(me.local_size, 1) : *ranks);
+    if (!lack.empty()) return fail(kFailed, lack);
+  }
+  if (launched) return run_launched(*job, me, options.network);
   return options.threads ? run_threads(*job, *ranks) : run_processes(*job, *ranks);
 }
 

@@ -37,6 +37,8 @@ one division by B makes the mean: a sample weighs the same wherever it is comput
 rounding of float32 sums. On GPUs a run repeats bit for bit on the same kind of GPU with the same cuBLAS (libcublas.so.13 or .12,
 which it needs), and follows the host within rounding.
 
+A run says when it begins how much memory each rank takes at least, and is refused where the ranks of a host would take more than there is.
+
 The log has one line per step: step, loss (nats, before the update), lr, samples_per_s, step_ms, comm_ms (time in which rank 0
 stood still for communication), param_hash where the replicas were compared; and, where samples were held out, a last line with
 held_out_accuracy and held_out_loss (lm: held_out_bits_per_byte too).

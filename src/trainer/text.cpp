@@ -46,22 +46,20 @@ using FileId = std::pair<dev_t, ino_t>;
 
 /// `seen`: so that a link to what was read already, or to a directory above, adds nothing.
 Problem append(const fs::path& path, bool named_by_user, std::set<FileId>& seen, Text& text) {
-  std::error_code code;
-  const fs::path real = fs::canonical(path, code);
-  if (code) {
-    if (!named_by_user) return {};  // a dangling link inside a directory
-    return Failure{fmt::format("{}: {}", path.string(), code.message())};
-  }
   struct stat info {};
-  if (stat(real.c_str(), &info) != 0) return Failure{fmt::format("{}: {}", path.string(), std::strerror(errno))};
+  if (stat(path.c_str(), &info) != 0) {
+    if (!named_by_user) return {};  // a dangling link inside a directory
+    return Failure{fmt::format("{}: {}", path.string(), std::strerror(errno))};
+  }
   if (!seen.insert({info.st_dev, info.st_ino}).second) return {};
-  if (fs::is_regular_file(real, code)) return append_file(real, text);
-  if (!fs::is_directory(real, code)) {
+  if (S_ISREG(info.st_mode)) return append_file(path, text);
+  if (!S_ISDIR(info.st_mode)) {
     if (!named_by_user) return {};
     return Failure{fmt::format("{}: neither a file nor a directory", path.string())};
   }
+  std::error_code code;
   std::vector<fs::path> entries;
-  for (fs::directory_iterator it(real, code), end; !code && it != end; it.increment(code))
+  for (fs::directory_iterator it(path, code), end; !code && it != end; it.increment(code))
     entries.push_back(it->path());
   if (code) return Failure{fmt::format("{}: {}", path.string(), code.message())};
   std::sort(entries.begin(), entries.end());

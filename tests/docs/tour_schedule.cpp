@@ -4,6 +4,7 @@
 //   tour-schedule price      prices it on a machine that the cost model's defaults describe
 //   tour-schedule run        runs it, and tells what becomes of the one number that every rank has
 //   tour-schedule channel    runs it, and tells what the channel from rank 1 to rank 2 sees
+#include "base/standard_output.h"
 #include "narrated_run.h"
 #include "schedule/cost_model.h"
 #include "schedule/text.h"
@@ -47,9 +48,7 @@ int price(const Schedule& schedule) {
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   text.erase(0, std::min(text.find("\nschedule ") + 1, text.size()));
@@ -59,9 +58,18 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (mode == "prove") return prove(parsed.value());
+  // What reads it trusts it: a block or a rank that is not there would be looked for all the same.
+  if (const Status proved = verify(parsed.value(), {}); !proved.ok()) {
+    fmt::print(stderr, "not right, and so neither priced nor run: {}\n", proved.error().message);
+    return 1;
+  }
   if (mode == "price") return price(parsed.value());
   if (mode == "run") return docs::run(parsed.value(), docs::Narrate::kNumbers);
   if (mode == "channel") return docs::run(parsed.value(), docs::Narrate::kChannel);
   fmt::print(stderr, "prove, price, run or channel?\n");
   return 2;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return end_output("tour-schedule", run(argc, argv)); }

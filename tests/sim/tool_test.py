@@ -81,6 +81,8 @@ class Mistakes(unittest.TestCase):
             (["--ranks", "17"], "17 ranks; a simulation has 1 to 16"),
             (["--in-place", "--out-of-place"], "exclude each other"),
             (["--algorithm", "ring", "--collective", "gather"], "no call has all that is pinned"),
+            (["--algorithm", "nosuch"], 'no algorithm is called "nosuch": ring, tree, '),
+            (["--algorithm", "rin", "--seed", "3"], ", p2p, pull_chain\n"),
             (["--fault", "line-flag-early", "--protocol", "slots"], "is none of slots"),
             (["--die", "99@4", "--seed", "3"], "rank 99 cannot die: seeds choose up to 8 ranks; --ranks makes more"),
             (["--seed", "1", "--seeds", "1..2"], "--seed excludes --seeds"),

@@ -33,8 +33,9 @@ LAYERS = {
                  "src/executor", "topology", "cuda", "src/planner"],
     "src/api": ["include", "src/comm", "src/base", "src/executor/stream.h", "src/transport/shared_memory.h"],
     "src/trainer/cuda": ["src/trainer", "include", "cuda/driver.h", "src/base/result.h", "src/base/device_call.h"],
-    "src/trainer": ["include", "src/plot", "src/base/standard_output.h", "src/base/command_line.h", "src/base/rank_threads.h"],
-    "bench": ["include", "src/base", "src/plot"],
+    "src/trainer": ["include", "src/plot", "src/base/standard_output.h", "src/base/command_line.h", "src/base/rank_threads.h",
+                    "src/transport/memory_available.h"],
+    "bench": ["include", "src/base", "src/plot", "src/transport/memory_available.h"],
 }
 # Micro-benchmarks time one layer each, and may include it.
 MICRO_BENCHMARK = re.compile(r"^bench/\w+_bench\.cpp$")

@@ -26,6 +26,9 @@ def main():
         bad = account("--build", sys.argv[2], wrong)
         check(bad.returncode == 2 and said in bad.stderr and bad.stderr.startswith("account: ") and bad.stderr.count("\n") == 1,
               f"{wrong} is taken, or not told in a line", bad)
+    large = account("--build", sys.argv[2], "100000000M")
+    check(large.returncode == 1 and re.fullmatch(r"account: 104857600000000 bytes take 488281\.2 GiB in all, and \d+\.\d GiB of memory are available\n", large.stderr),
+          "more than there is is tried", large)
     missing = account("--build", "/nonexistent", "8")
     check(missing.returncode == 1 and "account-parts is missing" in missing.stderr, "a build folder that is not there is taken", missing)
 

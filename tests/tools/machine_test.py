@@ -158,6 +158,15 @@ class MachineTest(FolderTest):
                 file.write(f"link g{i} -> g{(i + 1) % 4} nvlink 40\nlink g{(i + 1) % 4} -> g{i} nvlink 20\n")
         self.runs_what_tutti_topo_prints(path, 4, "all_reduce", "packed_pairs", 10)
 
+    def test_what_tutti_topo_prints_for_more_than_eight_ranks_runs(self):
+        """Links of such machines want more slots than channels among so many ranks have."""
+        for machine, collective in (("gpu:3 host:3 line:50 nic:2x50", "all_gather"), ("gpu:2+4+3 nic:1x50", "reduce_scatter")):
+            printed = subprocess.run([TOPO, "--synthetic", machine, "--collective", collective, "--schedule"], capture_output=True, text=True,
+                                     timeout=TIMEOUT_S, check=True).stdout
+            self.assertIn(f"schedule packed_trees {collective} ranks 9 ", printed)
+            self.good(subprocess.run([PERF, "--plan", "-", "-b", "64K", "-e", "64K", "-n", "2"], input=printed, capture_output=True, text=True,
+                                     timeout=TIMEOUT_S, env=environment()))
+
     def test_a_machine_of_other_ranks_has_no_trees_for_these(self):
         path = os.path.join(MODELS, "dgx-1v.topo")
         log = self.good(perf(NCCL_DEBUG="INFO", NCCL_TOPO_FILE=path, ranks=3))

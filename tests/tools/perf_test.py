@@ -405,6 +405,14 @@ class PerfTest(FolderTest):
         self.assertEqual(run("--help").returncode, 0)
         self.assertEqual(run("--version").returncode, 0)
 
+    def test_buffers_that_are_more_than_there_is(self):
+        """Told before the kernel kills ranks, or other programs, for it."""
+        for more in ([], ["--memory", "shared"], ["--threads"], ["--tune", self.json]):
+            result = run("all_reduce", "--ranks", "2", "-b", "64T", "-e", "64T", *more)
+            self.assertEqual(result.returncode, 1, more)
+            self.assertRegex(result.stderr, r"^tutti-perf: the buffers of 2 ranks take 262144\.0 GiB, and \d+\.\d GiB of memory are available; "
+                                            r"choose a smaller -e\n$")
+
     def started_by_hand(self, variables):
         """Two processes with a launcher's variables; rank 0's rows."""
         processes = [subprocess.Popen([PERF, "all_reduce", "-e", "4K", *QUICK, "--json", self.json], text=True,

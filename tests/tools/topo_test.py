@@ -317,7 +317,7 @@ class TopoTest(unittest.TestCase):
                 (1, ["/nonexistent/machine.xml"], None, "/nonexistent/machine.xml"),
                 (1, ["-"], "no machine at all", "no form of a topology"),
                 (1, ["-"], "", ""),
-                (1, ["-"], "<system version=\"1\"><cpu", "line 1"),
+                (1, ["-"], "<system version=\"1\"><cpu", "tutti-topo: standard input: XML: line 1"),
                 (1, ["-"], apart, "gpu0 cannot reach gpu2"),
                 (1, ["-"], "tutti-topology 1\npci p\n", "nothing on this machine computes"),
                 (1, ["--synthetic", "gpu:x"], None, "gpu:x"),

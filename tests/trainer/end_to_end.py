@@ -272,10 +272,19 @@ def ranks_differ():
 
 
 def memory():
-    # Both ranks ask for more than there is, after they have joined.
-    data = [*samples.write_text(FOLDER), "--context", "4096", "--embedding", "4096", "--hidden", "1"]
+    # More than any machine has: told before any rank is there.
+    text = samples.write_text(FOLDER)
+    for common, words in ((write_images(), "(--hidden), "), (text, "(--hidden, --context, --embedding), ")):
+        for how in (["--ranks", "64"], ["--ranks", "64", "--threads"]):
+            output = samples.run("bash", "-c", 'ulimit -v 8000000; exec "$@"', "bash", PROGRAM, *common, "--hidden", ",".join(["65536"] * 9), *how, code=1)
+            check(re.search(r"^tutti-train: 64 ranks of this model take at least \d+\.\d GB, and \d+(\.\d GB| MB) of memory are available; ", output), output)
+            check(words in output and output.count("\n") == 1, output)
+    output = run(*write_images(), "--hidden", "1000,1000", "--ranks", "2", "--steps", "1", "--batch", "100")
+    check("2 ranks (processes, 22 MB of memory each or more), 1 steps" in output, output)
+    # Both ranks ask for more than their limit, after they have joined.
+    data = [*text, "--context", "1024", "--embedding", "512", "--hidden", "1"]
     for how in ([], ["--threads"]):
-        output = samples.run("bash", "-c", 'ulimit -v 8000000; exec "$@"', "bash", PROGRAM, *data, "--batch", "65536", "--steps", "1",
+        output = samples.run("bash", "-c", 'ulimit -v 1200000; exec "$@"', "bash", PROGRAM, *data, "--batch", "512", "--steps", "1",
                              "--ranks", "2", *how, code=1)
         check(re.search(r"tutti-train: rank [01]: out of memory", output), output)
 

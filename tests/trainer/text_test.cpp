@@ -5,6 +5,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <string>
 
@@ -53,6 +55,14 @@ TEST_CASE("missing and empty text is refused by name") {
   const auto device = read_text({"/dev/zero"});
   REQUIRE_FALSE(device);
   CHECK_THAT(device.failure().message, Contains("/dev/zero"));
+  // What a shell's <(command) stands for: a link to what has no name.
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const auto unnamed = read_text({"/dev/fd/" + std::to_string(ends[0])});
+  close(ends[0]);
+  close(ends[1]);
+  REQUIRE_FALSE(unnamed);
+  CHECK_THAT(unnamed.failure().message, Contains("neither a file nor a directory"));
   const auto brief = TextDataset::split({bytes("0123456789"), 1}, 10, 0.1);
   REQUIRE_FALSE(brief);
   CHECK_THAT(brief.failure().message, Contains("10 bytes") && Contains("11"));

@@ -1,5 +1,6 @@
 // What the library comes to with many ranks, on paper: predicted times of all-reduces on pods, what a rank's own plan takes, and what
 // making a communicator takes. docs/scale.md has its output, the assumptions and what follows.
+#include "base/standard_output.h"
 #include "init.h"
 #include "pods.h"
 
@@ -226,4 +227,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace tutti::scale
 
-int main(int argc, char** argv) { return tutti::scale::run(argc, argv); }
+int main(int argc, char** argv) { return tutti::end_output("scale-model", tutti::scale::run(argc, argv)); }

@@ -10,6 +10,8 @@
 
 #include <tutti/tutti.h>
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -44,7 +46,10 @@ Status allocate(void** ptr, std::size_t bytes, int* fd) {
 Status import(int fd, void** ptr, std::size_t* bytes) {
   TUTTI_TRY(checked_pointer(ptr, "ptr"));
   *ptr = nullptr;
-  if (fd < 0) return error(Code::kInvalidArgument, fmt::format("fd is {}; pass a descriptor from tuttiMemAlloc", fd));
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR)
+    return error(Code::kInvalidArgument,
+                 fmt::format("fd is {}; pass a descriptor from tuttiMemAlloc, open for reading and writing", fd));
   TUTTI_TRY_ASSIGN(*ptr, transport::shared_import(fd));
   if (bytes) {
     const auto found = transport::shared_find(*ptr, 1);
@@ -89,6 +94,7 @@ Status explain(ncclComm_t comm, tuttiCollective_t collective, RawCall call, Answ
                  fmt::format("collective is {}; pass tuttiAllReduce (0) to tuttiRecv ({})", value, kCollectives - 1));
   TUTTI_TRY(check_room(text, size));
   call.collective = static_cast<Collective>(value);
+  call.comm = comm;
   TUTTI_TRY_ASSIGN(const comm::CallArgs args, checked_shape(*communicator, call));
   TUTTI_TRY_ASSIGN(const std::string plan, answer(*communicator, args));
   hand_over(plan, text, size, needed);

@@ -31,7 +31,7 @@ Status create(ncclRedOp_t* op, const void* scalar, ncclDataType_t datatype, nccl
   } else {
     std::memcpy(&sum.scale, scalar, size_of(type));
   }
-  *op = static_cast<ncclRedOp_t>(ncclNumOps + comm::create_scaled_sum(*communicator, sum));
+  *op = static_cast<ncclRedOp_t>(exchanged_op(comm, kReduceOps + comm::create_scaled_sum(*communicator, sum)));
   return {};
 }
 
@@ -41,7 +41,7 @@ Status destroy(ncclRedOp_t op, ncclComm_t comm) {
   if (value < ncclNumOps)
     return error(Code::kInvalidArgument,
                  fmt::format("op is {}; only operations made by ncclRedOpCreatePreMulSum can be destroyed", value));
-  if (comm::destroy_scaled_sum(*communicator, value - ncclNumOps).ok()) return {};
+  if (comm::destroy_scaled_sum(*communicator, exchanged_op(comm, value) - kReduceOps).ok()) return {};
   return error(Code::kInvalidArgument,
                fmt::format("op {} is none of this communicator's, or is destroyed already", value));
 }

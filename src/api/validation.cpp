@@ -59,7 +59,7 @@ Status check_op(comm::Communicator& communicator, const RawCall& call, comm::Cal
   if (op < 0)
     return invalid(
         fmt::format("op is {}; pass ncclSum (0) to ncclAvg (4), or an op made by ncclRedOpCreatePreMulSum", op));
-  const Result<comm::ScaledSum> scaled = comm::scaled_sum(communicator, op - kReduceOps);
+  const Result<comm::ScaledSum> scaled = comm::scaled_sum(communicator, exchanged_op(call.comm, op) - kReduceOps);
   if (!scaled.ok())
     return invalid(
         fmt::format("op {} is none of this communicator's: it was never made by ncclRedOpCreatePreMulSum here, or "
@@ -229,6 +229,13 @@ Result<DataType> checked_type(ncclDataType_t type) {
   const int value = static_cast<int>(type);
   if (value >= 0 && value < kDataTypes) return static_cast<DataType>(value);
   return invalid(fmt::format("datatype is {}; pass ncclInt8 (0) to ncclFloat8e5m2 ({})", value, kDataTypes - 1));
+}
+
+int exchanged_op(ncclComm_t comm, int op) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(comm);
+  const auto mask = static_cast<int>((bits ^ bits >> 32) * 0x9e3779b97f4a7c15 >> 33);
+  const int other = op ^ mask;
+  return other < kReduceOps ? op : other;  // below are NCCL's own
 }
 
 Result<comm::CallArgs> checked_shape(comm::Communicator& communicator, const RawCall& call) {

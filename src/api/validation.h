@@ -41,6 +41,10 @@ Result<comm::Communicator*> checked_communicator(ncclComm_t handle);
 /// InvalidArgument for a value outside 0 .. ncclNumTypes-1.
 Result<DataType> checked_type(ncclDataType_t type);
 
+/// From the place of a PreMulSum among its communicator's, kReduceOps and more, to the number that users have for it, and back. Each
+/// communicator has other numbers: its operations are not another's.
+int exchanged_op(ncclComm_t comm, int op);
+
 /// Type, operation, root or peer, and count.
 Result<comm::CallArgs> checked_shape(comm::Communicator& communicator, const RawCall& call);
 

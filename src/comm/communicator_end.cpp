@@ -34,7 +34,9 @@ Status Communicator::finalize() {
   finalized_.store(true, std::memory_order_release);
   lone_abort_word_.store(nullptr, std::memory_order_release);
   executor::Backoff backoff(true);
-  while (!is_idle() || (teams() && !teams()->is_idle())) backoff.wait();
+  for (; !is_idle() || (teams() && !teams()->is_idle()); backoff.wait()) {
+    if (!options_.blocking) return error(Code::kInProgress, "");  // async_state() tells when
+  }
   if (has_failure()) return failure();
   return {};
 }

@@ -2,6 +2,7 @@
 #include "base/elapsed.h"
 #include "base/log.h"
 #include "comm/communicator.h"
+#include "comm/device_teams.h"
 #include "comm/root_address.h"
 #include "executor/backoff.h"
 
@@ -146,6 +147,8 @@ Code Communicator::async_state() {
     return Code::kInProgress;
   if (revoked_) return is_idle(true) ? Code::kSuccess : Code::kInProgress;
   if (members_ && has_failure()) return failure().code;
+  const bool is_finalizing = !options_.blocking && is_finalized();
+  if (is_finalizing && (!is_idle() || (teams() && !teams()->is_idle()))) return Code::kInProgress;
   const std::lock_guard lock(state_mutex_);
   return async_failure_ ? async_failure_->code : Code::kSuccess;
 }

@@ -65,7 +65,7 @@ bool Connection::flush() {
         usleep(1000);
         return true;
       }
-      return errno == EAGAIN || errno == ENOBUFS;
+      return errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM;
     }
     outgoing.attached.reset();  // It went with the first byte.
     outgoing.sent += static_cast<std::size_t>(sent);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <set>
 #include <string>
 
 using tutti::test::check_invalid;
@@ -191,15 +193,45 @@ TEST_CASE("operations that were destroyed leave their places to others") {
     return x / 3;
   };
   const ncclRedOp_t kept = made(2);
+  std::set<int> numbers;
   for (int i = 0; i < 1000; ++i) {
     const ncclRedOp_t one = made(4);
     const ncclRedOp_t other = made(8);
-    REQUIRE(std::max<int>(one, other) <= ncclNumOps + 2);
+    numbers.insert({one, other});
     if (i % 100 == 0) CHECK((times(one) == 4 && times(other) == 8 && times(kept) == 2));
     REQUIRE(ncclRedOpDestroy(one, ranks[0]) == ncclSuccess);
     REQUIRE(ncclRedOpDestroy(other, ranks[0]) == ncclSuccess);
   }
   CHECK(times(kept) == 2);
+  CHECK(numbers.size() == 2);
+}
+
+TEST_CASE("an operation of another communicator is refused where both have made some") {
+  float x = 3;
+  const auto made = [&](const Ranks& ranks, float scale) {
+    ncclRedOp_t op = ncclSum;
+    REQUIRE(ncclRedOpCreatePreMulSum(&op, &scale, ncclFloat, ncclScalarHostImmediate, ranks[0]) == ncclSuccess);
+    return op;
+  };
+  const auto sum = [&](ncclRedOp_t op, const Ranks& ranks) {
+    return ncclAllReduce(&x, &x, 1, ncclFloat, op, ranks[0], nullptr);
+  };
+  const auto first = std::make_unique<Ranks>(1);
+  const Ranks second(1);
+  const ncclRedOp_t op = made(*first, 2);
+  const ncclRedOp_t other = made(second, 4);
+  check_invalid(sum(op, second), {"none of this communicator's"});
+  check_invalid(sum(other, *first), {"none of this communicator's"});
+  check_invalid(ncclRedOpDestroy(op, second[0]), {"none of this communicator's"});
+  CHECK(sum(other, second) == ncclSuccess);
+  CHECK(x == 12);
+  std::size_t needed = 0;
+  CHECK(tuttiExplain(second[0], tuttiAllReduce, 1, ncclFloat, other, 0, nullptr, 0, &needed) == ncclSuccess);
+  // Nor is it a later communicator's.
+  REQUIRE(ncclCommDestroy((*first)[0]) == ncclSuccess);
+  const Ranks later(1);
+  made(later, 8);
+  check_invalid(sum(op, later), {"none of this communicator's"});
 }
 
 TEST_CASE("a wrong call in a group fails the group, and nothing of it runs") {

@@ -202,6 +202,44 @@ TEST_CASE("a finalized communicator takes no more operations") {
   check_refused(ncclCommShrink(two[0], &excluded, 1, &child, nullptr, NCCL_SHRINK_DEFAULT), ncclInvalidUsage, words);
 }
 
+TEST_CASE("who finalizes a communicator that does not block does not wait for its calls") {
+  ncclComm_t comms[2] = {};
+  cudaStream_t streams[2] = {};
+  const ncclUniqueId id = make_id();
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  REQUIRE(ncclGroupStart() == ncclSuccess);
+  for (int r = 0; r < 2; ++r) CHECK(ncclCommInitRankConfig(&comms[r], 2, id, r, &config) % ncclInProgress == 0);
+  CHECK(ncclGroupEnd() % ncclInProgress == 0);
+  const auto state_of = [](ncclComm_t comm) {
+    ncclResult_t state = ncclInternalError;
+    CHECK(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
+    return state;
+  };
+  const auto settled = [&](ncclComm_t comm) {
+    while (state_of(comm) == ncclInProgress) std::this_thread::yield();
+    return state_of(comm);
+  };
+  int ones[2] = {1, 1};
+  const auto sum = [&](int r) { return ncclAllReduce(&ones[r], &ones[r], 1, ncclInt, ncclSum, comms[r], streams[r]); };
+  for (int r = 0; r < 2; ++r) {
+    REQUIRE(settled(comms[r]) == ncclSuccess);
+    REQUIRE(tuttiStreamCreate(&streams[r]) == ncclSuccess);
+  }
+  CHECK(sum(0) == ncclSuccess);
+  CHECK(ncclCommFinalize(comms[0]) == ncclInProgress);  // rank 1 is this thread, too
+  CHECK(state_of(comms[0]) == ncclInProgress);
+  check_refused(sum(0), ncclInvalidUsage, {"ncclCommFinalize was the communicator's last operation"});
+  CHECK(sum(1) == ncclSuccess);
+  CHECK(ncclCommFinalize(comms[1]) % ncclInProgress == 0);
+  for (int r = 0; r < 2; ++r) {
+    CHECK(settled(comms[r]) == ncclSuccess);
+    CHECK(ones[r] == 2);
+    CHECK(ncclCommDestroy(comms[r]) == ncclSuccess);
+    CHECK(tuttiStreamDestroy(streams[r]) == ncclSuccess);
+  }
+}
+
 TEST_CASE("queries need somewhere to put their answer") {
   const Ranks ranks(1);
   check_invalid(ncclGetVersion(nullptr), {"version is NULL"});

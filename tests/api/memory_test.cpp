@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 using tutti::test::check_invalid;
@@ -48,6 +49,11 @@ TEST_CASE("an import is the same memory") {
   CHECK(q == nullptr);
   close(ends[0]);
   close(ends[1]);
+  check_invalid(tuttiMemImport(ends[0], &q, nullptr), {"tuttiMemAlloc"});  // closed
+  const int read_only = open("/proc/self/exe", O_RDONLY);
+  REQUIRE(read_only >= 0);
+  check_invalid(tuttiMemImport(read_only, &q, nullptr), {"for reading and writing"});
+  close(read_only);
 }
 
 TEST_CASE("registrations are handles of their communicator") {

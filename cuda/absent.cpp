@@ -64,7 +64,7 @@ Status allow_asides(const Device&, std::span<const int>) { return absent(); }
 Result<void*> allocate_for_user(std::size_t) { return absent(); }
 bool is_for_user(const void*) { return false; }
 std::optional<AddressRange> user_range(const void*) { return std::nullopt; }
-Result<UserMemory> UserMemory::take(void*) { return absent(); }
+Result<UserMemory> UserMemory::take(const void*) { return absent(); }
 UserMemory& UserMemory::operator=(UserMemory&&) noexcept { return *this; }
 void UserMemory::give_back() {}
 int UserMemory::device() const { return 0; }

@@ -24,7 +24,7 @@ inline bool is_per_thread_stream(StreamHandle stream) { return reinterpret_cast<
 
 /// Success if a driver with a device is there; else why not.
 Status find_devices();
-/// Whether somebody in this process has asked, and there was one. Costs nothing.
+/// Whether somebody in this process has asked, and there was one, be it too old. Costs nothing.
 bool devices_are_known();
 /// The devices that this process sees.
 Result<int> device_count();

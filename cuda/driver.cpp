@@ -20,6 +20,7 @@ constexpr const char* kLibrary = "libcuda.so.1";
 struct Opened {
   Driver driver;
   std::optional<Error> failure;
+  bool has_device = false;
 };
 
 const Driver* opened_driver = nullptr;
@@ -58,20 +59,22 @@ Status look_up(Driver& d, const Finder& finder) {
   return unusable(fmt::format("the CUDA driver has no {}: it is too old, install one of CUDA 12 or newer", missing));
 }
 
-Status open(Driver& d) {
+Status open(Driver& d, bool& has_device) {
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (!library) return unusable(fmt::format("no CUDA driver: {}", dlerror()));
   const Finder find{reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library, "cuGetProcAddress_v2")),
                     reinterpret_cast<PFN_cuGetProcAddress_v11030>(dlsym(library, "cuGetProcAddress"))};
   if (!find.newer && !find.older)
     return unusable(fmt::format("{} has no cuGetProcAddress: install a driver of CUDA 12 or newer", kLibrary));
-  TUTTI_TRY(look_up(d, find));
+  const Status complete = look_up(d, find);
   opened_driver = &d;  // error names come from it
-  TUTTI_TRY(d.init(0));
-  end_uses_at_exit();
+  if (Status begun = d.init(0); !begun.ok()) return complete.ok() ? begun : complete;
   int devices = 0;
   TUTTI_TRY(d.device_count(&devices));
   if (devices == 0) return unusable("the CUDA driver has no device (CUDA_VISIBLE_DEVICES may hide them)");
+  has_device = true;
+  if (!complete.ok()) return complete;
+  end_uses_at_exit();
   int version = 0;
   TUTTI_TRY(d.driver_version(&version));
   log_info("CUDA driver of CUDA {}.{}, {} device(s)", version / 1000, version % 1000 / 10, devices);
@@ -93,8 +96,8 @@ Error driver_error(const char* function, CUresult result, std::source_location w
 Result<const Driver*> find_driver() {
   static const Opened* const opened = [] {
     auto* made = new Opened;
-    if (Status status = open(made->driver); !status.ok()) made->failure = status.error();
-    is_open = !made->failure;
+    if (Status status = open(made->driver, made->has_device); !status.ok()) made->failure = status.error();
+    is_open = made->has_device;
     return made;
   }();
   if (opened->failure) return *opened->failure;

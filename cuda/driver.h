@@ -55,10 +55,10 @@ struct Driver {
 /// message says which.
 Result<const Driver*> find_driver();
 
-/// Whether find_driver() has succeeded before; opens nothing.
+/// Whether find_driver() has found one with a device before; it may be too old for anything but to say what an address is. Opens nothing.
 bool driver_is_open();
 
-/// After find_driver() has succeeded.
+/// Once it is open.
 const Driver& driver();
 
 }  // namespace tutti::cuda

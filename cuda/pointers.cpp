@@ -19,12 +19,8 @@ namespace {
 
 /// What allocate_for_user() has made.
 struct UserAllocations {
-  struct Allocation {
-    std::size_t bytes = 0;
-    std::shared_ptr<Device> device;  ///< kept open
-  };
   std::mutex mutex;
-  std::map<const void*, Allocation> all;
+  UserMemory::Allocations all;
 };
 UserAllocations& user_allocations() {
   static auto* made = new UserAllocations;
@@ -54,8 +50,7 @@ Imports& imports() {
 
 Result<PointerFacts> pointer_facts(const void* address) {
   PointerFacts facts;
-  const Result<const Driver*> found = find_driver();
-  if (!found.ok()) return facts;
+  if (const auto found = find_driver(); !found.ok() && !driver_is_open()) return facts;
   unsigned type = 0;
   unsigned managed = 0;
   int device = 0;
@@ -63,11 +58,11 @@ Result<PointerFacts> pointer_facts(const void* address) {
   CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_BUFFER_ID};
   void* values[] = {&type, &managed, &device, &id};
-  const CUresult result = found.value()->pointer_attributes.raw(std::size(attributes), attributes, values,
-                                                                reinterpret_cast<CUdeviceptr>(address));
+  const CUresult result = driver().pointer_attributes.raw(std::size(attributes), attributes, values,
+                                                          reinterpret_cast<CUdeviceptr>(address));
   // Older drivers refuse what they do not know instead of answering 0.
   if (result == CUDA_ERROR_INVALID_VALUE) return facts;
-  if (result != CUDA_SUCCESS) return driver_error(found.value()->pointer_attributes.name(), result);
+  if (result != CUDA_SUCCESS) return driver_error(driver().pointer_attributes.name(), result);
   if (type == 0) return facts;
   facts.kind = managed != 0                 ? MemoryKind::kManaged
                : type == CU_MEMORYTYPE_HOST ? MemoryKind::kPinnedHost
@@ -114,19 +109,25 @@ Result<void*> allocate_for_user(std::size_t bytes) {
   TUTTI_TRY_ASSIGN(std::shared_ptr<Device> device, Device::open(ordinal));
   const ContextScope scope(static_cast<CUcontext>(device->context()));
   TUTTI_TRY(scope.status());
+  UserMemory::Allocations made;  // before the memory, which would be lost if there were none for this
+  made[nullptr];
   CUdeviceptr data = 0;
   // Whole blocks of what CUDA maps: aligned as windows must be, and what is shared with others has nothing else in it.
   constexpr std::size_t kBlock = std::size_t{2} << 20;
   const std::size_t whole =
       bytes > SIZE_MAX - kBlock ? bytes : std::max((bytes + kBlock - 1) / kBlock, std::size_t{1}) * kBlock;
-  if (Status made = driver().mem_alloc(&data, whole); !made.ok()) {
+  if (Status allocated = driver().mem_alloc(&data, whole); !allocated.ok()) {
     return error(Code::kUnhandledCuda,
-                 fmt::format("{} bytes of device {}'s memory: {}", bytes, ordinal, made.error().message));
+                 fmt::format("{} bytes of device {}'s memory: {}", bytes, ordinal, allocated.error().message));
   }
   void* const memory = reinterpret_cast<void*>(data);
+  auto its = made.extract(made.begin());
+  its.key() = memory;
+  its.mapped() = {whole, std::move(device)};
   UserAllocations& known = user_allocations();
   const std::lock_guard lock(known.mutex);
-  known.all[memory] = {whole, std::move(device)};
+  known.all.erase(memory);  // somebody else may have freed what was there
+  known.all.insert(std::move(its));
   return memory;
 }
 
@@ -147,40 +148,35 @@ bool is_for_user(const void* memory) {
   return known.all.contains(memory);
 }
 
-Result<UserMemory> UserMemory::take(void* memory) {
+Result<UserMemory> UserMemory::take(const void* memory) {
   UserAllocations& known = user_allocations();
   const std::lock_guard lock(known.mutex);
-  const auto found = known.all.find(memory);
-  if (found == known.all.end()) {
-    return error(Code::kInvalidArgument,
-                 fmt::format("{} was not allocated by ncclMemAlloc, or is freed already", fmt::ptr(memory)));
-  }
-  UserMemory taken(memory, found->second.bytes, std::move(found->second.device));
-  known.all.erase(found);
-  return taken;
+  if (auto its = known.all.extract(memory)) return UserMemory(std::move(its));
+  return error(Code::kInvalidArgument,
+               fmt::format("{} was not allocated by ncclMemAlloc, or is freed already", fmt::ptr(memory)));
 }
 
 UserMemory& UserMemory::operator=(UserMemory&& other) noexcept {
   give_back();
-  memory_ = std::exchange(other.memory_, nullptr);
-  bytes_ = other.bytes_;
-  device_ = std::move(other.device_);
+  its_ = std::move(other.its_);
   return *this;
 }
 
 void UserMemory::give_back() {
-  if (!memory_) return;
+  if (!its_) return;
   UserAllocations& known = user_allocations();
   const std::lock_guard lock(known.mutex);
-  known.all[std::exchange(memory_, nullptr)] = {bytes_, std::move(device_)};
+  known.all.insert(std::move(its_));
 }
 
-int UserMemory::device() const { return device_->facts().ordinal; }
+int UserMemory::device() const { return its_.mapped().device->facts().ordinal; }
 
 Status UserMemory::free() {
-  const ContextScope scope(static_cast<CUcontext>(device_->context()));
+  Allocations::node_type freed;  // its device outlives the scope
+  const ContextScope scope(static_cast<CUcontext>(its_.mapped().device->context()));
   TUTTI_TRY(scope.status());
-  return driver().mem_free(reinterpret_cast<CUdeviceptr>(std::exchange(memory_, nullptr)));
+  freed = std::move(its_);
+  return driver().mem_free(reinterpret_cast<CUdeviceptr>(freed.key()));
 }
 
 Result<Sharing> sharing_of(const void* address) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -52,24 +53,28 @@ bool is_for_user(const void* memory);
 /// Such memory that is being freed: the user's again if free() is not called, or fails before the driver has done anything.
 class UserMemory {
  public:
+  struct Allocation {
+    std::size_t bytes = 0;
+    std::shared_ptr<Device> device;  ///< kept open
+  };
+  using Allocations = std::map<const void*, Allocation>;
+
   /// kInvalidArgument: it is no such memory, or is freed already.
-  static Result<UserMemory> take(void* memory);
-  UserMemory(UserMemory&& other) noexcept
-      : memory_(std::exchange(other.memory_, nullptr)), bytes_(other.bytes_), device_(std::move(other.device_)) {}
+  static Result<UserMemory> take(const void* memory);
+  UserMemory(UserMemory&& other) noexcept : its_(std::move(other.its_)) {}
   UserMemory& operator=(UserMemory&& other) noexcept;
   ~UserMemory() { give_back(); }
 
   int device() const;
   Status free();
+  /// Whether the driver has been asked to free it.
+  bool is_gone() const { return its_.empty(); }
 
  private:
-  UserMemory(void* memory, std::size_t bytes, std::shared_ptr<Device> device)
-      : memory_(memory), bytes_(bytes), device_(std::move(device)) {}
+  explicit UserMemory(Allocations::node_type its) : its_(std::move(its)) {}
   void give_back();
 
-  void* memory_ = nullptr;
-  std::size_t bytes_ = 0;
-  std::shared_ptr<Device> device_;
+  Allocations::node_type its_;  ///< as a node, as there may be no memory for another one when it is given back
 };
 
 /// How other processes may come to a device's memory. To be asked before it is exported: what the driver refuses is an error of the program's

@@ -42,13 +42,13 @@ struct DeviceExports::Loan {
 struct DeviceExports::Shared {
   struct Retired {
     cuda::UserMemory memory;
-    std::vector<Loan> loans;
+    std::list<Loan> loans;
 
     bool is_held() const { return std::ranges::any_of(loans, &Loan::is_held); }
   };
   std::mutex mutex;
   std::vector<std::weak_ptr<DeviceExports>> exports;
-  std::vector<Loan> loans;
+  std::list<Loan> loans;
   std::list<Retired> retired;
   int freeing = 0;  ///< threads that have taken some out, and free it
 
@@ -77,12 +77,13 @@ struct DeviceExports::Shared {
     return std::ranges::any_of(loans, [&](const Loan& one) { return one.allocation == allocation; });
   }
   /// Those of memory that is about to be freed.
-  std::vector<Loan> take_loans(std::uint64_t allocation) {
+  std::list<Loan> take_loans(std::uint64_t allocation) {
+    std::list<Loan> taken;
     const std::lock_guard lock(mutex);
-    const auto others =
-        std::ranges::stable_partition(loans, [&](const Loan& one) { return one.allocation != allocation; });
-    std::vector<Loan> taken(std::make_move_iterator(others.begin()), std::make_move_iterator(others.end()));
-    loans.erase(others.begin(), others.end());
+    for (auto one = loans.begin(); one != loans.end();) {
+      const auto its = one++;
+      if (its->allocation == allocation) taken.splice(taken.end(), loans, its);
+    }
     return taken;
   }
 };
@@ -382,11 +383,13 @@ Status DeviceExports::free_memory(void* memory) {
   const auto communicators = shared.alive_for(device);
   for (const auto& one : communicators) TUTTI_TRY(one->finish(memory));
   for (const auto& one : communicators) one->take_back(allocation);
-  Shared::Retired retired{std::move(taken), shared.take_loans(allocation)};
+  std::list<Shared::Retired> retired;  // before the loans, which must not be lost: others may have the memory open
+  retired.push_back({std::move(taken), {}});
+  retired.front().loans = shared.take_loans(allocation);
   tidy(device);
-  if (!retired.is_held()) return retired.memory.free();
+  if (!retired.front().is_held()) return retired.front().memory.free();
   const std::lock_guard lock(shared.mutex);
-  shared.retired.push_back(std::move(retired));
+  shared.retired.splice(shared.retired.end(), retired);
   return {};
 }
 
@@ -405,8 +408,13 @@ void DeviceExports::tidy(int device) try {
       return std::atomic_ref(one.place->number).load(std::memory_order_seq_cst) != one.number && !one.is_held();
     });
   }
-  for (Shared::Retired& one : free) (void)one.memory.free();
+  for (auto one = free.begin(); one != free.end();) {
+    const auto its = one++;
+    (void)its->memory.free();
+    if (its->memory.is_gone()) free.erase(its);
+  }
   const std::lock_guard lock(shared.mutex);
+  shared.retired.splice(shared.retired.end(), free);  // what could not even be tried
   --shared.freeing;
 } catch (const std::bad_alloc&) {
   // The next one does it.

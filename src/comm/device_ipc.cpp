@@ -36,6 +36,8 @@ Result<std::shared_ptr<DeviceIpc>> DeviceIpc::open(std::shared_ptr<cuda::Device>
   std::shared_ptr<DeviceIpc> made(new DeviceIpc(std::move(device), std::move(segment)));
   TUTTI_TRY_ASSIGN(made->order_, DeviceOrder::make(made->device_));
   TUTTI_TRY_ASSIGN(made->mail_, DeviceMail::open(control.device_card(rank)));
+  constexpr std::size_t kEndsPutOff = 64;  // more take memory
+  made->ended_.reserve(kEndsPutOff);
   return made;
 }
 
@@ -83,10 +85,10 @@ DeviceIpc::~DeviceIpc() {
   if (places_) places_->close();
 }
 
-void DeviceIpc::end_registration(std::function<void()> end) {
+void DeviceIpc::end_registration(bool is_window, const void* memory, std::size_t bytes) {
   const std::lock_guard lock(ending_);
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(ended_.empty() ? 1 : 0);
-  ended_.push_back(std::move(end));
+  ended_.push_back({is_window, memory, bytes});
   DeviceWork::finish(*comm_, [&] { return order_.is_through() || std::chrono::steady_clock::now() > until; });
   has_ended_ = !order_.is_through();
   if (!has_ended_) run_ends();
@@ -106,7 +108,10 @@ void DeviceIpc::end_idle_registrations() {
 }
 
 void DeviceIpc::run_ends() {
-  for (const auto& one : std::exchange(ended_, {})) one();
+  for (const auto& [is_window, memory, bytes] : ended_) {
+    is_window ? places_->windows().remove(memory, bytes) : places_->exports().remove(memory, bytes);
+  }
+  ended_.clear();
   has_ended_ = false;
 }
 

@@ -41,7 +41,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -92,9 +91,9 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   void end_calls();
   /// Waits until what is on the streams is done. It is over soon if the communicator fails.
   void finish() const { order_.finish(*comm_); }
-  /// Does so once nothing goes on that may use what was registered. Waits for that a second at most, as programs end registrations before they
-  /// abort calls that are stuck: what is put off is done at a later call, or before more is registered.
-  void end_registration(std::function<void()> end);
+  /// Takes it back once nothing goes on that may use it. Waits for that a second at most, as programs end registrations before they abort
+  /// calls that are stuck: what is put off is done at a later call, or before more is registered.
+  void end_registration(bool is_window, const void* memory, std::size_t bytes);
   /// What was put off; and the same without a wait, if nothing goes on.
   void end_registrations();
   void end_idle_registrations();
@@ -162,10 +161,16 @@ class DeviceIpc : public std::enable_shared_from_this<DeviceIpc> {
   std::shared_ptr<DeviceLanes> lanes_;
   std::uint32_t blocks_max_ = 1;  ///< of a launch
   DeviceOrder order_;
-  std::mutex ending_;                         ///< of the next one
-  std::atomic<bool> has_ended_{false};        ///< some are put off
-  std::vector<std::function<void()>> ended_;  ///< registrations whose end was put off
-  std::uint64_t held_by_ = 0;                 ///< the last capture whose graph holds this
+  /// A registration that has ended.
+  struct Ended {
+    bool is_window;
+    const void* memory;
+    std::size_t bytes;
+  };
+  std::mutex ending_;                   ///< of what follows
+  std::atomic<bool> has_ended_{false};  ///< some are put off
+  std::vector<Ended> ended_;            ///< those; there is room, as there may be no memory for it then
+  std::uint64_t held_by_ = 0;           ///< the last capture whose graph holds this
 };
 
 }  // namespace tutti::comm

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 namespace tutti::comm {
 namespace {
@@ -150,26 +151,31 @@ bool DeviceMail::look_at(PrivateDescriptor& caller) {
   if (got < 0) return errno != EAGAIN && errno != EINTR;
   const bool whole = got == static_cast<ssize_t>(sizeof head);
   if (!whole || std::memcmp(head.token, token_, sizeof token_) != 0) return true;
-  letters_.push_back({head.key, std::move(caller)});
+  letters_.emplace_back();
+  letters_.back() = {head.key, std::move(caller)};
   return true;
 }
 
 void DeviceMail::collect() {
   while (true) {
-    PrivateDescriptor caller = PrivateDescriptor::open(
+    callers_.emplace_back();  // before it, as what has come must not be lost for want of memory
+    PrivateDescriptor& caller = callers_.back();
+    caller = PrivateDescriptor::open(
         [this] { return accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
-    if (!caller) break;
-    if (look_at(caller)) continue;
-    callers_.push_back(std::move(caller));
+    const bool is_there = static_cast<bool>(caller);
+    if (!is_there || look_at(caller)) callers_.pop_back();
+    if (!is_there) break;
     if (callers_.size() > kCallersMax) callers_.pop_front();
   }
   callers_.remove_if([this](PrivateDescriptor& one) { return look_at(one); });
 }
 
-void DeviceMail::sift(MailOf of, const std::function<bool(const MailKey&)>& is_wanted) {
+void DeviceMail::sift(MailOf of, const std::function<bool(const MailKey&)>& is_wanted) try {
   const std::lock_guard lock(mutex_);
   collect();
   letters_.remove_if([&](const Letter& letter) { return letter.key.of == of && !is_wanted(letter.key); });
+} catch (const std::bad_alloc&) {
+  // The next one does it.
 }
 
 Result<cuda::SharedPieces> DeviceMail::take(const MailKey& key) {

@@ -27,10 +27,12 @@ Status check_memory(const Communicator& communicator, const void* address, const
   TUTTI_TRY_ASSIGN(const cuda::PointerFacts facts, cuda::pointer_facts(address));
   if (device == kHostMemory) {
     if (facts.kind != cuda::MemoryKind::kDevice) return {};
+    const Status usable = cuda::find_devices();
     return error(Code::kInvalidArgument,
-                 fmt::format("{} {} is memory of GPU {}, but the communicator works on host memory; make it with "
-                             "TUTTI_DEVICE=cuda or tuttiSetDevice(tuttiDeviceCuda)",
-                             name, fmt::ptr(address), facts.device));
+                 fmt::format("{} {} is memory of GPU {}, but the communicator works on host memory; {}", name,
+                             fmt::ptr(address), facts.device,
+                             usable.ok() ? "make it with TUTTI_DEVICE=cuda or tuttiSetDevice(tuttiDeviceCuda)"
+                                         : usable.error().message));
   }
   if (facts.kind == cuda::MemoryKind::kPlainHost) {
     return error(
@@ -70,14 +72,14 @@ void remove_window(Communicator& communicator, const void* memory, std::size_t b
   const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
   if (!ipc) return;
   ipc->places().windows().end(memory, bytes);
-  ipc->end_registration([places = &ipc->places(), memory, bytes] { places->windows().remove(memory, bytes); });
+  ipc->end_registration(true, memory, bytes);
 }
 
 void remove_registered(Communicator& communicator, const void* memory, std::size_t bytes) {
   const auto ipc = communicator.device() ? communicator.device()->ipc() : nullptr;
   if (!ipc) return;
   ipc->places().exports().end(memory, bytes);
-  ipc->end_registration([places = &ipc->places(), memory, bytes] { places->exports().remove(memory, bytes); });
+  ipc->end_registration(false, memory, bytes);
 }
 
 Result<void*> allocate_device_memory(std::size_t bytes) {

@@ -10,7 +10,7 @@ namespace tutti::comm {
 
 /// Success if there is one; else why not.
 Status find_devices();
-/// Whether this process has used one, or looked for it, and found it. Costs nothing.
+/// Whether this process has used one, or looked for it, and found it, be its driver too old. Costs nothing.
 bool devices_are_known();
 
 /// A device that a thread's communicators may work on: that of the context that is current. Failure: why there is none.

@@ -149,7 +149,18 @@ void StagedRank::post(std::list<Work> one) {
   news_.notify_one();
 }
 
+void StagedRank::forget_capture() {
+  if (const auto captured = captured_.lock()) captured->broke_off = true;
+  captured_.reset();
+}
+
 bool StagedRank::post_replay(const CapturedCalls::Round& round) {
+  // The others would wait for what is missing, until they lose patience.
+  if (round.calls->broke_off) {
+    comm_.fail(Code::kInvalidUsage, comm_.rank(),
+               "a graph was launched in which a call is not whole: it had failed when it was captured");
+    return false;
+  }
   std::list<Work> one;
   survive([&] {
     one.push_back({.parts = round.parts,

@@ -74,6 +74,7 @@ struct CapturedCalls {
   std::shared_ptr<DeviceOrder> order;  ///< the rank's
   StagedResources resources;
   std::deque<Round> rounds;  ///< the graph has their addresses
+  bool broke_off = false;    ///< a part of a call is in the graph
 
   /// What the graph calls when a round's inputs are there.
   static void replay(void* round);
@@ -108,14 +109,14 @@ class StagedRank {
   DeviceOrder& order() { return *order_; }
   /// What the calls of this capture have in common, which the graph keeps.
   Result<std::shared_ptr<CapturedCalls>> capture(const cuda::Capture& into);
-  /// After a failure: further calls of the capture have nothing to do with those that are in it.
-  void forget_capture() { captured_.reset(); }
+  /// After a failure: further calls of the capture have nothing to do with those that are in it, whose replays fail the communicator.
+  void forget_capture();
   /// Before the first post().
   Status start();
   /// One, which was made before, as nothing may fail here: the calls of a group have their place in the communicator's order from their first
   /// round on.
   void post(std::list<Work> one);
-  /// The same of a replay. False: there is no memory, and the communicator has failed.
+  /// The same of a replay. False: it cannot be, or there is no memory, and the communicator has failed.
   bool post_replay(const CapturedCalls::Round& round);
 
  private:

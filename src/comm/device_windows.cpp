@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 namespace tutti::comm {
 
@@ -60,22 +61,31 @@ void DeviceWindows::sift_mail() {
 
 Status DeviceWindows::add(const void* begin, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  Window window;
-  window.number = ++added_;
-  window.begin = reinterpret_cast<std::uint64_t>(begin);
-  window.bytes = bytes;
-  const std::size_t at = place_of(window.number);
+  const std::uint64_t number = ++added_;
+  const std::size_t at = place_of(number);
   // All ranks have the same ones, and leave out the same ones.
   if (std::ranges::any_of(windows_, [&](const Window& other) { return place_of(other.number) == at; })) return {};
   DeviceWindow& place = comm_.members().control.device_card(comm_.rank()).windows[at];
   place.kind = DeviceWindowKind::kNone;
-  const Status shared = share(window, place);
   // Nobody will remove one that has failed, and the others find that they cannot use theirs.
-  if (!shared.ok()) place.kind = DeviceWindowKind::kNone;
-  executor::store_release(&place.number, window.number);
-  if (shared.ok()) windows_.push_back(std::move(window));
-  sift_mail();
-  return shared;
+  const auto publish = [&](bool is_shared) {
+    if (!is_shared) place.kind = DeviceWindowKind::kNone;
+    if (!is_shared) std::erase_if(windows_, [&](const Window& window) { return window.number == number; });
+    executor::store_release(&place.number, number);
+  };
+  try {
+    Window& window = windows_.emplace_back();
+    window.number = number;
+    window.begin = reinterpret_cast<std::uint64_t>(begin);
+    window.bytes = bytes;
+    Status shared = share(window, place);
+    publish(shared.ok());
+    sift_mail();
+    return shared;
+  } catch (const std::bad_alloc&) {
+    publish(false);
+    throw;
+  }
 }
 
 void DeviceWindows::end(const void* begin, std::size_t bytes) {

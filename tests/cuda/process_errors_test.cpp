@@ -324,4 +324,25 @@ TEST_CASE("processes: where memory cannot be shared, or may not, everything goes
   }
 }
 
+// Nothing else would tell GPU memory from the host's then.
+TEST_CASE("processes: where the driver is too old GPU memory is refused, and the host's is not",
+          "[device][processes]") {
+  crew::check(crew::run(1, [](const Member& m) -> std::string {
+    setenv("FAKE_CUDA_MISSING", "cuStreamGetId", 1);
+    unsetenv("TUTTI_DEVICE");
+    // A real driver has it.
+    if (Gpu::why_not().empty() && !Gpu::get().is_fake()) return "";
+    Gpu::get().use(0);
+    const OnGpu<std::int32_t> a(values(0, 100));
+    ncclComm_t comm = nullptr;
+    CREW_TRY(fine(ncclCommInitRank(&comm, 1, m.ids[0], 0), "ncclCommInitRank"));
+    CREW_TRY(refused(ncclAllReduce(a.data(), a.data(), 100, ncclInt32, ncclSum, comm, nullptr), ncclInvalidArgument,
+                     {"memory of GPU 0", "works on host memory", "has no cuStreamGetId", "too old"}, comm));
+    Values numbers = values(0, 100);
+    CREW_TRY(
+        fine(ncclAllReduce(numbers.data(), numbers.data(), 100, ncclInt32, ncclSum, comm, nullptr), "host memory"));
+    return fine(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
 }  // namespace tutti::test

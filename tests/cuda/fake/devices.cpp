@@ -251,6 +251,8 @@ extern "C" FAKE_EXPORT CUresult cuGetProcAddress(const char* symbol, void** func
   }();
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const Entry& e) { return std::string(e.name) == symbol; });
-  *function = found == all.end() ? nullptr : found->function;
-  return found == all.end() ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+  const char* const missing = std::getenv("FAKE_CUDA_MISSING");
+  const bool is_there = found != all.end() && (missing == nullptr || std::string(missing) != symbol);
+  *function = is_there ? found->function : nullptr;
+  return is_there ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

@@ -20,6 +20,7 @@ namespace fake_driver {
 FAKE_EXPORT void set_devices(int count);
 
 // FAKE_CUDA_IPC=0: memory cannot be shared with other processes. FAKE_CUDA_VERSION=12040: the driver says that it is of CUDA 12.4.
+// FAKE_CUDA_MISSING=cuStreamGetId: it has no such function, as an older one.
 // FAKE_CUDA_PEERS="0-1 2>1": these devices reach each other's memory (2>1: the first the second's, but not back), and no others, in one
 // process and in several; FAKE_CUDA_PEERS_MOST=4: a device so many others', in one process. FAKE_CUDA_TURNS=/path: the processes that share this file have the GPU by turns (turns.h).
 // FAKE_CUDA_ROOM=16: so many operations wait on a stream at most, 1024 if not set; whoever gives it more waits. FAKE_CUDA_IDLE_MAPPING=1: calls
@@ -36,8 +37,9 @@ FAKE_EXPORT void set_memory(std::int64_t bytes);
 FAKE_EXPORT void set_counting(bool counts);
 /// Driver calls that counted so far.
 FAKE_EXPORT std::uint64_t calls();
-/// The call after so many more (1: the next) fails once with this error; 0: none does.
-FAKE_EXPORT void fail_after(std::uint64_t more, CUresult error);
+/// The call after so many more (1: the next) fails once with this error; 0: none does. `lasts`: and so do all after it, as those of a context
+/// in which a kernel went wrong.
+FAKE_EXPORT void fail_after(std::uint64_t more, CUresult error, bool lasts = false);
 /// The name of the function that failed so; empty: none has yet.
 FAKE_EXPORT std::string failed_function();
 

@@ -68,7 +68,10 @@ bool reaches(int device, int other) {
 
 bool fails(const char* name, CUresult& error) {
   World& w = world();
-  if (!w.counting || ++w.calls != w.fail_at) return false;
+  if (!w.counting) return false;
+  ++w.calls;
+  const bool still_fails = w.failure_lasts && w.fail_at != 0 && w.calls > w.fail_at;
+  if (w.calls != w.fail_at && !still_fails) return false;
   w.failed = name;
   error = w.fail_with;
   return true;
@@ -316,10 +319,11 @@ void set_counting(bool counts) {
   world().counting = counts;
 }
 std::uint64_t calls() { return world().calls; }
-void fail_after(std::uint64_t more, CUresult error) {
+void fail_after(std::uint64_t more, CUresult error, bool lasts) {
   const Lock lock(world().mutex);
   world().fail_at = more == 0 ? 0 : world().calls + more;
   world().fail_with = error;
+  world().failure_lasts = lasts;
   world().failed.clear();
 }
 std::string failed_function() { return world().failed; }

@@ -129,6 +129,7 @@ struct World {
   std::uint64_t calls = 0;
   std::uint64_t fail_at = 0;
   CUresult fail_with = CUDA_SUCCESS;
+  bool failure_lasts = false;
   std::string failed;
   std::uint64_t launches = 0;
   std::uint64_t refused_exports = 0;

@@ -8,6 +8,7 @@
 #include "transport/shared_memory.h"
 
 #include <cstdint>
+#include <new>
 
 #include <fmt/format.h>
 
@@ -23,13 +24,26 @@ Status check_buffer(const void* buffer, std::size_t size) {
   return {};
 }
 
+void take_back(comm::Communicator& communicator, const Registrations::Entry& entry) {
+  const auto remove = entry.is_symmetric ? comm::remove_window : comm::remove_registered;
+  remove(communicator, entry.address, entry.bytes);
+}
+
+/// Of what the communicator has registered, all of its windows in the same order on every rank: what can have no handle is taken back.
+void* handle_of(comm::Communicator& communicator, const Registrations::Entry& entry) try {
+  return Registrations::process().add(entry);
+} catch (const std::bad_alloc&) {
+  take_back(communicator, entry);
+  throw;
+}
+
 Status register_buffer(ncclComm_t comm, void* buffer, std::size_t size, void** handle) {
   TUTTI_TRY_ASSIGN(comm::Communicator * communicator, checked_communicator(comm));
   TUTTI_TRY(checked_pointer(handle, "handle"));
   TUTTI_TRY(check_buffer(buffer, size));
   TUTTI_TRY(comm::check_made(*communicator));
   comm::add_registered(*communicator, buffer, size);
-  *handle = Registrations::process().add({RegistrationKind::kBuffer, comm, buffer, size});
+  *handle = handle_of(*communicator, {RegistrationKind::kBuffer, comm, buffer, size});
   return {};
 }
 
@@ -54,7 +68,7 @@ Status register_window(ncclComm_t comm, void* buffer, std::size_t size, ncclWind
     comm::add_registered(*communicator, buffer, size);
   }
   *window = static_cast<ncclWindow_t>(
-      Registrations::process().add({RegistrationKind::kWindow, comm, buffer, size, is_symmetric}));
+      handle_of(*communicator, {RegistrationKind::kWindow, comm, buffer, size, is_symmetric}));
   return {};
 }
 
@@ -63,8 +77,7 @@ Status deregister(RegistrationKind kind, ncclComm_t comm, const void* handle) {
   // What was not needed is NULL in NCCL (windows, and all with NCCL_LOCAL_REGISTER=0), and goes back as such.
   if (!handle) return {};
   TUTTI_TRY_ASSIGN(const Registrations::Entry entry, Registrations::process().remove(kind, comm, handle));
-  const auto remove = entry.is_symmetric ? comm::remove_window : comm::remove_registered;
-  remove(*communicator, entry.address, entry.bytes);
+  take_back(*communicator, entry);
   return {};
 }
 

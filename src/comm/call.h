@@ -279,6 +279,7 @@ class CollectiveCall final : public Call {
   Error mismatch(const std::vector<int>& ranks, std::uint32_t last);
   const protocol::BufferReferences& describe_buffers();
   bool may_choose_way() const;
+  int chooser_of(const CallArgs& args) const;
   WayChoice* way_of_buffers();
   void announce_way();
   bool prefers_lanes() const;
@@ -323,6 +324,7 @@ class CollectiveCall final : public Call {
 
   bool may_carry_ = false;    ///< beside the lines is among the ways
   bool chooses_way_ = false;  ///< of several that these calls may take
+  int chooser_ = 0;           ///< the rank that measures them, and says which one all take
   std::uint64_t kind_ = 0;    ///< of way_
 };
 

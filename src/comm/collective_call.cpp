@@ -83,7 +83,8 @@ void CollectiveCall::prepare(const CallArgs& args) {
   reached_ = false;
   watched_ = false;
   may_carry_ = carriage_ == Carriage::kBesideLines && shape_.input_bytes > kCarriedAnywayBytes;
-  chooses_way_ = set == nullptr && !goes_by_mpi_ && may_choose_way() && (comm_.rank() == 0 || may_carry_);
+  chooser_ = comm_.ranks() == 2 ? chooser_of(args) : 0;
+  chooses_way_ = set == nullptr && !goes_by_mpi_ && may_choose_way() && (comm_.rank() == chooser_ || may_carry_);
   way_ = nullptr;  // once the buffers are known
   ways_.forget_plans();
   prepared_ = true;
@@ -197,7 +198,7 @@ constexpr std::size_t kPreparedBytes = 8 << 10;
   bool carries = goes_beside_line(comm_.members(), carriage_, shape_.input_bytes, buffers);
   if (carries && may_carry_ && way_ != nullptr) [[unlikely]] {
     carries = !prefers_lanes();
-    if (comm_.rank() == 0 && way_->wants_time()) begin_time();
+    if (comm_.rank() == chooser_ && way_->wants_time()) begin_time();
   }
   announce_buffers(lanes_.machine(), line, buffers);
   announced_call_.own_input = carries && !args_.scaled ? static_cast<const std::byte*>(args_.send) : nullptr;

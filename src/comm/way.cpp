@@ -52,11 +52,19 @@ std::uint32_t Ways::of_question(planner::PlanCache& plans, planner::Question que
   return ways;
 }
 
-/// Rank 0 chooses for both of two ranks of a host: more may be near some others and far from the rest.
+/// One of two ranks of a host chooses for both: more may be near some others and far from the rest.
 bool CollectiveCall::may_choose_way() const {
   const Membership& members = comm_.members();
   const bool reads_all = signature_.one_way == 0 && carriage_ != Carriage::kInLines && !members.bridge;
   return !internal_ && comm_.ranks() == 2 && reads_all && are_measured(members.plans.rules());
+}
+
+/// Who reads, of calls in which the other one only sends: through slots that one is through before its data has been read, and would take them for
+/// twice as fast as they are.
+int CollectiveCall::chooser_of(const CallArgs& args) const {
+  if (!is_rooted(args.collective)) return 0;
+  const bool root_reads = reduces(args.collective) || args.collective == Collective::kGather;
+  return root_reads ? args.root : 1 - args.root;
 }
 
 /// What is in place, or shared, goes other ways than what is not.
@@ -74,27 +82,27 @@ bool CollectiveCall::prefers_lanes() const {
   return may_carry_ && way_ != nullptr && way_->way() != WayChoice::kBesideLines;
 }
 
-/// Rank 1 writes its line before it knows what rank 0 has chosen for this call. Where that is not what it chose for the last one, one of
+/// Who does not choose writes its line before it knows what was chosen for this call. Where that is not what it was for the last one, one of
 /// the two has copied its input in vain.
 [[gnu::hot]] void CollectiveCall::follow_way() {
-  if (!may_carry_ || way_ == nullptr || comm_.rank() == 0) return;
-  way_->follow(way_in(line_of(0).buffers.flags));
+  if (!may_carry_ || way_ == nullptr || comm_.rank() == chooser_) return;
+  way_->follow(way_in(line_of(chooser_).buffers.flags));
 }
 
-/// Part of rank 0's announcement; the lanes of the last call are of no use if the word changes.
+/// Part of the chooser's announcement; the lanes of the last call are of no use if the word changes.
 void CollectiveCall::announce_way() {
-  if (comm_.rank() != 0) return;
+  if (comm_.rank() != chooser_) return;
   const std::uint32_t flags = with_way(own_.references.flags, way_->way());
   if (own_.references.flags == flags) return;
   own_.references.flags = flags;
   reached_ = false;
 }
 
-/// As rank 0 says.
+/// As the chooser says.
 void CollectiveCall::choose_way(planner::Question& question) {
-  const int way = way_in(references_[0].flags);
+  const int way = way_in(references_[chooser_].flags);
   if (way != WayChoice::kBesideLines) question.way = static_cast<planner::Way>(way);
-  if (way_ == nullptr || comm_.rank() != 0) return;
+  if (way_ == nullptr || comm_.rank() != chooser_) return;
   const std::uint32_t beside = may_carry_ ? 1u << WayChoice::kBesideLines : 0;
   watched_ = way_->set_ways(ways_.of_question(comm_.members().plans, question, comm_.rank()) | beside);
 }

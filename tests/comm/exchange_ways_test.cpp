@@ -1,5 +1,5 @@
-// Which way two ranks take that send each other as much: both the same in every call, whatever they try. Read from what they announce, and from the
-// system calls that copy.
+// Who chooses the way that a call of two ranks takes, and which one two take that send each other as much: both the same in every call, whatever they
+// try. Read from what they announce, and from the system calls that copy.
 #include "comm/calibration.h"
 #include "comm/communicator.h"
 #include "comm/unique_id.h"
@@ -14,6 +14,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <set>
 #include <string>
 #include <vector>
@@ -115,7 +116,59 @@ std::string run_at_set_prices(const UniqueId& id, int rank) {
   return destroyed.ok() ? "" : destroyed.error().message;
 }
 
+/// Of each rank, the ways that its lines have said.
+struct Said {
+  std::array<std::uint32_t, 2> ways;  ///< a bit for each
+  bool is_measured;
+};
+
+std::string run_rooted(const UniqueId& id, int rank, Collective collective, int root, Said& said) {
+  Handle handle = nullptr;
+  if (const auto made = init_rank(&handle, {&id, 1}, 2, rank, {}); !made.ok()) return made.error().message;
+  Communicator& comm = *find(handle);
+  Membership& members = comm.members();
+  if (rank == 0) said.is_measured = members.single_copy && members.plans.rules().measured.streamed_gbps > 0;
+  const std::vector<float> out(300000, static_cast<float>(rank + 1));
+  std::vector<float> in(out.size());
+  CallArgs args;
+  args.collective = collective;
+  args.type = DataType::kFloat32;
+  args.op = tutti::ReduceOp::kSum;
+  args.count = out.size();
+  args.root = root;
+  args.send = out.data();
+  args.receive = in.data();
+  for (int call = 0; call < kCalls; ++call) {
+    if (const auto status = submit(comm, args); !status.ok()) return status.error().message;
+    const auto& line = members.announcer.board().line(static_cast<std::uint32_t>(rank), members.announcer.sequence());
+    said.ways[rank] |= 1u << ((line.buffers.flags & tutti::protocol::kWayBits) >> tutti::protocol::kWayShift);
+  }
+  const float wanted = collective == Collective::kReduce ? 3 : static_cast<float>(root + 1);
+  const bool has_output = collective == Collective::kBroadcast || rank == root;
+  if (has_output && (in.front() != wanted || in.back() != wanted)) return "wrong data";
+  const auto destroyed = destroy(handle);
+  return destroyed.ok() ? "" : destroyed.error().message;
+}
+
 }  // namespace
+
+// Through slots, who only sends is through with a call before its data has been read, and would take them for faster than they are.
+TEST_CASE("who reads chooses the way of a rooted call", "[ways][forks]") {
+  const auto collective = GENERATE(Collective::kBroadcast, Collective::kReduce);
+  const int root = GENERATE(0, 1);
+  const int reader = collective == Collective::kReduce ? root : 1 - root;
+  void* const page = mmap(nullptr, sizeof(Said), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(page != MAP_FAILED);
+  Said& said = *new (page) Said{};
+  const auto id = make_unique_id();
+  REQUIRE(id.ok());
+  const pid_t ranks[] = {spawn([&] { return run_rooted(id.value(), 0, collective, root, said); }),
+                         spawn([&] { return run_rooted(id.value(), 1, collective, root, said); })};
+  for (const pid_t rank : ranks) CHECK(ended_well(rank));
+  CHECK(said.ways[1 - reader] == 1);  // the first one's number, which says nothing
+  if (said.is_measured) CHECK(std::popcount(said.ways[reader]) > 1);
+  munmap(page, sizeof(Said));
+}
 
 TEST_CASE("two ranks that send to each other go one way, in trials as well", "[ways][forks]") {
   const std::size_t count = GENERATE(20000, 300000, 1000000);

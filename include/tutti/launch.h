@@ -62,10 +62,10 @@ ncclResult_t tuttiLaunchDetect(tuttiLaunchInfo_t* info);
  * processes of the same user are let in, and only those of the same job, size and call number.
  *
  * Ranks on several hosts do not meet: each makes the same id of an address that all know, where rank 0 will listen. It is
- * TUTTI_RENDEZVOUS=tcp:host:port, or NCCL_COMM_ID=host:port, or, where the launcher says that not all ranks are on this host, MASTER_ADDR
- * and the port after MASTER_PORT, or the first node of srun's SLURM_STEP_NODELIST and a port from 20000 to 29999 that follows from the
- * step's number; the n-th call's id has the n-th port from there on. TUTTI_SECRET is the key
- * (docs/hosts.md).
+ * TUTTI_RENDEZVOUS=tcp:host:port, or NCCL_COMM_ID=host:port, or, where the launcher says that not all ranks are on this host (or torchrun's
+ * variables do not say, and MASTER_ADDR is not each host's own, as localhost is), MASTER_ADDR and the port after MASTER_PORT, or the first
+ * node of srun's SLURM_STEP_NODELIST and a port from 20000 to 29999 that follows from the step's number; the n-th call's id has the n-th port
+ * from there on. TUTTI_SECRET is the key (docs/hosts.md).
  *
  * ncclInvalidArgument: NULL, or rank or size out of range.
  * ncclInvalidUsage: ranks on several hosts without such an address, a bad TUTTI_RENDEZVOUS, or rank 0 refuses this rank (wrong job or size).

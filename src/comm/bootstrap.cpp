@@ -6,6 +6,7 @@
 #include "comm/carriers.h"
 #include "comm/late_ties.h"
 #include "comm/mesh.h"
+#include "comm/root_address.h"
 #include "comm/root_client.h"
 
 #include <fmt/format.h>
@@ -197,9 +198,7 @@ Result<BootstrapResult> meet_in_place(RootClient& root, const BootstrapArgs& arg
 
 Result<BootstrapResult> meet_all(const BootstrapArgs& args) {
   const Patience patience(args.timeout_s, args.cancelled, &args.hopeless, &args.why_cancelled);
-  if (args.hopeless && args.hopeless()) {
-    return error(Code::kInvalidUsage, "the communicator was aborted before it was initialised");
-  }
+  if (args.hopeless && args.hopeless()) return why_cancelled(patience);
   std::shared_ptr<std::atomic<bool>> unwanted;
   if (args.ids[0].named && args.rank == 0) {
     TUTTI_TRY_ASSIGN(unwanted, start_named_root(args.ids[0], patience));

@@ -47,10 +47,17 @@ void BootstrapRoot::admit(Member& member, const Frame& frame) {
   if (frame.type == FrameType::kFrom) return answer(member, body);
   auto hello = decode_hello(body);
   if (!hello) return refuse(member, "its hello is malformed");
+  if (comes_again(hello->peer)) return gone(member);  // until the next one listens
   member.rank = hello->peer.rank;
   if (member.pid > 0) hello->peer.pid = member.pid;
   settle(member);
   if (!failure_) join(member, *std::move(hello));
+}
+
+/// A rank that has heard of the failure: for what comes after it.
+bool BootstrapRoot::comes_again(const Peer& peer) const {
+  const auto known = known_.find(peer.rank);
+  return has_next_ && failure_ && known != known_.end() && known->second.peer.process_token == peer.process_token;
 }
 
 /// A stranger, by itself. A rank greets as soon as it is connected, and may give up afterwards.

@@ -1,5 +1,6 @@
 #include "comm/bootstrap_root.h"
 
+#include "base/log.h"
 #include "comm/tcp_socket.h"
 #include "comm/unix_socket.h"
 
@@ -107,6 +108,7 @@ void BootstrapRoot::poll_once() {
   }
   drop_late_strangers(Clock::now());
   for (const auto& member : members_) look_for_life(*member);
+  tell_of_wait();
   if (is_calling_the_roll() && (present_ == ranks_ || Clock::now() >= *roll_call_end_)) end_roll_call();
   // This process's own ranks last: what they hear may make the process end, and the others are to hear it too.
   const std::int32_t own = getpid();
@@ -390,6 +392,13 @@ void BootstrapRoot::take_present(Rank& rank) {
 
 void BootstrapRoot::end_roll_call() {
   fail(Code::kRemote, fmt::format("{}: {}", roll_call_reason_, present_ == ranks_ ? list_missing() : list_absent()));
+}
+
+/// To who looks for why nothing happens.
+void BootstrapRoot::tell_of_wait() {
+  if (ranks_ == 0 || failure_ || complete_) return;
+  if (!wait_) wait_.emplace();
+  if (const int seconds = wait_->is_due()) log_warn("bootstrap: after {} s: {}", seconds, list_missing());
 }
 
 /// The connection has ended, by whatever side.

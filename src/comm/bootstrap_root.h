@@ -29,6 +29,7 @@
 #pragma once
 
 #include "comm/bootstrap_tree.h"
+#include "comm/long_wait.h"
 #include "comm/messages.h"
 #include "comm/private_descriptor.h"
 
@@ -47,10 +48,14 @@ namespace tutti::comm {
 class BootstrapRoot {
  public:
   /// At least one listener: of this host's ranks, of other hosts', or both. A rank that gives no sign of life for `heartbeat_s` is a failure; 0:
-  /// never. `unwanted`, which may be null: once true, it ends if no rank has come.
+  /// never. `unwanted`, which may be null: once true, it ends if no rank has come. `has_next`: another one may listen there when this one has ended.
   BootstrapRoot(std::vector<PrivateDescriptor> listeners, const Secret& secret, double heartbeat_s = 10,
-                std::shared_ptr<const std::atomic<bool>> unwanted = nullptr)
-      : listeners_(std::move(listeners)), secret_(secret), heartbeat_s_(heartbeat_s), unwanted_(std::move(unwanted)) {}
+                std::shared_ptr<const std::atomic<bool>> unwanted = nullptr, bool has_next = false)
+      : listeners_(std::move(listeners)),
+        secret_(secret),
+        heartbeat_s_(heartbeat_s),
+        unwanted_(std::move(unwanted)),
+        has_next_(has_next) {}
 
   /// Returns when the bootstrap is complete or has failed and everybody was told.
   void run();
@@ -107,6 +112,7 @@ class BootstrapRoot {
   void challenge(Member& member, const Frame& frame);
   void admit(Member& member, const Frame& frame);
   void answer(Member& member, std::span<const std::uint8_t> said);
+  bool comes_again(const Peer& peer) const;
   void settle(Member& member);
   void join(Member& member, Hello hello);
   void give_place(Member& member, Rank& rank);
@@ -119,6 +125,7 @@ class BootstrapRoot {
   void take_present(Rank& rank);
   void call_the_roll(const std::string& reason);
   void end_roll_call();
+  void tell_of_wait();
   bool is_calling_the_roll() const { return roll_call_end_ && !failure_; }
 
   void gone(Member& member);
@@ -138,6 +145,7 @@ class BootstrapRoot {
   Secret secret_;
   double heartbeat_s_;
   std::shared_ptr<const std::atomic<bool>> unwanted_;
+  const bool has_next_;
   std::vector<std::unique_ptr<Member>> members_;
   std::map<int, Rank> known_;
   std::vector<int> arrivals_[2];         ///< by TCP and by the Unix socket: each makes a tree
@@ -160,6 +168,7 @@ class BootstrapRoot {
   int present_ = 0;
   std::atomic<std::size_t> connections_{0};
   std::size_t most_connections_ = 0;
+  std::optional<LongWait> wait_;  ///< since the first rank came
   Clock::time_point linger_end_ = {};
   Clock::time_point accept_again_ = {};
   std::optional<Clock::time_point> starved_since_;  ///< no descriptor for who comes

@@ -415,10 +415,17 @@ Status Communicator::watch_peers() {
 }
 
 void Communicator::on_exit(std::int32_t pid) {
-  for (int r = 0; r < ranks_; ++r) {
-    if (members_->reach.same_process(r) || !is_on_this_host(r) || members_->reach.pid(r) != pid) continue;
+  for (int r = 0, place = -1; r < ranks_; ++r) {
+    if (!is_on_this_host(r)) continue;
+    ++place;
+    if (members_->reach.same_process(r) || members_->reach.pid(r) != pid) continue;
     ended_[r].store(true, std::memory_order_release);
     if (phase_of(r) == RankPhase::kLeft) continue;
+    // It may have ended over a failure that this rank has not heard of yet, as one that was stopped itself: that is the reason.
+    if (const Control* const segment = members_->host_segment.get()) {
+      const FailureRecord& theirs = segment->copy(ranks_, place, false).failure();
+      if (executor::load_acquire(&theirs.word) == 2) fail(static_cast<Code>(theirs.code), theirs.rank, theirs.text);
+    }
     fail(Code::kRemote, r,
          fmt::format("rank {} (process {}) ended without leaving the communicator: it was killed or has "
                      "exited",

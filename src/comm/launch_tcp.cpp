@@ -52,14 +52,22 @@ TcpPlace slurm_place(const tuttiLaunchInfo_t& info) {
   return at(host, static_cast<int>(kFirstPort + hash % kPorts), "SLURM_STEP_NODELIST");
 }
 
+/// torchrun tells how many ranks are on this host. Who starts ranks with its variables by hand, or one in each container, may tell no more than
+/// an address, which is any host's but where it is each one's own.
+bool may_be_on_several_hosts(const tuttiLaunchInfo_t& info, std::string_view master) {
+  if (info.local_size > 0 || std::string_view(info.launcher) != TUTTI_LAUNCHER_TORCHRUN)
+    return is_on_several_hosts(info);
+  return !master.empty() && master != "localhost" && !master.starts_with("127.");
+}
+
 TcpPlace tcp_place(const tuttiLaunchInfo_t& info) {
   constexpr std::string_view kPrefix = "tcp:";
   const std::string place = text_of("TUTTI_RENDEZVOUS");
   if (place.starts_with(kPrefix)) return {place.substr(kPrefix.size()), "TUTTI_RENDEZVOUS"};
   if (!place.empty()) return {};
   if (std::string named = root_variables().comm_id; !named.empty()) return {std::move(named), "NCCL_COMM_ID"};
-  if (!is_on_several_hosts(info)) return {};
   const std::string master = text_of("MASTER_ADDR");
+  if (!may_be_on_several_hosts(info, master)) return {};
   if (master.empty()) return slurm_place(info);
   // The launcher's agent listens at the port itself.
   const std::string port = text_of("MASTER_PORT");

@@ -185,7 +185,7 @@ void Meetings::start(Outgoing& way) {
   const int failure = errno;
   if (!socket) {
     note_lack(starved_ways_, failure);
-    return fail(way, strerror(failure), failure_of(failure));
+    return fail(way, connect_problem(failure), failure_of(failure));
   }
   starved_ways_.reset();
   way.connection.emplace(std::move(socket), Connection::kStrangerPayloadMax);
@@ -259,7 +259,7 @@ void Meetings::advance(Outgoing& way) {
 
 void Meetings::greet(Outgoing& way) {
   if (const int failure = connect_result(way.connection->fd()); failure != 0)
-    return fail(way, strerror(failure), failure_of(failure));
+    return fail(way, connect_problem(failure), failure_of(failure));
   send_at_once(way.connection->fd());
   way.greeting.version = kProtocolVersion;
   if (!fill_random(way.greeting.nonce.data(), way.greeting.nonce.size()).ok()) return fail(way, "no random bytes");

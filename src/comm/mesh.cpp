@@ -2,6 +2,7 @@
 
 #include "comm/carriers.h"
 #include "comm/meetings.h"
+#include "comm/root_address.h"
 #include "comm/watch_graph.h"
 
 #include <fmt/format.h>
@@ -52,9 +53,7 @@ Result<std::vector<Connection>> Mesh::meet(const std::vector<Meeting>& wanted, c
   const auto until = Clock::now() + reach_time_;
   while (!missing.empty()) {
     if (auto failure = root.failure_now()) return std::move(*failure);
-    if (patience.now() == Patience::Outcome::kCancelled) {
-      return error(Code::kInvalidUsage, "the communicator was aborted while it was being initialised");
-    }
+    if (patience.now() == Patience::Outcome::kCancelled) return why_cancelled(patience);
     const bool is_over = patience.now() != Patience::Outcome::kReady || Clock::now() >= until;
     if (auto starved = meetings_->starved(is_over ? Clock::duration(0) : Meetings::kDescriptorPatience))
       return *std::move(starved);

@@ -1,6 +1,9 @@
 #include "comm/messages.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <string_view>
 
@@ -14,6 +17,14 @@ std::string_view cut(std::string_view text, std::size_t size_max) { return text.
 
 std::span<const std::uint8_t> as_bytes(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+/// A longer name is told from others by all of it.
+[[gnu::cold]] std::string shortened(const std::string& host) {
+  const Digest digest = sha256(as_bytes(host));
+  std::uint64_t hash = 0;
+  std::memcpy(&hash, digest.data(), sizeof(hash));
+  return fmt::format("{}~{:016x}", cut(host, kHostBytesMax - 2 * sizeof(hash) - 1), hash);
 }
 
 template <std::size_t N>
@@ -81,7 +92,8 @@ Bytes encode(const Hello& hello) {
   WireWriter writer;
   writer.number(hello.ranks);
   write(writer, hello.peer);
-  writer.text(cut(hello.peer.host, kHostBytesMax));
+  const std::string& host = hello.peer.host;
+  writer.text(host.size() > kHostBytesMax ? shortened(host) : host);
   write_place(writer, hello.place);
   return writer.take();
 }

@@ -3,6 +3,7 @@
 #include "base/config.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "comm/long_wait.h"
 #include "comm/patience.h"
 #include "comm/tcp_socket.h"
 
@@ -123,10 +124,15 @@ Result<UniqueId> make_named_id(const NamedRoot& root) {
 }
 
 Result<PrivateDescriptor> listen_named(const UniqueId& id, const Patience& patience) {
+  LongWait wait;
   for (;;) {
     auto listener = listen_tcp(id.port);
     if (listener.ok()) return std::move(listener.value().socket);
-    if (errno != EADDRINUSE || patience.nap(kRetryMs) != Patience::Outcome::kReady) {
+    const bool is_taken = errno == EADDRINUSE;
+    if (const int seconds = wait.is_due())
+      log_warn("bootstrap: rank 0 has waited for {} s to listen at {}: {}", seconds, describe(id),
+               listener.error().message);
+    if (!is_taken || patience.nap(kRetryMs) != Patience::Outcome::kReady) {
       return error(Code::kSystem, fmt::format("rank 0 cannot listen at {}, which it was told to: {}", describe(id),
                                               listener.error().message));
     }

@@ -1,5 +1,7 @@
 #include "comm/root_address.h"
 
+#include "base/log.h"
+#include "comm/long_wait.h"
 #include "comm/tcp_socket.h"
 #include "comm/unix_socket.h"
 
@@ -11,6 +13,7 @@
 #include <chrono>
 #include <cstring>
 #include <string>
+#include <vector>
 
 namespace tutti::comm {
 namespace {
@@ -48,9 +51,12 @@ struct Tried {
 };
 
 /// One attempt by each. Empty: see `tried`.
-Result<PrivateDescriptor> connect_to_candidates(const UniqueId& id, const Patience& patience, Tried& tried) {
+Result<PrivateDescriptor> connect_to_candidates(const UniqueId& id, const Patience& patience, std::size_t first,
+                                                Tried& tried) {
   tried = {};
-  for (const IpAddress& address : candidates_of(id)) {
+  const std::vector<IpAddress> addresses = candidates_of(id);
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const IpAddress& address = addresses[(first + i) % addresses.size()];
     PrivateDescriptor socket = connect_tcp(address, id.port);
     int failure = socket ? 0 : errno;
     if (socket) {
@@ -60,23 +66,25 @@ Result<PrivateDescriptor> connect_to_candidates(const UniqueId& id, const Patien
         pollfd watched = {socket.get(), POLLOUT, 0};
         answered = poll(&watched, 1, kLookMs) > 0;
       }
-      if (patience.now() == Outcome::kCancelled) return initialisation_aborted();
+      if (patience.now() == Outcome::kCancelled) return why_cancelled(patience);
       failure = answered ? connect_result(socket.get()) : ETIMEDOUT;
     }
     if (failure == 0) return socket;
     tried.refused = tried.refused && failure == ECONNREFUSED;
-    tried.why += fmt::format("{}{}: {}", tried.why.empty() ? "" : ", ", address.text(id.port), strerror(failure));
+    tried.why +=
+        fmt::format("{}{}: {}", tried.why.empty() ? "" : ", ", address.text(id.port), connect_problem(failure));
   }
   return PrivateDescriptor();
 }
 
 /// Where the id's maker was not met by the Unix socket: rank 0 of a named root may be late, networks may be down for a while. Rank 0 itself listens
 /// already (`is_own`), and would wait for nobody.
-Result<PrivateDescriptor> connect_by_tcp(const UniqueId& id, const Patience& patience, bool is_own) {
+Result<PrivateDescriptor> connect_by_tcp(const UniqueId& id, const Patience& patience, bool is_own, std::size_t first) {
   const auto until = Patience::Clock::now() + kNetworkPatience;
+  LongWait wait;
   for (;;) {
     Tried tried;
-    TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_to_candidates(id, patience, tried));
+    TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_to_candidates(id, patience, first, tried));
     if (socket) {
       send_at_once(socket.get());
       return socket;
@@ -85,9 +93,11 @@ Result<PrivateDescriptor> connect_by_tcp(const UniqueId& id, const Patience& pat
       return error(Code::kInvalidUsage, fmt::format("rank 0 is not at {}, where it was to be, but on another host: {}",
                                                     describe(id), tried.why));
     if (!id.named && (tried.refused || Patience::Clock::now() >= until)) return nobody_listens(id, tried.why);
+    if (const int seconds = wait.is_due())
+      log_warn("bootstrap: nobody has answered at {} for {} s: {}", describe(id), seconds, tried.why);
     const Outcome outcome = patience.nap(kNetworkRetryMs);
     if (outcome == Outcome::kTimedOut) return nobody_listens(id, tried.why);
-    if (outcome != Outcome::kReady) return initialisation_aborted();
+    if (outcome != Outcome::kReady) return why_cancelled(patience);
   }
 }
 
@@ -97,26 +107,30 @@ Error initialisation_aborted() {
   return error(Code::kInvalidUsage, "the communicator was aborted while it was being initialised");
 }
 
-Error root_not_reached(const UniqueId& id, Outcome outcome, double timeout_s) {
-  if (outcome == Outcome::kCancelled) return initialisation_aborted();
+Error why_cancelled(const Patience& patience) { return patience.why_cancelled().value_or(initialisation_aborted()); }
+
+Error root_not_reached(const UniqueId& id, Outcome outcome, const Patience& patience) {
+  if (outcome == Outcome::kCancelled) return why_cancelled(patience);
   return error(Code::kRemote,
                fmt::format("the process that made the unique id did not answer at {} for {} s: is it stopped?",
-                           describe(id), timeout_s));
+                           describe(id), patience.timeout_s()));
 }
 
-Result<PrivateDescriptor> connect_with_root(const UniqueId& id, const Patience& patience, bool is_own) {
-  if (id.named) return connect_by_tcp(id, patience, is_own);
+Result<PrivateDescriptor> connect_with_root(const UniqueId& id, const Patience& patience, bool is_own,
+                                            std::size_t first) {
+  if (id.named) return connect_by_tcp(id, patience, is_own, first);
   const auto descriptors_until = Patience::Clock::now() + kDescriptorPatience;
   for (;;) {
     PrivateDescriptor socket = connect_unix(unix_address_of(id));
     if (socket) return socket;
     const bool no_descriptor = lacks_descriptor(errno);
-    if (errno == ECONNREFUSED) return connect_by_tcp(id, patience, false);
+    // Between containers with one network a security module may not allow it.
+    if (errno == ECONNREFUSED || errno == EACCES || errno == EPERM) return connect_by_tcp(id, patience, false, first);
     if (errno != EAGAIN && !(no_descriptor && Patience::Clock::now() < descriptors_until)) {
       return system_error(fmt::format("connect to {}{}", describe(id), no_descriptor ? " (raise ulimit -n)" : ""));
     }
     const Outcome outcome = patience.nap(kRetryMs);
-    if (outcome != Outcome::kReady) return root_not_reached(id, outcome, patience.timeout_s());
+    if (outcome != Outcome::kReady) return root_not_reached(id, outcome, patience);
   }
 }
 

@@ -25,6 +25,8 @@ constexpr int kLookMs = 25;
 constexpr double kAnswerS = 1;
 constexpr double kRollCallS = 2.5;
 constexpr int kAttempts = 3;
+/// So often a connection ends within the handshake before another address has its turn: a root may be busy for a while.
+constexpr int kDropsMax = 64;
 /// For ranks below to take the tables, and at the end to take what came last.
 constexpr auto kPassTime = std::chrono::seconds(60);
 constexpr auto kLastWordTime = std::chrono::milliseconds(200);
@@ -36,8 +38,6 @@ bool is_for_the_tree(const Frame& frame) {
   return frame.type == FrameType::kRollCall || frame.type == FrameType::kSignOfLife;
 }
 
-Error why_cancelled(const Patience& patience) { return patience.why_cancelled().value_or(initialisation_aborted()); }
-
 Error gave_up(int rank, const Error& why) {
   return error(Code::kRemote, fmt::format("rank {} (process {}) gave up: {}", rank, getpid(), why.message));
 }
@@ -46,8 +46,12 @@ Error gave_up(int rank, const Error& why) {
 
 Result<RootClient> RootClient::join(const UniqueId& id, const Patience& patience, FrameType type, const Body& body,
                                     int rank, double heartbeat_s) {
+  std::size_t first = 0;
+  std::size_t strangers = 0;
+  int drops = 0;
   for (;;) {
-    TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_with_root(id, patience, rank == 0));
+    TUTTI_TRY_ASSIGN(PrivateDescriptor socket, connect_with_root(id, patience, rank == 0, first));
+    const auto address = peer_ip(socket.get());
     const std::int32_t root_pid = peer_process(socket.get());
     std::string root = root_pid > 0 ? fmt::format("process {}", root_pid)
                                     : fmt::format("the process at {}", peer_address(socket.get()));
@@ -58,6 +62,12 @@ Result<RootClient> RootClient::join(const UniqueId& id, const Patience& patience
     if (status.ok()) return client;
     // Dropped before it was known: the root had no room. Or it has just ended, which the next attempt shows.
     const bool dropped = client.above_gone_ && !client.connection_.is_silent(heartbeat_s);
+    // An address of the maker's may be one of this host's, too, where another program listens: the others come first then.
+    if (address && (client.met_stranger_ || (dropped && ++drops % kDropsMax == 0))) {
+      const std::vector<IpAddress> all = candidates_of(id);
+      first = static_cast<std::size_t>(std::ranges::find(all, *address) - all.begin()) + 1;
+      if (client.met_stranger_ && ++strangers < all.size()) continue;
+    }
     if (!dropped) return std::move(status).error();
     const Outcome outcome = patience.nap(kRetryMs);
     if (outcome == Outcome::kTimedOut)
@@ -65,7 +75,7 @@ Result<RootClient> RootClient::join(const UniqueId& id, const Patience& patience
                    fmt::format("{} has ended each connection within the handshake for {} s: is it another "
                                "program?",
                                client.root_, patience.timeout_s()));
-    if (outcome != Outcome::kReady) return root_not_reached(id, outcome, patience.timeout_s());
+    if (outcome != Outcome::kReady) return root_not_reached(id, outcome, patience);
   }
 }
 
@@ -76,7 +86,8 @@ Status RootClient::handshake(FrameType type, const Body& body, int rank) {
   TUTTI_TRY(send(FrameType::kGreeting, encode(greeting)));
   TUTTI_TRY_ASSIGN(const Bytes answer, expect(FrameType::kChallenge));
   const auto challenge = decode_challenge(answer);
-  if (!challenge || !same_digest(challenge->proof, root_proof(secret, greeting, *challenge))) {
+  met_stranger_ = !challenge || !same_digest(challenge->proof, root_proof(secret, greeting, *challenge));
+  if (met_stranger_) {
     return error(Code::kInvalidUsage,
                  fmt::format("{} does not know the secret of the unique id: {}", root_,
                              id_.named ? "TUTTI_SECRET differs" : "the id was damaged on its way here"));
@@ -154,11 +165,7 @@ Status RootClient::go_below(const TreePlace& place) {
     connection_.show_life();
     const bool open = connection_.fill() == Connection::Input::kOpen;
     auto frame = connection_.next();
-    if (!frame.ok()) {
-      return error(frame.error().code,
-                   fmt::format("{} sent {}: what listens there is no rank of this job; check the address and the port",
-                               above_.empty() ? root_ : above_, frame.error().message));
-    }
+    if (!frame.ok()) return not_of_this_job(frame.error());
     if (frame.value()) {
       pass_down(*frame.value());
       if (frame.value()->type == FrameType::kFailure)
@@ -271,6 +278,13 @@ Status RootClient::send_all() {
   }
 }
 
+Error RootClient::not_of_this_job(const Error& what) {
+  met_stranger_ = true;
+  return error(what.code,
+               fmt::format("{} sent {}: what listens there is no rank of this job; check the address and the port",
+                           above_.empty() ? root_ : above_, what.message));
+}
+
 Result<Frame> RootClient::next_frame() {
   bool open = true;
   Outcome outcome = Outcome::kReady;
@@ -281,11 +295,7 @@ Result<Frame> RootClient::next_frame() {
   }
   for (;;) {
     auto frame = connection_.next();
-    if (!frame.ok()) {
-      return error(frame.error().code,
-                   fmt::format("{} sent {}: what listens there is no rank of this job; check the address and the port",
-                               above_.empty() ? root_ : above_, frame.error().message));
-    }
+    if (!frame.ok()) return not_of_this_job(frame.error());
     if (frame.value()) {
       pass_down(*frame.value());
       if (is_for_the_tree(*frame.value())) continue;
@@ -371,7 +381,7 @@ std::optional<Error> RootClient::ask_root(FrameType type, const Bytes& payload) 
 }
 
 Error RootClient::give_up(Outcome outcome) {
-  if (outcome == Outcome::kCancelled) return rank_ >= 0 ? leave(why_cancelled(*patience_)) : initialisation_aborted();
+  if (outcome == Outcome::kCancelled) return rank_ >= 0 ? leave(why_cancelled(*patience_)) : why_cancelled(*patience_);
   const Error no_answer =
       error(Code::kRemote,
             fmt::format("initialisation took longer than {} s (TUTTI_TIMEOUT_S), and {}, which made the unique "

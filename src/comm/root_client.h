@@ -79,6 +79,7 @@ class RootClient {
   std::optional<Error> own_trouble();
   std::optional<Error> above_silent();
   Error root_gone() const;
+  Error not_of_this_job(const Error& what);
   Error tell_below(Error why);
   void await_failure();
 
@@ -96,6 +97,7 @@ class RootClient {
   std::deque<Frame> kept_;  ///< that failure_now() has come across; passed on already
   bool in_place_ = false;   ///< in the tree: the end of the connection is the end of who is above
   bool above_gone_ = false;
+  bool met_stranger_ = false;  ///< what answers is no root of this id, or no rank
   bool failure_passed_on_ = false;
   bool done_ = false;  ///< says nothing more of itself, so that nothing is unread when the connection above is closed
 };

@@ -109,6 +109,12 @@ int connect_result(int socket) {
   return failure == 0 && is_connected_with_itself(socket) ? ECONNREFUSED : failure;
 }
 
+const char* connect_problem(int failure) {
+  if (failure != EADDRNOTAVAIL) return strerror(failure);
+  return "Cannot assign requested address (this host has none of that family, or no port is left: "
+         "net.ipv4.ip_local_port_range)";
+}
+
 PrivateDescriptor accept_connection(int listener) {
   return PrivateDescriptor::open(
       [listener] { return accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });

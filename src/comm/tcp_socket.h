@@ -29,6 +29,8 @@ Result<TcpListener> listen_tcp(std::uint16_t port = 0, Pacing pacing = Pacing::k
 PrivateDescriptor connect_tcp(const IpAddress& address, std::uint16_t port, Pacing pacing = Pacing::kBySystem);
 /// 0, or the errno of what went wrong.
 int connect_result(int socket);
+/// The system's words for such an errno, or where they do not say what it means here, others.
+const char* connect_problem(int failure);
 
 /// At a listener of either kind. Empty and errno as from accept4.
 PrivateDescriptor accept_connection(int listener);

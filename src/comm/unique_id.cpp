@@ -6,6 +6,7 @@
 #include "comm/bootstrap_root.h"
 #include "comm/interfaces.h"
 #include "comm/named_root.h"
+#include "comm/nics.h"
 #include "comm/quiet_thread.h"
 #include "comm/tcp_socket.h"
 #include "comm/unix_socket.h"
@@ -28,7 +29,7 @@ Status start_root(std::vector<PrivateDescriptor> listeners, const UniqueId& id,
   Secret secret;
   std::memcpy(secret.data(), id.secret, secret.size());
   auto root = std::make_shared<BootstrapRoot>(std::move(listeners), secret, root_variables().heartbeat_timeout_s,
-                                              std::move(unwanted));
+                                              std::move(unwanted), id.named != 0);
   TUTTI_TRY_ASSIGN(std::thread thread, start_quiet_thread("tutti-root", [root = std::move(root)] {
                      try {
                        root->run();
@@ -53,20 +54,25 @@ Status listen_for_others(UniqueId& id, std::vector<PrivateDescriptor>& listeners
     return {};
   }
   id.port = listener.value().port;
-  for (const Interface& interface : chosen) add_candidate(id, interface.address);
+  const auto add = [&id](const Interface& interface) { return add_candidate(id, interface.address); };
+  if (!std::ranges::all_of(chosen, add)) {
+    id.candidate_bytes = 0;  // there is room for the best ones
+    std::ranges::for_each(in_order(chosen, look_at_nics(config().hwloc_root, chosen)).interfaces, add);
+  }
   listeners.push_back(std::move(listener.value().socket));
   return {};
 }
 
 }  // namespace
 
-void add_candidate(UniqueId& id, const IpAddress& address) {
+bool add_candidate(UniqueId& id, const IpAddress& address) {
   WireWriter writer;
   write_address(writer, address);
   const Bytes bytes = writer.take();
-  if (id.candidate_bytes + bytes.size() > sizeof(id.candidates)) return;
+  if (id.candidate_bytes + bytes.size() > sizeof(id.candidates)) return false;
   std::ranges::copy(bytes, id.candidates + id.candidate_bytes);
   id.candidate_bytes += static_cast<std::uint8_t>(bytes.size());
+  return true;
 }
 
 std::vector<IpAddress> candidates_of(const UniqueId& id) {

@@ -32,8 +32,8 @@ struct UniqueId {
 };
 static_assert(sizeof(UniqueId) == 128);
 
-/// If there is room: there is for eight IPv4 addresses, or two IPv6 ones.
-void add_candidate(UniqueId& id, const IpAddress& address);
+/// If there is room, else false: there is for eight IPv4 addresses, or two IPv6 ones.
+bool add_candidate(UniqueId& id, const IpAddress& address);
 /// The addresses of other hosts' way to the root.
 std::vector<IpAddress> candidates_of(const UniqueId& id);
 /// "unix:@tutti-1-2 or 10.0.0.1:4711", for messages.

@@ -2,6 +2,7 @@
 #include "base/random.h"
 #include "comm/bootstrap.h"
 #include "comm/messages.h"
+#include "comm/tcp_socket.h"
 #include "comm/unix_socket.h"
 #include "rank_runs.h"
 
@@ -416,4 +417,23 @@ TEST_CASE("bad arguments and used ids are refused with the reason", "[bootstrap]
   const Outcome again = run_rank(id, 0, 1);
   CHECK_FALSE(again.ok);
   CHECK_THAT(again.message, Contains("used before"));
+}
+
+TEST_CASE("ranks that go on without one that has not come meet at the same named address again", "[bootstrap]") {
+  const NothingLeft nothing_left(8);
+  UniqueId id;
+  id.magic = tutti::comm::kUniqueIdMagic;
+  id.version = tutti::comm::kProtocolVersion;
+  id.named = 1;
+  {
+    const auto free_port = tutti::comm::listen_tcp();
+    REQUIRE(free_port.ok());
+    id.port = free_port.value().port;
+  }
+  tutti::comm::add_candidate(id, {false, {127, 0, 0, 1}});
+  for (const Outcome& outcome : run_threads(id, {0, 1}, 3, [](BootstrapArgs& args) { args.timeout_s = 0.3; }))
+    CHECK_THAT(outcome.message, Contains("1 of 3 ranks did not come: rank 2"));
+  // That root is there still, for late ones.
+  auto again = run_threads(id, {0, 1}, 2, [](BootstrapArgs& args) { args.timeout_s = 20; });
+  check_all_work(again);
 }

@@ -92,3 +92,18 @@ TEST_CASE("tables and lists that are cut or changed are refused or read, and not
     }
   }
 }
+
+TEST_CASE("hosts whose long names differ at their ends only are two", "[messages]") {
+  const auto heard_as = [](const std::string& host) {
+    comm::Hello hello;
+    hello.peer.host = host;
+    const auto heard = comm::decode_hello(comm::encode(hello));
+    REQUIRE(heard);
+    return heard->peer.host;
+  };
+  const std::string long_name(300, 'x');
+  CHECK(heard_as(long_name + "1") != heard_as(long_name + "2"));
+  CHECK(heard_as(long_name + "1") == heard_as(long_name + "1"));
+  CHECK(heard_as(long_name).starts_with(std::string(200, 'x')));
+  CHECK(heard_as(std::string(256, 'y')) == std::string(256, 'y'));
+}

@@ -1,16 +1,26 @@
 // What a rank makes of the addresses of its unique id, where no root answers.
 #include "comm/root_address.h"
 
+#include "comm/bootstrap.h"
 #include "comm/tcp_socket.h"
+#include "rank_runs.h"
 
 #include <catch2/catch.hpp>
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/in.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
+#include <functional>
+#include <iterator>
+#include <string>
 
 using Catch::Contains;
 using namespace tutti::comm;
@@ -58,4 +68,53 @@ TEST_CASE("a port at which nobody listens is refused, though the system has chos
   REQUIRE(getsockname(alone.get(), address, &bytes) == 0);
   REQUIRE(connect(alone.get(), address, bytes) == 0);  // with itself
   CHECK(connect_result(alone.get()) == ECONNREFUSED);
+}
+
+TEST_CASE("what has cancelled a wait for the root is told", "[root]") {
+  UniqueId id;
+  id.named = 1;
+  id.port = 1;
+  add_candidate(id, {false, {127, 0, 0, 1}});
+  const std::function<bool()> hopeless = [] { return true; };
+  const std::function<tutti::Error()> why = [] { return tutti::error(tutti::Code::kRemote, "rank 7 has died"); };
+  const auto reached = connect_with_root(id, Patience(20, nullptr, &hopeless, &why));
+  REQUIRE_FALSE(reached.ok());
+  CHECK(reached.error().message == "rank 7 has died");
+}
+
+TEST_CASE("ports that have run out are told as that, not as an address that cannot be assigned", "[root]") {
+  CHECK_THAT(connect_problem(EADDRNOTAVAIL),
+             Contains(std::strerror(EADDRNOTAVAIL)) && Contains("net.ipv4.ip_local_port_range"));
+  CHECK(connect_problem(ECONNREFUSED) == std::strerror(ECONNREFUSED));
+}
+
+namespace {
+
+/// As a security module may that keeps containers apart: no connect() of this process with an address that is longer than IPv6's succeeds.
+bool forbid_unix_sockets() {
+  sock_filter steps[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_connect, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
+      BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, sizeof(sockaddr_in6), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter = {std::size(steps), steps};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("where a rank may not use the Unix socket of its id's maker it comes by TCP", "[root][forks]") {
+  const rank_runs::NothingLeft nothing_left;
+  const auto id = make_unique_id();
+  REQUIRE(id.ok());
+  CHECK(rank_runs::ended_well(rank_runs::spawn([&id]() -> std::string {
+    if (!forbid_unix_sockets()) return "";  // this system has no such filters
+    const auto reached = connect_with_root(id.value(), Patience(5, nullptr));
+    if (!reached.ok()) return reached.error().message;
+    return peer_ip(reached.value().get()) ? "" : "not by TCP";
+  })));
+  end_bootstrap(id.value());
 }

@@ -8,13 +8,19 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
+#include <vector>
 
 using Catch::Contains;
 using namespace tutti::comm;
@@ -37,8 +43,8 @@ struct PlayedRoot {
   UniqueId id;
   TcpListener listener;
 
-  PlayedRoot() {
-    auto made = listen_tcp();
+  explicit PlayedRoot(std::optional<TcpListener> own = std::nullopt) {
+    auto made = own ? tutti::Result<TcpListener>(*std::move(own)) : listen_tcp();
     REQUIRE(made.ok());
     listener = std::move(made).value();
     id.magic = kUniqueIdMagic;
@@ -130,6 +136,75 @@ TEST_CASE("ranks that do not meet are waited for as long as they may take to be 
   REQUIRE_FALSE(met.ok());
   CHECK_THAT(met.error().message, Contains("rank 0 was not reached by rank 1"));
   CHECK(watch.seconds() < 10);
+  (void)root.value().leave(met.error());
+  end_bootstrap(id.value());
+}
+
+namespace {
+
+/// At one address of the loopback: each other may have the same port.
+TcpListener listen_at(std::uint8_t last_byte, std::uint16_t port) {
+  TcpListener made{
+      PrivateDescriptor::open([] { return socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }), port};
+  sockaddr_storage address = {};
+  socklen_t bytes = to_kernel({false, {127, 0, 0, last_byte}}, port, address);
+  REQUIRE(bind(made.socket.get(), reinterpret_cast<const sockaddr*>(&address), bytes) == 0);
+  REQUIRE(listen(made.socket.get(), 8) == 0);
+  REQUIRE(getsockname(made.socket.get(), reinterpret_cast<sockaddr*>(&address), &bytes) == 0);
+  made.port = ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("another program at one of the id's addresses keeps nobody from the root at another one", "[root]") {
+  const rank_runs::NothingLeft nothing_left;
+  enum class Answer { kOther, kFalseProof, kEnd };
+  const Answer answer = GENERATE(Answer::kOther, Answer::kFalseProof, Answer::kEnd);
+  PlayedRoot played(listen_at(2, 0));
+  const TcpListener other = listen_at(1, played.listener.port);
+  add_candidate(played.id, {false, {127, 0, 0, 2}});  // behind that of the other program
+  std::jthread program([&](const std::stop_token& over) {
+    std::vector<Connection> kept;
+    while (!over.stop_requested()) {
+      pollfd watched = {other.socket.get(), POLLIN, 0};
+      if (poll(&watched, 1, 10) != 1) continue;
+      PrivateDescriptor socket = accept_connection(other.socket.get());
+      if (answer == Answer::kEnd) continue;
+      if (answer == Answer::kOther) (void)!write(socket.get(), "HTTP/1.1 400 Bad Request\r\n", 26);
+      Connection& connection = kept.emplace_back(std::move(socket), Connection::kRootPayloadMax);
+      if (answer == Answer::kFalseProof)
+        connection.queue(FrameType::kChallenge, encode(Challenge{kProtocolVersion, {}, {}}));
+      connection.flush();
+    }
+  });
+  std::string why;
+  std::jthread rank([&] {
+    const Patience patience(10, nullptr);
+    const auto root = RootClient::enter(played.id, patience, 2, self_facts(1));
+    why = root.ok() ? "" : root.error().message;
+  });
+  { const Connection connection = played.take_in(); }
+  rank.join();
+  CHECK(why == "");
+}
+
+TEST_CASE("what has cancelled a rank's wait for others is told", "[root]") {
+  const rank_runs::NothingLeft nothing_left;
+  const auto id = make_unique_id();
+  REQUIRE(id.ok());
+  const std::function<bool()> hopeless = [] { return true; };
+  const std::function<tutti::Error()> why = [] { return tutti::error(tutti::Code::kRemote, "rank 7 has died"); };
+  const Patience cancelled(20, nullptr, &hopeless, &why);
+  const Patience patience(20, nullptr);
+  auto root = RootClient::enter(id.value(), patience, 2, self_facts(0));
+  REQUIRE(root.ok());
+  auto listening = open_mesh_listener();
+  REQUIRE(listening.ok());
+  Mesh mesh(0, 2, secret_of(id.value()), listening.value().listener);
+  const auto met = mesh.meet({{1, Purpose::kWatch, nullptr}}, cancelled, root.value());
+  REQUIRE_FALSE(met.ok());
+  CHECK(met.error().message == "rank 7 has died");
   (void)root.value().leave(met.error());
   end_bootstrap(id.value());
 }

@@ -76,6 +76,21 @@ def case_stopped(hosts, library):
     patient.end()
 
 
+def case_stopped_beside_others(hosts, library):
+    """A rank that is stopped, and goes on when the others of its host have failed for that and ended: it does not take them for the reason."""
+    for _ in range(3):
+        job = Job(hosts, library, 12, 60, {"TUTTI_HEARTBEAT_TIMEOUT_S": "1"})
+        job.wait_ready()
+        job.processes[1].send_signal(signal.SIGSTOP)
+        others = [rank for rank in range(12) if rank != 1]
+        expect_failed(job.results(others, 15), "rank 1", "TUTTI_HEARTBEAT_TIMEOUT_S")
+        for rank in others:
+            job.processes[rank].wait(10)
+        job.processes[1].send_signal(signal.SIGCONT)
+        expect_failed(job.results([1], 15), "rank 1", "TUTTI_HEARTBEAT_TIMEOUT_S")
+        job.end()
+
+
 def case_all_stopped(hosts, library):
     """All ranks stopped for longer than TUTTI_HEARTBEAT_TIMEOUT_S, as when a job is suspended: they go on as if nothing had been."""
     job = Job(hosts, library, 3, 7, {"TUTTI_HEARTBEAT_TIMEOUT_S": "2"})

@@ -88,8 +88,16 @@ def by_hand(hosts):
     return lambda rank, host: {"NCCL_COMM_ID": place, "TUTTI_SECRET": "a word", "RANK": str(rank), "WORLD_SIZE": str(RANKS)}
 
 
+def without_counts(hosts):
+    """What a container of its own for each rank may have, or a line by hand: nothing tells how many ranks are on a host."""
+    told = torchrun(hosts)
+    left_out = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+    return lambda rank, host: {k: v for k, v in told(rank, host).items() if k not in left_out}
+
+
 def case_torchrun(hosts, perf, _):
-    measure(hosts, perf, torchrun(hosts))
+    for variables in (torchrun(hosts), without_counts(hosts)):
+        measure(hosts, perf, variables)
 
 
 def case_by_hand(hosts, perf, _):

@@ -17,7 +17,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import namespaces  # noqa: E402
 import relay  # noqa: E402
-from job import Job, expect_done, expect_failed, run_cases  # noqa: E402
+from job import Job, expect_done, expect_failed, port_of, run_cases  # noqa: E402
 
 SKIPPED = 77
 
@@ -264,6 +264,43 @@ def case_only_dead_interfaces(library):
     expect_failed(job.results([0], 40), "rank 1")
     job.end()
     hosts.remove()
+
+
+def case_many_interfaces(library):
+    """The maker of the id has more interfaces than an id has room for, and the one that leads to the other host is the last: it is in the id,
+    as nothing is at the others."""
+    hosts = namespaces.Hosts(2)
+    for number in range(9):
+        hosts.ip("-n", hosts.names[0], "link", "add", f"inner{number}", "type", "bridge")
+        hosts.ip("-n", hosts.names[0], "addr", "add", f"10.1.{number}.1/24", "dev", f"inner{number}")
+        hosts.ip("-n", hosts.names[0], "link", "set", f"inner{number}", "up")
+    hosts.add_network()
+    hosts.ip("-n", hosts.names[0], "link", "set", "eth0", "down")
+    job = Job(hosts, library, 2, 0.2, {"TUTTI_TIMEOUT_S": "30"})
+    expect_done(job.results([0, 1], 60))
+    job.end()
+    hosts.remove()
+
+
+def case_no_ports_to_connect(library):
+    """A system's ports are all taken when its rank is to connect with the maker of the id: the error says so."""
+    hosts = namespaces.Hosts(2)
+    job = Job(hosts, library, 2, 1, {"TUTTI_TIMEOUT_S": "4"}, last=1)
+    assert job.read(lambda: os.path.exists(job.id_file), 20)
+    hosts.ip("netns", "exec", hosts.names[1], "sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 40000")
+    taken = subprocess.Popen(["ip", "netns", "exec", hosts.names[1], sys.executable, "-c",
+                              f"import socket, time\ntaken = socket.create_connection(('{hosts.address(0)}', {port_of(job.id_file)}))\n"
+                              "print('taken', flush=True)\ntime.sleep(60)"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert taken.stdout.readline() == "taken\n"
+        job.begin(1)
+        found = job.results([1], 40)[1]
+        assert found.startswith("failed") and "net.ipv4.ip_local_port_range" in found, found
+    finally:
+        taken.kill()
+        taken.wait()
+        job.end()
+        hosts.remove()
 
 
 def case_no_ports(library):

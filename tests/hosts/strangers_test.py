@@ -330,6 +330,27 @@ def case_no_secret(library):
     job.end()
 
 
+def case_long_waits(library):
+    """After 10 s of waiting each rank that could say for whom does, at WARN: rank 0 for the others, others for rank 0, and rank 0 for its port."""
+    logs = Logs("WARN")
+    taken = socket.create_server((LOCAL, 0))
+    ports = [*random.sample(range(20000, 30000), 2), taken.getsockname()[1]]
+    jobs = [Job(Machine(), library, 3, 0.2, dict(logs.env, NCCL_COMM_ID=f"{LOCAL}:{port}", TUTTI_SECRET="a word"), id_file="-", first=first, last=last)
+            for port, first, last in zip(ports, (0, 2, 0), (2, 3, 1))]
+    try:
+        for job, rank, part in zip(jobs, (0, 2, 0), ("did not come: rank 2", f"nobody has answered at {LOCAL}:{ports[1]}",
+                                                     f"to listen at {LOCAL}:{ports[2]}: bind TCP port")):
+            logs.wait_for(job.processes[rank], part, 30)
+        taken.close()
+        for job, rest in zip(jobs, ((2,), (0, 1), (1, 2))):
+            for rank in rest:
+                job.begin(rank)
+            expect_done(job.results([0, 1, 2], 40))
+    finally:
+        for job in jobs:
+            job.end()
+
+
 def main():
     for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_COMM_ID", "TUTTI_SECRET", "NCCL_SOCKET_FAMILY"):
         os.environ.pop(name, None)

@@ -320,6 +320,14 @@ TEST_CASE("ranks of a job get the same ids, another job's ranks other ones") {
   CHECK(mixed[0] != mixed[4]);
 }
 
+TEST_CASE("ranks of which nothing says how many are on a host meet at MASTER_ADDR, if that is not each host's own") {
+  Variables rank_1 = torchrun(1, 2, "29504");
+  rank_1["MASTER_ADDR"] = "192.0.2.1";
+  const tuttiLaunchInfo_t info = detected(rank_1);
+  ncclUniqueId id;
+  CHECK(tuttiLaunchUniqueId(&info, &id) == ncclSuccess);  // without a word of rank 0
+}
+
 TEST_CASE("a path as meeting place, with a stale socket there") {
   const std::string path = "/tmp/tutti-launch-test-" + std::to_string(getpid());
   std::vector<Variables> ranks;

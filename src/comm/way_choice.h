@@ -1,6 +1,6 @@
 // Which of several plans a kind of call takes (planner::Way): that for the cores as they were when costs were measured, that for cores that have
 // moved since, as those of virtual machines do, or the best whose data goes otherwise, as measurements of a few KiB do not hold for all pages and
-// sizes. Short inputs go beside the announcements, or by one of these. Rank 0, or who receives, measures them and says in its announcement which
+// sizes. Short inputs go beside the announcements, or by one of these. Who receives, or rank 0, measures them and says in its announcement which
 // one all take; nothing else is agreed upon. Who receives says it a call ahead as well, for two ranks that send to each other: the lower one
 // chooses for both. A choice only counts and compares times: it must not know what the ways are.
 #pragma once

@@ -53,7 +53,7 @@ inline constexpr std::uint32_t kInPlace = 1;  ///< input and output are the same
 inline constexpr std::uint32_t kMappable =
     2;  ///< every buffer that the call uses at this rank is in a shared allocation
 inline constexpr std::uint32_t kCarried = 4;  ///< the rank's input lies beside the line (AnnounceBoard::carried)
-/// Rank 0's, or of a send the receiver's: which way all take in this call (comm/way_choice.h), a number of two bits.
+/// Of who receives, or rank 0: which way all take in this call (comm/way_choice.h), a number of two bits.
 inline constexpr std::uint32_t kWayShift = 3;
 inline constexpr std::uint32_t kWayBits = 3u << kWayShift;
 /// A receiver's: which one it means to take in the next call like this.

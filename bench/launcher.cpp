@@ -160,7 +160,7 @@ int launch(const Options& options) {
     return usage(fmt::format("-r {}: there are {} ranks, roots go from 0 to {}", options.root, ranks, ranks - 1));
   if (const std::string lack = memory_lack(options, ranks, launched ? std::max(info.local_size, 1) : ranks);
       !lack.empty())
-    return fail(1, lack);
+    return info.local_rank > 0 ? 1 : fail(1, lack);
   // The one that writes: other ranks may not see the folder.
   const auto files = {std::pair("--json", options.json_file), std::pair("--plot", options.plot_file),
                       std::pair("--tune", options.tune_file)};

@@ -174,9 +174,9 @@ int UserMemory::device() const { return its_.mapped().device->facts().ordinal; }
 Status UserMemory::free() {
   Allocations::node_type freed;  // its device outlives the scope
   const ContextScope scope(static_cast<CUcontext>(its_.mapped().device->context()));
-  TUTTI_TRY(scope.status());
+  if (!scope.is_gone()) TUTTI_TRY(scope.status());
   freed = std::move(its_);
-  return driver().mem_free(reinterpret_cast<CUdeviceptr>(freed.key()));
+  return scope.is_gone() ? Status() : driver().mem_free(reinterpret_cast<CUdeviceptr>(freed.key()));
 }
 
 Result<Sharing> sharing_of(const void* address) {

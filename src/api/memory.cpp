@@ -29,11 +29,11 @@ void take_back(comm::Communicator& communicator, const Registrations::Entry& ent
   remove(communicator, entry.address, entry.bytes);
 }
 
-/// Of what the communicator has registered, all of its windows in the same order on every rank: what can have no handle is taken back.
+/// Of what the communicator has registered. Without memory for one it is taken back, but for a window of all ranks, which others know.
 void* handle_of(comm::Communicator& communicator, const Registrations::Entry& entry) try {
   return Registrations::process().add(entry);
 } catch (const std::bad_alloc&) {
-  take_back(communicator, entry);
+  if (!entry.is_symmetric) take_back(communicator, entry);
   throw;
 }
 

@@ -47,17 +47,20 @@ void BootstrapRoot::admit(Member& member, const Frame& frame) {
   if (frame.type == FrameType::kFrom) return answer(member, body);
   auto hello = decode_hello(body);
   if (!hello) return refuse(member, "its hello is malformed");
-  if (comes_again(hello->peer)) return gone(member);  // until the next one listens
+  if (comes_again(*hello)) return gone(member);  // until the next one listens
   member.rank = hello->peer.rank;
   if (member.pid > 0) hello->peer.pid = member.pid;
   settle(member);
   if (!failure_) join(member, *std::move(hello));
 }
 
-/// A rank that has heard of the failure: for what comes after it.
-bool BootstrapRoot::comes_again(const Peer& peer) const {
-  const auto known = known_.find(peer.rank);
-  return has_next_ && failure_ && known != known_.end() && known->second.peer.process_token == peer.process_token;
+/// A rank that has heard of the failure: for what comes after it, where it may have another number among fewer.
+bool BootstrapRoot::comes_again(const Hello& hello) const {
+  return has_next_ && failure_ && std::ranges::any_of(known_, [&](const auto& known) {
+           const auto& [rank, its] = known;
+           return its.peer.process_token == hello.peer.process_token &&
+                  (rank == hello.peer.rank || hello.ranks != ranks_);
+         });
 }
 
 /// A stranger, by itself. A rank greets as soon as it is connected, and may give up afterwards.

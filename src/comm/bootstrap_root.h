@@ -112,7 +112,7 @@ class BootstrapRoot {
   void challenge(Member& member, const Frame& frame);
   void admit(Member& member, const Frame& frame);
   void answer(Member& member, std::span<const std::uint8_t> said);
-  bool comes_again(const Peer& peer) const;
+  bool comes_again(const Hello& hello) const;
   void settle(Member& member);
   void join(Member& member, Hello hello);
   void give_place(Member& member, Rank& rank);

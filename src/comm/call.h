@@ -351,8 +351,9 @@ class PointToPointCall final : public Call {
     if (status_.ok()) note_time();
   }
   /// After the end of an exchange, of its receive, whose time is that of both: through slots the send may have copied all before the receive begins.
+  /// Not that of a send to another rank than it is from, which may have come earlier.
   void note_end_with(const PointToPointCall& send) {
-    if (send.began_ != Clock::time_point{}) began_ = std::min(began_, send.began_);
+    if (send.began_ != Clock::time_point{} && send.args_.root == args_.root) began_ = std::min(began_, send.began_);
     note_end();
   }
 
@@ -423,7 +424,7 @@ class PointToPointCall final : public Call {
   protocol::BufferReferences theirs_then_{};  ///< what the peer had announced
 
   bool exchanges_ = false;                     ///< this is one of a send and a receive that are made together
-  bool tells_begin_ = false;                   ///< a send through slots, whose receive may be timed
+  bool through_slots_ = false;                 ///< the last run of a send
   const PointToPointCall* follows_ = nullptr;  ///< as long as the call runs
   int told_way_ = kNotTold;                    ///< what the receiver of the last send means to take in the next one
 };

@@ -67,10 +67,11 @@ struct DeviceExports::Shared {
     });
     return found;
   }
-  void lend(Loan loan) {
+  /// One.
+  void lend(std::list<Loan> loan) {
     const std::lock_guard lock(mutex);
-    std::erase_if(loans, [&](const Loan& one) { return one.place == loan.place; });
-    loans.push_back(std::move(loan));
+    std::erase_if(loans, [&](const Loan& one) { return one.place == loan.front().place; });
+    loans.splice(loans.end(), loan);
   }
   bool is_lent(std::uint64_t allocation) {
     const std::lock_guard lock(mutex);
@@ -202,6 +203,7 @@ Result<std::optional<protocol::BufferReference>> DeviceExports::find(const void*
     if (!allowed) return none;
     TUTTI_TRY_ASSIGN(const bool is_unshared, unshared_.is_known(wanted));
     if (is_unshared) return none;
+    own_.reserve(own_.size() + 1);
     TUTTI_TRY_ASSIGN(own, export_allocation(wanted, *allowed));
     if (!own) return none;
     own_.push_back(*own);
@@ -241,11 +243,13 @@ Result<std::optional<DeviceExports::Own>> DeviceExports::export_allocation(const
   Place& place = board.places[at];
   const Result<std::optional<Own>> shared = share(wanted, allowed, at);
   if (shared.ok() && shared.value()) {
-    std::atomic_ref(place.number).store(exported_, std::memory_order_seq_cst);
-    // A loan whose place has another number is over.
+    std::list<Loan> loan;  // before others may have the memory, as there may be no room for it
     const std::uint64_t begin = shared.value()->extent.begin();
     if (cuda::is_for_user(reinterpret_cast<const void*>(begin)))
-      Shared::get().lend({begin, control_, pids_, &place, exported_});
+      loan.push_back({begin, control_, pids_, &place, exported_});
+    std::atomic_ref(place.number).store(exported_, std::memory_order_seq_cst);
+    // A loan whose place has another number is over.
+    if (!loan.empty()) Shared::get().lend(std::move(loan));
   }
   // What was sent in vain is wanted no more.
   std::atomic_ref(board.exported).store(exported_, std::memory_order_seq_cst);
@@ -410,7 +414,10 @@ void DeviceExports::tidy(int device) try {
   }
   for (auto one = free.begin(); one != free.end();) {
     const auto its = one++;
-    (void)its->memory.free();
+    try {
+      (void)its->memory.free();
+    } catch (const std::bad_alloc&) {  // for the words of what has failed
+    }
     if (its->memory.is_gone()) free.erase(its);
   }
   const std::lock_guard lock(shared.mutex);

@@ -90,8 +90,8 @@ void DeviceIpc::end_registration(bool is_window, const void* memory, std::size_t
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(ended_.empty() ? 1 : 0);
   ended_.push_back({is_window, memory, bytes});
   DeviceWork::finish(*comm_, [&] { return order_.is_through() || std::chrono::steady_clock::now() > until; });
-  has_ended_ = !order_.is_through();
-  if (!has_ended_) run_ends();
+  has_ended_ = true;
+  if (order_.is_through()) run_ends();
 }
 
 void DeviceIpc::end_registrations() {

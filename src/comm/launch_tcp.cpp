@@ -57,7 +57,9 @@ TcpPlace slurm_place(const tuttiLaunchInfo_t& info) {
 bool may_be_on_several_hosts(const tuttiLaunchInfo_t& info, std::string_view master) {
   if (info.local_size > 0 || std::string_view(info.launcher) != TUTTI_LAUNCHER_TORCHRUN)
     return is_on_several_hosts(info);
-  return !master.empty() && master != "localhost" && !master.starts_with("127.");
+  const bool is_each_hosts_own =
+      master.starts_with("localhost") || master.starts_with("ip6-") || master.starts_with("127.") || master == "::1";
+  return !master.empty() && !is_each_hosts_own;
 }
 
 TcpPlace tcp_place(const tuttiLaunchInfo_t& info) {

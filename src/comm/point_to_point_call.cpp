@@ -81,6 +81,7 @@ bool PointToPointCall::sender_carries(const Signature& sent) const {
 [[gnu::always_inline]] inline void PointToPointCall::begin(const CallArgs& args, bool exchanges,
                                                            const PointToPointCall* follows) {
   follows_ = follows;
+  if (direction_ == Direction::kSend) exchanges_ = exchanges;  // by which nothing else of it changes
   if (exchanges == exchanges_ && is_prepared_for(args)) [[likely]] {
     set_buffers(args);
   } else {
@@ -222,7 +223,7 @@ Status PointToPointCall::run() {
   }
   ran_ = false;
   watched_ = false;
-  tells_begin_ = false;
+  through_slots_ = false;
   planner::Question question;
   question.request = shape_.request;
   question.count = shape_.count;
@@ -238,7 +239,7 @@ Status PointToPointCall::run() {
   const bool goes_directly = plan->direct;
   lanes_.start(args_, std::move(plan), peers_.data(),
                {kPointToPointLane, streamed_parts(args_, comm_.ranks(), false, comm_.members().cache_room)});
-  tells_begin_ = exchanges_ && direction_ == Direction::kSend && !goes_directly;
+  through_slots_ = direction_ == Direction::kSend && !goes_directly;
   ran_ = true;
   ran_with_ = members.reach.drops();
   ran_flags_ = own_.references.flags;
@@ -248,7 +249,7 @@ Status PointToPointCall::run() {
 }
 
 void PointToPointCall::begin_lanes() {
-  if (tells_begin_ || wants_time()) begin_time();
+  if ((exchanges_ && through_slots_) || wants_time()) begin_time();
 }
 
 void PointToPointCall::run(const CallArgs& args) {

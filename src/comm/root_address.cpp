@@ -125,7 +125,8 @@ Result<PrivateDescriptor> connect_with_root(const UniqueId& id, const Patience& 
     if (socket) return socket;
     const bool no_descriptor = lacks_descriptor(errno);
     // Between containers with one network a security module may not allow it.
-    if (errno == ECONNREFUSED || errno == EACCES || errno == EPERM) return connect_by_tcp(id, patience, false, first);
+    const bool is_forbidden = (errno == EACCES || errno == EPERM) && !candidates_of(id).empty();
+    if (errno == ECONNREFUSED || is_forbidden) return connect_by_tcp(id, patience, false, first);
     if (errno != EAGAIN && !(no_descriptor && Patience::Clock::now() < descriptors_until)) {
       return system_error(fmt::format("connect to {}{}", describe(id), no_descriptor ? " (raise ulimit -n)" : ""));
     }

@@ -25,6 +25,8 @@ constexpr int kLookMs = 25;
 constexpr double kAnswerS = 1;
 constexpr double kRollCallS = 2.5;
 constexpr int kAttempts = 3;
+/// A root that knows this rank and sends it away goes within seconds.
+constexpr int kNextRootMs = 100;
 /// So often a connection ends within the handshake before another address has its turn: a root may be busy for a while.
 constexpr int kDropsMax = 64;
 /// For ranks below to take the tables, and at the end to take what came last.
@@ -69,12 +71,12 @@ Result<RootClient> RootClient::join(const UniqueId& id, const Patience& patience
       if (client.met_stranger_ && ++strangers < all.size()) continue;
     }
     if (!dropped) return std::move(status).error();
-    const Outcome outcome = patience.nap(kRetryMs);
+    const Outcome outcome = patience.nap(client.met_root_ ? kNextRootMs : kRetryMs);
     if (outcome == Outcome::kTimedOut)
-      return error(Code::kRemote,
-                   fmt::format("{} has ended each connection within the handshake for {} s: is it another "
-                               "program?",
-                               client.root_, patience.timeout_s()));
+      return error(
+          Code::kRemote,
+          fmt::format("{} has ended each connection within the handshake for {} s: is it {}?", client.root_,
+                      patience.timeout_s(), client.met_root_ ? "the last, failed communicator's" : "another program"));
     if (outcome != Outcome::kReady) return root_not_reached(id, outcome, patience);
   }
 }
@@ -90,8 +92,10 @@ Status RootClient::handshake(FrameType type, const Body& body, int rank) {
   if (met_stranger_) {
     return error(Code::kInvalidUsage,
                  fmt::format("{} does not know the secret of the unique id: {}", root_,
-                             id_.named ? "TUTTI_SECRET differs" : "the id was damaged on its way here"));
+                             id_.named ? "TUTTI_SECRET differs, or MASTER_ADDR is another text there"
+                                       : "the id was damaged on its way here"));
   }
+  met_root_ = true;
   connection_.accept_up_to(Connection::kRootPayloadMax);
   TUTTI_TRY_ASSIGN(const Bytes said, body(is_unix(connection_.fd())));
   WireWriter proved;

@@ -97,6 +97,7 @@ class RootClient {
   std::deque<Frame> kept_;  ///< that failure_now() has come across; passed on already
   bool in_place_ = false;   ///< in the tree: the end of the connection is the end of who is above
   bool above_gone_ = false;
+  bool met_root_ = false;      ///< it has proved that it knows the secret
   bool met_stranger_ = false;  ///< what answers is no root of this id, or no rank
   bool failure_passed_on_ = false;
   bool done_ = false;  ///< says nothing more of itself, so that nothing is unread when the connection above is closed

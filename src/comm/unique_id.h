@@ -17,7 +17,7 @@ class Patience;
 
 inline constexpr std::uint64_t kUniqueIdMagic = 0x3144492d49545554;  // "TUTI-ID1" in memory
 /// Of the bootstrap protocol. The frames of the handshake stay as they are in every version, so that skew can be told.
-inline constexpr std::uint32_t kProtocolVersion = 27;
+inline constexpr std::uint32_t kProtocolVersion = 28;
 
 /// Exactly ncclUniqueId's 128 bytes, copied by value between processes of one job; treat as a secret.
 struct UniqueId {

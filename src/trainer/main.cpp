@@ -169,7 +169,7 @@ int run(int argc, char** argv) {
   if (!ranks) return fail(kFailed, ranks.failure().message);
   if (options.device == DeviceKind::kHost) {
     const std::string lack = memory_lack(*job, *ranks, launched ? std::max(me.local_size, 1) : *ranks);
-    if (!lack.empty()) return fail(kFailed, lack);
+    if (!lack.empty()) return me.local_rank > 0 ? kFailed : fail(kFailed, lack);
   }
   if (launched) return run_launched(*job, me, options.network);
   return options.threads ? run_threads(*job, *ranks) : run_processes(*job, *ranks);

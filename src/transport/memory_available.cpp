@@ -28,22 +28,24 @@ std::optional<std::uint64_t> read_number(const char* path, const std::string& ke
   return std::nullopt;
 }
 
-/// What one control group leaves; page cache that can be dropped counts as free.
-std::uint64_t left_in(const std::string& group, const char* limit_name, const char* used_name, const char* cache_key) {
+/// What one control group leaves; what can be dropped of the page cache and of the kernel's own memory counts as free. `prefix`: of the names of what
+/// groups below have as well.
+std::uint64_t left_in(const std::string& group, const char* limit_name, const char* used_name, const char* prefix) {
   const auto limit = read_number((group + limit_name).c_str(), "");
   const auto used = read_number((group + used_name).c_str(), "");
   if (!limit || !used) return kUnknown;
-  const std::uint64_t cache = read_number((group + "/memory.stat").c_str(), cache_key).value_or(0);
-  const std::uint64_t needed = *used - std::min(*used, cache);
+  std::uint64_t needed = *used;
+  for (const char* const key : {"inactive_file ", "active_file ", "slab_reclaimable "})
+    needed -= std::min(needed, read_number((group + "/memory.stat").c_str(), std::string(prefix) + key).value_or(0));
   return *limit - std::min(*limit, needed);
 }
 
 /// This process's control group of memory and those around it, of version 2 ("0::/path") or 1 ("9:memory:/path"). In a
 /// container without a namespace of control groups the paths are the host's, and the container's own is at the root.
 std::uint64_t group_available_bytes() {
-  std::uint64_t least = std::min(
-      left_in("/sys/fs/cgroup", "/memory.max", "/memory.current", "inactive_file "),
-      left_in("/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file "));
+  std::uint64_t least =
+      std::min(left_in("/sys/fs/cgroup", "/memory.max", "/memory.current", ""),
+               left_in("/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_"));
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const std::size_t first = line.find(':');
@@ -54,9 +56,9 @@ std::uint64_t group_available_bytes() {
     if (!v2 && controllers.find(",memory,") == std::string::npos) continue;
     std::string path = line.substr(second + 1);
     for (int levels = 0; levels < 16 && path.size() > 1; ++levels) {
-      least = std::min(least, v2 ? left_in("/sys/fs/cgroup" + path, "/memory.max", "/memory.current", "inactive_file ")
+      least = std::min(least, v2 ? left_in("/sys/fs/cgroup" + path, "/memory.max", "/memory.current", "")
                                  : left_in("/sys/fs/cgroup/memory" + path, "/memory.limit_in_bytes",
-                                           "/memory.usage_in_bytes", "total_inactive_file "));
+                                           "/memory.usage_in_bytes", "total_"));
       path.erase(path.find_last_of('/'));
     }
   }

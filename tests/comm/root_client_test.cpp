@@ -148,6 +148,8 @@ TcpListener listen_at(std::uint8_t last_byte, std::uint16_t port) {
       PrivateDescriptor::open([] { return socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }), port};
   sockaddr_storage address = {};
   socklen_t bytes = to_kernel({false, {127, 0, 0, last_byte}}, port, address);
+  const int yes = 1;
+  REQUIRE(setsockopt(made.socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0);
   REQUIRE(bind(made.socket.get(), reinterpret_cast<const sockaddr*>(&address), bytes) == 0);
   REQUIRE(listen(made.socket.get(), 8) == 0);
   REQUIRE(getsockname(made.socket.get(), reinterpret_cast<sockaddr*>(&address), &bytes) == 0);

@@ -347,7 +347,7 @@ TEST_CASE("no memory: a window that a rank cannot register for it is none, and c
   auto* const rounds = static_cast<Rounds*>(crew::shared_page());
   auto* const registered = static_cast<std::atomic<int>*>(crew::shared_page());
   crew::check(crew::run(2, [=](const Member& m) -> std::string {
-    setenv("TUTTI_TIMEOUT_S", "5", 1);
+    setenv("TUTTI_TIMEOUT_S", "20", 1);
     Rank rank(m);
     CREW_TRY(rank.open(2));
     const Gpu& gpu = Gpu::get();

@@ -79,7 +79,7 @@ def case_stopped(hosts, library):
 def case_stopped_beside_others(hosts, library):
     """A rank that is stopped, and goes on when the others of its host have failed for that and ended: it does not take them for the reason."""
     for _ in range(3):
-        job = Job(hosts, library, 12, 60, {"TUTTI_HEARTBEAT_TIMEOUT_S": "1"})
+        job = Job(hosts, library, 12, 60, {"TUTTI_HEARTBEAT_TIMEOUT_S": "2"})
         job.wait_ready()
         job.processes[1].send_signal(signal.SIGSTOP)
         others = [rank for rank in range(12) if rank != 1]

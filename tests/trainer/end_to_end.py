@@ -227,7 +227,7 @@ def outputs():
     # Whose reader leaves, as `| head -1`: the end of all ranks, without a word, unless files are wanted.
     data = write_images()
     for how in ([], ["--threads"]):
-        for more, steps in ([], "100000000"), (["--log", path("log")], "200"):
+        for more, steps in (["--report-every", "1000"], "100000000"), (["--log", path("log")], "200"):
             with subprocess.Popen([PROGRAM, *data, "--ranks", "3", "--steps", steps, *how, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                   text=True, preexec_fn=heed_signals) as process:
                 process.stdout.readline()

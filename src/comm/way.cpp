@@ -63,8 +63,8 @@ bool CollectiveCall::may_choose_way() const {
 /// twice as fast as they are.
 int CollectiveCall::chooser_of(const CallArgs& args) const {
   if (!is_rooted(args.collective)) return 0;
-  const bool root_reads = reduces(args.collective) || args.collective == Collective::kGather;
-  return root_reads ? args.root : 1 - args.root;
+  const auto reads = protocol::lines_read_one_way(args.collective, 0, static_cast<std::uint32_t>(args.root), 2);
+  return reads.first < reads.end ? 0 : 1;
 }
 
 /// What is in place, or shared, goes other ways than what is not.
